@@ -109,25 +109,23 @@ static float model_keep(const blocks_model* m, int32_t block, int64_t r, int64_t
 
 static void model_norm(const float* h, float* x) {
     float sum = 0, factor;
-    int i;
-    for (i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
+    for (int i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
     factor = 1.0f / sqrtf(sum / HIDDEN + 1e-3f);
-    for (i = 0; i < HIDDEN; i++) x[i] = h[i] * factor;
+    for (int i = 0; i < HIDDEN; i++) x[i] = h[i] * factor;
 }
 
 /* d += gradient through the norm of h. */
 static void model_norm_backward(const float* h, const float* dx, float* d) {
     float sum = 0, dot = 0, factor;
-    int i;
-    for (i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
+    for (int i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
     factor = 1.0f / sqrtf(sum / HIDDEN + 1e-3f);
-    for (i = 0; i < HIDDEN; i++) dot += dx[i] * h[i];
-    for (i = 0; i < HIDDEN; i++) d[i] += factor * (dx[i] - h[i] * dot * factor * factor / HIDDEN);
+    for (int i = 0; i < HIDDEN; i++) dot += dx[i] * h[i];
+    for (int i = 0; i < HIDDEN; i++)
+        d[i] += factor * (dx[i] - h[i] * dot * factor * factor / HIDDEN);
 }
 
 static void model_residual(const blocks_model* m, int32_t block, int64_t r, float* to) {
-    int i;
-    for (i = 0; i < HIDDEN; i++)
+    for (int i = 0; i < HIDDEN; i++)
         to[r * HIDDEN + i] =
             m->h[block][r * HIDDEN + i] + model_keep(m, block, r, i) * m->y[r * HIDDEN + i];
 }
@@ -139,34 +137,32 @@ static void model_attend(blocks_model* m, int64_t r, int64_t at, int is_backward
     const float *q = m->q + at, *k = m->k + at, *v = m->v + at, *d_o = m->d_o + at;
     float *dq = m->dq + at, *dk = m->dk + at, *dv = m->dv + at;
     float p[MAX_KEYS], dp[MAX_KEYS], sum = 0, dot = 0;
-    int64_t c;
-    int i;
-    for (c = first; c <= r; c++) {
+    for (int64_t c = first; c <= r; c++) {
         float score = 0;
-        for (i = 0; i < HEAD; i++) score += q[r * w + i] * k[c * w + i];
+        for (int i = 0; i < HEAD; i++) score += q[r * w + i] * k[c * w + i];
         sum += p[c - first] = expf(score); /* small numbers: no overflow */
     }
-    for (c = first; c <= r; c++) p[c - first] /= sum;
-    for (i = 0; i < HEAD && !is_backward; i++) {
+    for (int64_t c = first; c <= r; c++) p[c - first] /= sum;
+    for (int i = 0; i < HEAD && !is_backward; i++) {
         float o = 0;
-        for (c = first; c <= r; c++) o += p[c - first] * v[c * w + i];
+        for (int64_t c = first; c <= r; c++) o += p[c - first] * v[c * w + i];
         m->o[r * w + at + i] = o;
         dk[r * w + i] = dv[r * w + i] = 0;
     }
     if (!is_backward) return;
 
     /* dp and dv, and the row sum of p dp; then through the softmax to dq and dk. */
-    for (c = first; c <= r; c++) {
+    for (int64_t c = first; c <= r; c++) {
         dp[c - first] = 0;
-        for (i = 0; i < HEAD; i++) {
+        for (int i = 0; i < HEAD; i++) {
             dp[c - first] += d_o[r * w + i] * v[c * w + i];
             dv[c * w + i] += p[c - first] * d_o[r * w + i];
         }
         dot += dp[c - first] * p[c - first];
     }
-    for (i = 0; i < HEAD; i++) dq[r * w + i] = 0;
-    for (c = first; c <= r; c++)
-        for (i = 0; i < HEAD; i++) {
+    for (int i = 0; i < HEAD; i++) dq[r * w + i] = 0;
+    for (int64_t c = first; c <= r; c++)
+        for (int i = 0; i < HEAD; i++) {
             float ds = p[c - first] * (dp[c - first] - dot);
             dq[r * w + i] += ds * k[c * w + i];
             dk[c * w + i] += ds * q[r * w + i];
@@ -202,8 +198,7 @@ typedef struct model_work {
 /* What recomputation has to bring back. */
 static void model_forget(blocks_model* m, const int32_t* is_kept) {
     int64_t n = (int64_t)m->n_rows * HIDDEN, j;
-    int i;
-    for (i = 0; i < m->n_blocks; i++)
+    for (int i = 0; i < m->n_blocks; i++)
         for (j = 0; j < n && !is_kept[i]; j++) m->h[i][j] = NAN;
     for (j = 0; j < n; j++) m->x[0][j] = m->x[1][j] = m->y[j] = m->g[j] = NAN;
     n = m->n_rows * m->heads.count;
@@ -418,7 +413,6 @@ static int64_t model_place(const blocks_model* m, int32_t layer, int linear, int
 static void model_linear(blocks_model* m, const job* all, int32_t layer, int linear) {
     linear_layer* l = &m->linears[layer][linear];
     const int64_t share = linear > 3 ? m->width.count : m->heads.count;
-    int64_t j;
     l->device = m->rank->device;
     l->split = linear == 3 || linear == 5 ? LINEAR_ROW : LINEAR_COLUMN;
     l->rank = m->comms.tensor->rank;
@@ -429,7 +423,7 @@ static void model_linear(blocks_model* m, const job* all, int32_t layer, int lin
     l->bias = weights + model_size(l);
     l->d_weights = model_floats(m, model_size(l) + l->n_out);
     l->d_bias = l->d_weights + model_size(l);
-    for (j = 0; j < model_size(l) + l->n_out; j++) {
+    for (int64_t j = 0; j < model_size(l) + l->n_out; j++) {
         const int64_t at = model_place(m, layer, linear, j);
         weights[j] = (j < model_size(l) ? 0.5f : 0.2f) * model_value(77, at);
         if (at == all->nudged) weights[j] += all->nudge;
@@ -457,10 +451,9 @@ static void model_rows(blocks_model* m, int32_t degree) {
 static void model_memory(blocks_model* m) {
     float** const hidden[] = {&m->out, &m->d, &m->dy, &m->y, &m->g, &m->piece, &m->x[0], &m->x[1]};
     float** const by_head[] = {&m->q, &m->k, &m->v, &m->o, &m->dq, &m->dk, &m->dv, &m->d_o};
-    int i;
-    for (i = 0; i < m->n_blocks; i++) m->h[i] = model_floats(m, m->n_rows * HIDDEN);
-    for (i = 0; i < 8; i++) *hidden[i] = model_floats(m, m->n_rows * HIDDEN);
-    for (i = 0; i < 8; i++) *by_head[i] = model_floats(m, m->n_rows * m->heads.count);
+    for (int i = 0; i < m->n_blocks; i++) m->h[i] = model_floats(m, m->n_rows * HIDDEN);
+    for (int i = 0; i < 8; i++) *hidden[i] = model_floats(m, m->n_rows * HIDDEN);
+    for (int i = 0; i < 8; i++) *by_head[i] = model_floats(m, m->n_rows * m->heads.count);
     m->up = model_floats(m, m->n_rows * m->width.count);
     m->act = model_floats(m, m->n_rows * m->width.count);
 }
@@ -473,7 +466,6 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
     memo_blocks_desc* desc = &m->desc;
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_block_buffers buffers[MAX_SPLIT];
-    int32_t layer, i;
     m->setup = setup;
     m->rank = rank;
     m->first_layer = k * setup->n_layers;
@@ -487,12 +479,12 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
     m->heads.begin *= HEAD;
     m->heads.count *= HEAD;
     model_rows(m, degree);
-    for (layer = 0; layer < setup->n_layers; layer++)
-        for (i = 0; i < N_LINEARS; i++) model_linear(m, all, layer, i);
+    for (int32_t layer = 0; layer < setup->n_layers; layer++)
+        for (int32_t i = 0; i < N_LINEARS; i++) model_linear(m, all, layer, i);
     model_memory(m);
 
     memset(buffers, 0, sizeof buffers);
-    for (i = 0; i < setup->n_parts; i++) {
+    for (int32_t i = 0; i < setup->n_parts; i++) {
         int64_t at = (int64_t)i * m->part_rows * HIDDEN;
         buffers[i].output = m->y + at;
         buffers[i].gradient = m->g + at;
@@ -551,11 +543,10 @@ static memo_status model_exchange(const blocks_model* from, const float* rows,
     const memo_stream stream = from->rank->stream;
     const int64_t n_across = n_from > n_to ? n_from / n_to : n_to / n_from;
     memo_status status = MEMO_STATUS_OK;
-    int32_t s;
     if (n_across > 1 && across->size != n_across)
         return memo_error_set(e, MEMO_STATUS_INVALID_STATE, "across has %d ranks, not %d",
                               (int)across->size, (int)n_across);
-    for (s = 0; s < from->setup->n_parts && !status; s++, rows += n_from, to_rows += n_to)
+    for (int32_t s = 0; s < from->setup->n_parts && !status; s++, rows += n_from, to_rows += n_to)
         status = n_from < n_to
                      ? memo_all_gather(across, stream, rows, to_rows, n_from, MEMO_TYPE_F32, e)
                      : memo_copy(from->rank->device, stream, MEMO_COPY_ON_DEVICE, to_rows,
@@ -566,17 +557,16 @@ static memo_status model_exchange(const blocks_model* from, const float* rows,
 
 static memo_status model_step(blocks_model* m, memo_error* e) {
     const int n = m->setup->n_stages;
-    int k;
     if (model_launch(m, NULL, MODEL_INPUT, e)) return e->status;
-    for (k = 0; k < n; k++)
+    for (int k = 0; k < n; k++)
         if (model_pass(&m[k], 0, e) ||
             (k + 1 < n &&
              model_exchange(&m[k], m[k].out, &m[k + 1], m[k + 1].h[0], m[k].comms.across, e)))
             return e->status;
-    for (k = 0; k < n; k++)
+    for (int k = 0; k < n; k++)
         if (model_launch(&m[k], NULL, MODEL_FORGET, e)) return e->status;
     if (model_launch(&m[n - 1], NULL, MODEL_LOSS, e)) return e->status;
-    for (k = n - 1; k >= 0; k--)
+    for (int k = n - 1; k >= 0; k--)
         if (model_pass(&m[k], 1, e) ||
             (k > 0 &&
              model_exchange(&m[k], m[k].d, &m[k - 1], m[k - 1].d, m[k - 1].comms.across, e)))
@@ -586,8 +576,7 @@ static memo_status model_step(blocks_model* m, memo_error* e) {
 
 /* Gradients are summed over the data-parallel ranks. */
 static memo_status model_sum(blocks_model* m, memo_error* e) {
-    int i;
-    for (i = 0; i < m->setup->n_layers * N_LINEARS && m->comms.data->size > 1; i++) {
+    for (int i = 0; i < m->setup->n_layers * N_LINEARS && m->comms.data->size > 1; i++) {
         const linear_layer* l = &m->linears[i / N_LINEARS][i % N_LINEARS];
         if (memo_all_reduce(m->comms.data, m->rank->stream, l->d_weights, l->d_weights,
                             model_size(l) + l->n_out, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, e))
@@ -602,8 +591,8 @@ static memo_error error;
 
 /* Sizes of ranges differ: a generated schedule has buffers of a byte. */
 static void forget_ranges(memo_schedule* schedule) {
-    int64_t i;
-    for (i = 0; i < schedule->n_ops; i++) schedule->ops[i].n_reads = schedule->ops[i].n_writes = 0;
+    for (int64_t i = 0; i < schedule->n_ops; i++)
+        schedule->ops[i].n_reads = schedule->ops[i].n_writes = 0;
 }
 
 /* The enqueued operations have the papers' order and no race, are the calls of block functions, and
@@ -637,18 +626,16 @@ static void model_result(blocks_model* m, job* all, int k) {
     recorded_rank* found = &all->recorded[me][k];
     memo_schedule* recorded = NULL;
     memo_error difference;
-    int32_t layer, i;
-    int64_t j;
-    for (layer = 0; layer < m->setup->n_layers; layer++)
-        for (i = 0; i < N_LINEARS; i++) {
+    for (int32_t layer = 0; layer < m->setup->n_layers; layer++)
+        for (int32_t i = 0; i < N_LINEARS; i++) {
             const linear_layer* l = &m->linears[layer][i];
-            for (j = 0; j < model_size(l) + l->n_out; j++) {
+            for (int64_t j = 0; j < model_size(l) + l->n_out; j++) {
                 int64_t at = model_place(m, layer, i, j);
                 all->gradients[me][at] = l->d_weights[j];
                 all->has[me][at] = 1;
             }
         }
-    for (i = 0; i < m->n_rows && k == m->setup->n_stages - 1; i++) {
+    for (int32_t i = 0; i < m->n_rows && k == m->setup->n_stages - 1; i++) {
         all->losses[me][m->row[i]] = m->losses[i];
         all->has_row[me][m->row[i]] = 1;
     }
@@ -665,13 +652,12 @@ static memo_status run_rank(thread_rank* rank, memo_error* e) {
     const int n = all->setup.n_stages;
     blocks_model* m = (blocks_model*)calloc((size_t)n, sizeof *m);
     memo_status status = MEMO_STATUS_OK;
-    int k;
     if (!m) abort();
-    for (k = 0; k < n && !status; k++) status = model_make(&m[k], rank, all, k, e);
-    for (k = 0; k < all->setup.n_steps && !status; k++) status = model_step(m, e);
-    for (k = 0; k < n && !status; k++) status = model_sum(&m[k], e);
+    for (int k = 0; k < n && !status; k++) status = model_make(&m[k], rank, all, k, e);
+    for (int k = 0; k < all->setup.n_steps && !status; k++) status = model_step(m, e);
+    for (int k = 0; k < n && !status; k++) status = model_sum(&m[k], e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
-    for (k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++) {
         if (!status) model_result(&m[k], all, k);
         model_free(&m[k]);
     }
@@ -728,9 +714,8 @@ static void keep_worst(double* worst, double a, double b) {
 
 /* The operations of the ranks of this process are those of the schedule, without a race. */
 static void check_recorded(const job* split, int T) {
-    int r, k;
-    for (r = 0; r < T; r++)
-        for (k = 0; k < split->setup.n_stages; k++) {
+    for (int r = 0; r < T; r++)
+        for (int k = 0; k < split->setup.n_stages; k++) {
             const recorded_rank* recorded = &split->recorded[r][k];
             if (!split->has_run[r]) continue;
             CHECK_CASE(!recorded->compared && !recorded->n_races,
@@ -742,12 +727,11 @@ static void check_recorded(const job* split, int T) {
 /* The largest difference of losses and gradients, which are at most about 0.2. */
 static double compare_unsplit(const job* whole, const job* split, int T) {
     double worst = 0;
-    int r, i;
-    for (r = 0; r < T; r++) {
-        for (i = 0; i < MAX_GRADIENTS; i++)
+    for (int r = 0; r < T; r++) {
+        for (int i = 0; i < MAX_GRADIENTS; i++)
             if (split->has[r][i])
                 keep_worst(&worst, (double)split->gradients[r][i], (double)whole->gradients[0][i]);
-        for (i = 0; i < MAX_ROWS; i++)
+        for (int i = 0; i < MAX_ROWS; i++)
             if (split->has_row[r][i])
                 keep_worst(&worst, (double)split->losses[r][i], (double)whole->losses[0][i]);
     }

@@ -82,12 +82,11 @@ static inline memo_status order_check(const memo_schedule* schedule,
     const int n_parts = d->n_parts ? d->n_parts : 2;
     const char *wrong = NULL, *name = "", *before = "";
     int step, list, at[2] = {0, 0};
-    int64_t i;
     lists[0].n = lists[1].n = 0;
     for (step = 0; step < 2 * n_steps; step++)
         order_pass(lists, d, m, n_parts, has_weights, step % 2);
 
-    for (i = 0; i < schedule->n_ops && !wrong; i++) {
+    for (int64_t i = 0; i < schedule->n_ops && !wrong; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
         name = memo_schedule_op_name(schedule, i);
         list = name[0] == 'c';

@@ -38,8 +38,7 @@ static int64_t case_int(rank_case* c, int64_t low, int64_t high) {
 }
 
 static void case_synchronize(rank_case* c) {
-    int i;
-    for (i = 0; i < CASE_STREAMS; i++)
+    for (int i = 0; i < CASE_STREAMS; i++)
         CHECK_OK(memo_stream_synchronize(c->device, c->streams[i], &error));
 }
 
@@ -97,22 +96,19 @@ static void* case_array(int64_t count, memo_type type) {
 
 static int is_filled(const void* array, int64_t begin, int64_t end, memo_type type, uint64_t salt,
                      int32_t rank, int64_t first) {
-    int64_t i;
-    for (i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++)
         if (!element_is(array, i, type, case_value(salt, rank, first + i - begin))) return 0;
     return 1;
 }
 static void fill(void* array, int64_t begin, int64_t end, memo_type type, uint64_t salt,
                  int32_t rank, int64_t first) {
-    int64_t i;
-    for (i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++)
         element_set(array, i, type, case_value(salt, rank, first + i - begin));
 }
 
 static int case_reduced(uint64_t salt, int32_t n_ranks, int64_t i, memo_reduction reduction) {
-    int32_t r;
     int result = case_value(salt, 0, i);
-    for (r = 1; r < n_ranks; r++) {
+    for (int32_t r = 1; r < n_ranks; r++) {
         int value = case_value(salt, r, i);
         if (reduction == MEMO_REDUCTION_SUM)
             result += value;
@@ -124,8 +120,7 @@ static int case_reduced(uint64_t salt, int32_t n_ranks, int64_t i, memo_reductio
 
 static int is_reduced(const void* array, int64_t count, memo_type type, uint64_t salt,
                       int32_t n_ranks, int64_t first, memo_reduction reduction) {
-    int64_t i;
-    for (i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++)
         if (!element_is(array, i, type, case_reduced(salt, n_ranks, first + i, reduction)))
             return 0;
     return 1;
@@ -165,11 +160,10 @@ static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
     uint64_t salt = memo_test_next(&c->state);
     char* to = (char*)case_array(count * comm->size, type);
     void* from = in_place ? to + comm->rank * count * bytes : (char*)case_array(count, type);
-    int32_t r;
     fill(from, 0, count, type, salt, comm->rank, 0);
     CHECK_OK(memo_all_gather(comm, stream, from, to, count, type, &error));
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
-    for (r = 0; r < comm->size; r++)
+    for (int32_t r = 0; r < comm->size; r++)
         CHECK_CASE(is_filled(to, r * count, (r + 1) * count, type, salt, r, 0),
                    "part %d of %lld %s", (int)r, (long long)count, memo_type_name(type));
     CHECK_CASE(comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
@@ -225,8 +219,7 @@ static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
 }
 
 static void case_collectives(rank_case* c) {
-    int i;
-    for (i = 0; i < 40; i++) one_collective(c, c->comm, c->streams[0]);
+    for (int i = 0; i < 40; i++) one_collective(c, c->comm, c->streams[0]);
 }
 
 /* Many operations are enqueued before the first result is read; each reads the previous result. */
@@ -234,15 +227,14 @@ static void case_collectives_in_a_row(rank_case* c) {
     enum { N = 60, COUNT = 16 };
     float* x = (float*)case_array((N + 1) * COUNT, MEMO_TYPE_F32);
     float expected = (float)(c->comm->size / 2 + 2 * ((c->comm->size + 1) / 2));
-    int i, k;
-    for (k = 0; k < COUNT; k++) x[k] = (float)(c->comm->rank % 2 ? 1 : 2);
-    for (i = 0; i < N; i++) /* the largest of equal numbers is no news: few sums, many maxima */
+    for (int k = 0; k < COUNT; k++) x[k] = (float)(c->comm->rank % 2 ? 1 : 2);
+    for (int i = 0; i < N; i++) /* the largest of equal numbers is no news: few sums, many maxima */
         CHECK_OK(memo_all_reduce(c->comm, c->streams[0], x + i * COUNT, x + (i + 1) * COUNT, COUNT,
                                  MEMO_TYPE_F32, i % 20 ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM,
                                  &error));
     case_synchronize(c);
-    for (i = 20; i < N; i += 20) expected *= (float)c->comm->size;
-    for (k = N * COUNT; k < (N + 1) * COUNT; k++)
+    for (int i = 20; i < N; i += 20) expected *= (float)c->comm->size;
+    for (int k = N * COUNT; k < (N + 1) * COUNT; k++)
         CHECK_CASE(x[k] == expected, "%g is not %g", (double)x[k], (double)expected);
     CASE_FREE(x);
 }
@@ -323,8 +315,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
 }
 
 static void case_groups(rank_case* c) {
-    int i;
-    for (i = 0; i < 15; i++) one_group(c, c->comm, c->streams[0]);
+    for (int i = 0; i < 15; i++) one_group(c, c->comm, c->streams[0]);
 }
 
 /* All ranks send to all, sends first: without a group all ranks would wait for each other. */
@@ -332,19 +323,18 @@ static void case_exchange(rank_case* c) {
     memo_comm* comm = c->comm;
     int64_t* sent = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
     int64_t* received = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
-    int32_t r;
     CHECK_OK(memo_group_begin(comm, &error));
-    for (r = 0; r < comm->size; r++) {
+    for (int32_t r = 0; r < comm->size; r++) {
         sent[r] = comm->rank * 100 + r;
         CHECK_OK(memo_send(comm, c->streams[0], &sent[r], 1, MEMO_TYPE_I64, r, &error));
     }
     CHECK_OK(memo_group_begin(comm, &error)); /* groups nest */
-    for (r = comm->size - 1; r >= 0; r--)
+    for (int32_t r = comm->size - 1; r >= 0; r--)
         CHECK_OK(memo_receive(comm, c->streams[0], &received[r], 1, MEMO_TYPE_I64, r, &error));
     CHECK_OK(memo_group_end(comm, c->streams[0], &error));
     CHECK_OK(memo_group_end(comm, c->streams[0], &error));
     case_synchronize(c);
-    for (r = 0; r < comm->size; r++)
+    for (int32_t r = 0; r < comm->size; r++)
         CHECK_CASE(received[r] == r * 100 + comm->rank, "%lld from %d", (long long)received[r],
                    (int)r);
     CASE_FREE(sent);
@@ -358,15 +348,13 @@ static void case_single_messages(rank_case* c) {
     memo_stream stream = c->streams[0];
     int32_t next = (comm->rank + 1) % comm->size,
             previous = (comm->rank + comm->size - 1) % comm->size;
-    int32_t *mine, *got;
-    int i;
     if (comm->size % 2) return;
 
-    mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
-    got = mine + 2;
+    int32_t* mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
+    int32_t* got = mine + 2;
     mine[0] = comm->rank;
     mine[1] = comm->rank + 100;
-    for (i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++) {
         got[0] = got[1] = -1;
         if (comm->rank % 2) {
             CHECK_OK(memo_receive(comm, stream, &got[0], 1, MEMO_TYPE_I32, previous, &error));
@@ -482,12 +470,11 @@ static void mesh_group(rank_case* c, const memo_mesh_desc* desc, const memo_mesh
 
 static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     memo_mesh* m = NULL;
-    int32_t rank, expected_ring;
     CHECK_OK(memo_mesh_create(c->comm, desc, &m, &error));
     if (!m) return;
     /* The sequence group has ring rank r and ulysses rank u at r * ulysses + u. */
-    rank = c->comm->rank / desc->tensor % (desc->ring * desc->ulysses);
-    expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
+    int32_t rank = c->comm->rank / desc->tensor % (desc->ring * desc->ulysses);
+    int32_t expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
     CHECK_CASE(m->ring_rank == expected_ring, "ring rank %d", (int)m->ring_rank);
     CHECK_CASE(m->sequence_rank == m->ring_rank * desc->ulysses + m->ulysses_rank, "sequence rank");
     mesh_group(c, desc, m, AXIS_DATA, m->data, m->data_rank);
@@ -503,8 +490,7 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
 
 /* Random degrees whose product is the size. */
 static void case_meshes(rank_case* c) {
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         memo_mesh_desc desc = memo_mesh_desc_default();
         int32_t* degrees[5];
         int32_t rest = c->comm->size, factor;

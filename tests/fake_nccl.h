@@ -154,8 +154,7 @@ static void fake_forget(fake_packet** list) {
 }
 
 static void fake_traffic(void) {
-    int r;
-    for (r = 0; fake.world && r < FAKE_RANKS; r++) {
+    for (int r = 0; fake.world && r < FAKE_RANKS; r++) {
         while (fake.out[r] && fake_move(&fake.world->rings[fake.rank][r], fake.out[r], 1)) {
             fake_packet* p = fake.out[r];
             fake.out[r] = p->next;
@@ -209,8 +208,7 @@ static void fake_reduce(const fake_op* op, uint64_t begin, uint64_t end, int c) 
     const uint64_t element = (uint64_t)memo_type_bytes((memo_type)op->type);
     const void* from[FAKE_RANKS];
     const int n = op->comm->size;
-    int r;
-    for (r = 0; r < n; r++)
+    for (int r = 0; r < n; r++)
         from[r] = op->temporary + ((uint64_t)((c + 1 + r) % n) * op->count + begin) * element;
     memo_comm_reduce(op->to + begin * element, from, n, 0, (int64_t)(end - begin),
                      (memo_type)op->type,
@@ -220,11 +218,11 @@ static void fake_reduce(const fake_op* op, uint64_t begin, uint64_t end, int c) 
 static void fake_finish(fake_op* op) {
     const uint64_t n = (uint64_t)op->comm->size;
     const uint64_t n_bytes = op->count * (uint64_t)memo_type_bytes((memo_type)op->type);
-    uint64_t c;
     if (op->is_reduction && op->is_parted)
         fake_reduce(op, 0, op->count, op->comm->rank);
     else if (op->is_reduction)
-        for (c = 0; c < n; c++) fake_reduce(op, op->count * c / n, op->count * (c + 1) / n, (int)c);
+        for (uint64_t c = 0; c < n; c++)
+            fake_reduce(op, op->count * c / n, op->count * (c + 1) / n, (int)c);
     else if (op->to && n_bytes)
         memcpy(op->to, op->temporary, n_bytes * n);
 }
@@ -278,8 +276,7 @@ static struct flock fake_lock_of(int rank) {
     return lock;
 }
 static int fake_is_alone(ncclComm_t comm) {
-    int r;
-    for (r = 0; r < comm->size; r++) {
+    for (int r = 0; r < comm->size; r++) {
         struct flock lock = fake_lock_of(comm->world_ranks[r]);
         if (r != comm->rank && fcntl(fake.file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
             return 1;
@@ -365,9 +362,8 @@ static ncclResult_t fake_append_op(cudaStream_t stream, fake_op* op) {
 
 static void fake_progress(void) {
     ncclComm_t busy = NULL;
-    int s;
     fake_traffic();
-    for (s = 0; s < fake.n_streams; s++)
+    for (int s = 0; s < fake.n_streams; s++)
         while (fake.streams[s] && fake.streams[s]->first && fake_step(fake.streams[s]->first)) {
             fake_op* op = fake.streams[s]->first;
             fake.streams[s]->first = op->next;
@@ -375,7 +371,7 @@ static void fake_progress(void) {
             fake_op_free(op);
             fake_traffic();
         }
-    for (s = 0; s < fake.n_streams; s++) {
+    for (int s = 0; s < fake.n_streams; s++) {
         const fake_op* op = fake.streams[s] ? fake.streams[s]->first : NULL;
         if (!op || op->other) continue;
         if (busy && busy != op->comm) fake.n_overlaps++;
@@ -452,18 +448,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     return fake_stream_make(stream);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    int s;
-    for (s = 0; s < fake.n_streams; s++)
+    for (int s = 0; s < fake.n_streams; s++)
         if (fake.streams[s] == stream) fake.streams[s] = NULL;
     free(stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     for (;;) {
-        int is_done;
         FAKE_LOCK();
         fake_progress();
-        is_done = !stream || !stream->first;
+        int is_done = !stream || !stream->first;
         FAKE_UNLOCK();
         if (is_done) return cudaSuccess;
         usleep(100);
@@ -503,9 +497,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    int is_done;
     FAKE_LOCK();
-    is_done = !event->stream || event->stream->n_done >= event->n_before;
+    int is_done = !event->stream || event->stream->n_done >= event->n_before;
     FAKE_UNLOCK();
     if (is_done) return cudaSuccess;
     return fake_last_error = cudaErrorNotReady; /* as CUDA: cudaGetLastError finds it */
@@ -532,7 +525,6 @@ static int fake_open_world(const ncclUniqueId* id, int rank) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     const char *folder = getenv("TMPDIR"), *address = getenv("NCCL_COMM_ID");
-    int file, is_made;
     memset(id, 0, sizeof *id);
     if (address) {
         snprintf(id->internal, sizeof id->internal, "%.60s/fake_nccl.%.50s",
@@ -541,9 +533,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     }
     snprintf(id->internal, sizeof id->internal, "%.100s/fake_nccl.XXXXXX",
              folder && *folder ? folder : "/tmp");
-    file = mkstemp(id->internal);
+    int file = mkstemp(id->internal);
     if (file < 0) return ncclSystemError;
-    is_made = ftruncate(file, (off_t)sizeof(fake_world)) == 0;
+    int is_made = ftruncate(file, (off_t)sizeof(fake_world)) == 0;
     close(file);
     return is_made ? ncclSuccess : ncclSystemError;
 }
@@ -831,7 +823,6 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
     fake_part parts[2 * FAKE_RANKS];
     uint64_t n_bytes = count * fake_type_bytes(type);
     fake_op op;
-    int r;
     if (!fake_is_usable(from, (is_parted ? (uint64_t)comm->size : 1) * n_bytes) ||
         !fake_is_usable(to, (is_parted || is_reduction ? 1 : (uint64_t)comm->size) * n_bytes))
         return ncclInvalidArgument;
@@ -844,7 +835,7 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
     op.is_parted = is_parted;
     op.reduction = reduction;
     op.type = fake_memo_type(type);
-    for (r = 0; r < comm->size; r++) {
+    for (int r = 0; r < comm->size; r++) {
         parts[2 * r].is_send = 1;
         parts[2 * r].address = (char*)(uintptr_t)from + (is_parted ? (uint64_t)r * n_bytes : 0);
         parts[2 * r + 1].address = op.temporary + (uint64_t)r * n_bytes;

@@ -66,19 +66,20 @@ static void fuzz_word(fuzz_bytes* in, void* word) {
     static const double reals[] = {1, 0.5, 2, -1, 1e-300, 1e300, 1e9, 100};
     const int k = fuzz_pick(in, 64);
     int64_t integer = 0;
-    double real;
     if (k < 20) integer = integers[k];
     memcpy(word, &integer, sizeof integer);
     if (k < 20 || k >= 31) return; /* half the words are 0, the default */
-    real = k < 28 ? reals[k - 20] : k == 28 ? (double)INFINITY : k == 29 ? -(double)INFINITY : NAN;
+    double real = k < 28    ? reals[k - 20]
+                  : k == 28 ? (double)INFINITY
+                  : k == 29 ? -(double)INFINITY
+                            : NAN;
     memcpy(word, &real, sizeof real);
 }
 
 /* All words of a struct. */
 static void fuzz_fill(fuzz_bytes* in, void* desc, size_t n_bytes) {
-    size_t at;
     memset(desc, 0, n_bytes);
-    for (at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
+    for (size_t at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
 }
 
 /* A float has the type of its own bytes, so it takes the reals in another way. */
@@ -106,8 +107,7 @@ static int fuzz_is_refused(memo_status status) {
 
 /* A table of rows: mostly rows of a layer that exist. */
 static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
-    int i;
-    for (i = 0; i < FUZZ_N * FUZZ_N; i++)
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++)
         if (fuzz_pick(in, 4))
             rows[i] = fuzz_pick(in, 9) - 1;
         else
@@ -115,8 +115,7 @@ static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
 }
 
 static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
-    int t;
-    for (t = 0; t < FUZZ_N; t++) {
+    for (int t = 0; t < FUZZ_N; t++) {
         tensors[t].name = "t";
         fuzz_word(in, &tensors[t].row_bytes);
         tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 8) - 2);
@@ -165,12 +164,11 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     double recompute_s[2 * FUZZ_N];
     memo_profile profile;
     memo_swap_plan* plan = NULL;
-    int i;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, &times, sizeof times);
-    for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
+    for (int i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
@@ -178,7 +176,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     if (fuzz_pick(in, 2)) {
         fuzz_fill(in, &profile, sizeof profile);
         profile.n_tensors = fuzz_count_32(in);
-        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+        for (int i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
         if (fuzz_is_refused(
                 memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))
             return;
@@ -211,10 +209,9 @@ static void fuzz_host_device(fuzz_bytes* in) {
 static void fuzz_plan_desc(fuzz_bytes* in) {
     memo_plan* plan = NULL;
     memo_plan_desc desc;
-    int i;
     FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &fuzz_error) == MEMO_STATUS_OK);
     plan->n_times = 8;
-    for (i = 0; i < FUZZ_N; i++) {
+    for (int i = 0; i < FUZZ_N; i++) {
         fuzz_fill(in, &plan->buffers[i], sizeof plan->buffers[i]);
         if (fuzz_pick(in, 2)) { /* a valid one, of any size */
             int64_t size = plan->buffers[i].size_bytes;
@@ -244,15 +241,14 @@ static void fuzz_operation(fuzz_bytes* in) {
     memo_op_desc op;
     memo_range ranges[FUZZ_N];
     int32_t streams[FUZZ_N], stream;
-    int i;
     FUZZ_CHECK(memo_schedule_create(&schedule, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &fuzz_error) == MEMO_STATUS_OK);
-    for (i = 0; i < FUZZ_N; i++) {
+    for (int i = 0; i < FUZZ_N; i++) {
         fuzz_fill(in, &ranges[i], sizeof ranges[i]);
         streams[i] = fuzz_pick(in, 4) - 1;
     }
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         fuzz_fill(in, &op, sizeof op);
         op.name = "op";
         op.reads = op.writes = ranges;
@@ -273,10 +269,9 @@ static void fuzz_operation(fuzz_bytes* in) {
 }
 
 static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
-    int i;
     fuzz_fill(in, desc, sizeof *desc);
     begins[0] = 0;
-    for (i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
+    for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
     desc->n_documents = fuzz_count(in);
 }
@@ -337,13 +332,12 @@ static void fuzz_mesh(fuzz_bytes* in) {
 static void fuzz_step(void* user, memo_session* session) {
     const memo_session_desc* desc = (const memo_session_desc*)user;
     void* address;
-    int32_t layer;
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         (void)memo_session_forward_begin(session, layer);
         memo_session_forward_end(session, layer);
     }
     address = memo_session_alloc(session, 100);
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         (void)memo_session_backward_begin(session, layer);
         memo_session_backward_end(session, layer);
     }
@@ -367,7 +361,6 @@ static void fuzz_session(fuzz_bytes* in) {
     memo_traffic* traffic[2];
     memo_profile profiles[FUZZ_N];
     memo_step_plan *plan = NULL, *each;
-    memo_status status;
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
     const int has_shapes = fuzz_pick(in, 2);
@@ -416,14 +409,14 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     memset(&desc.log, 0, sizeof desc.log);
     for (i = 0; i < FUZZ_N; i++) {
-        int32_t t;
         if (i && !has_shapes) break;
         fuzz_fill(in, &profiles[i], sizeof profiles[i]);
         profiles[i].n_tensors = desc.n_tensors;
         profiles[i].n_kinds = n_kinds;
-        for (t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
+        for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
     }
-    status = memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &fuzz_error);
+    memo_status status =
+        memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &fuzz_error);
     if (fuzz_is_refused(status)) {
         FUZZ_CHECK(!plan);
         FUZZ_CHECK(!strstr(fuzz_error.message, "memo_swap") &&
@@ -444,12 +437,11 @@ static void fuzz_blocks(fuzz_bytes* in) {
     memo_blocks_schedule_desc desc;
     memo_block_times times[FUZZ_N * FUZZ_N];
     memo_schedule* schedule;
-    int passes;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, times, sizeof times);
     desc.n_blocks = fuzz_count_32(in);
     desc.n_parts = fuzz_count_32(in);
-    passes = fuzz_pick(in, 8);
+    int passes = fuzz_pick(in, 8);
     (void)fuzz_is_refused(memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes,
                                                &schedule, &fuzz_error));
     memo_schedule_destroy(schedule);
@@ -464,7 +456,6 @@ static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_list* list = NULL;
     int64_t words[1 + sizeof desc / 8];
     const int n_changed = fuzz_pick(in, 8);
-    int i;
     desc.model.n_layers = 4;
     desc.model.hidden = 64;
     desc.model.n_q_heads = desc.model.n_kv_heads = 8;
@@ -478,7 +469,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
     if (n_changed == 7)
         fuzz_fill(in, words, sizeof desc);
     else
-        for (i = 0; i < n_changed; i++) fuzz_word(in, &words[fuzz_pick(in, sizeof desc / 8)]);
+        for (int i = 0; i < n_changed; i++) fuzz_word(in, &words[fuzz_pick(in, sizeof desc / 8)]);
     memcpy(&desc, words, sizeof desc);
     fuzz_fill(in, &layout, sizeof layout);
     if (fuzz_pick(in, 2)) {
@@ -502,15 +493,14 @@ static void fuzz_degrees(fuzz_bytes* in) {
     degrees_model model;
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
-    int i, k;
     memset(&all, 0, sizeof all);
     fuzz_fill(in, costs, sizeof costs);
     all.costs = costs;
     all.n_blocks = fuzz_count_32(in);
     all.n_degrees = fuzz_count_32(in);
-    for (i = 0; i < FUZZ_N; i++) {
+    for (int i = 0; i < FUZZ_N; i++) {
         all.degrees[i] = fuzz_pick(in, 16) ? degrees[i] : fuzz_count_32(in);
-        for (k = 0; k < FUZZ_N; k++) fuzz_word(in, &all.gather_s[i][k]);
+        for (int k = 0; k < FUZZ_N; k++) fuzz_word(in, &all.gather_s[i][k]);
     }
     fuzz_word(in, &all.memory_bytes);
     all.boundary_degree = fuzz_count_32(in);
@@ -520,7 +510,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
         FUZZ_CHECK(plan.step_s >= 0 && plan.lower_bound_s <= plan.step_s && plan.memory_bytes >= 0);
     fuzz_fill(in, &model, sizeof model);
     model.n_degrees = fuzz_count_32(in);
-    for (i = 0; i < FUZZ_N; i++) {
+    for (int i = 0; i < FUZZ_N; i++) {
         model.degrees[i] = degrees[i];
         fuzz_word(in, &real);
         model.bandwidth_bytes_per_s[i] = real;

@@ -11,13 +11,12 @@
 #include "fuzz.h"
 
 static void same_plan(const memo_plan* a, const memo_plan* b) {
-    int64_t i;
     FUZZ_CHECK(a->n_buffers == b->n_buffers && a->n_gaps == b->n_gaps && a->n_holds == b->n_holds);
     FUZZ_CHECK(a->alignment_bytes == b->alignment_bytes && a->n_times == b->n_times);
     FUZZ_CHECK(a->body_begin == b->body_begin && a->peak_bytes == b->peak_bytes);
     FUZZ_CHECK(a->lower_bound_bytes == b->lower_bound_bytes && a->proof == b->proof);
     FUZZ_CHECK(strcmp(a->engine, b->engine) == 0);
-    for (i = 0; i < a->n_buffers; i++) {
+    for (int64_t i = 0; i < a->n_buffers; i++) {
         const memo_buffer *x = &a->buffers[i], *y = &b->buffers[i];
         FUZZ_CHECK(x->id == y->id && x->size_bytes == y->size_bytes);
         FUZZ_CHECK(x->begin == y->begin && x->end == y->end && x->offset_bytes == y->offset_bytes);
@@ -25,15 +24,15 @@ static void same_plan(const memo_plan* a, const memo_plan* b) {
         FUZZ_CHECK(x->stream == y->stream && x->lane == y->lane);
         FUZZ_CHECK(x->memory_class == y->memory_class);
     }
-    for (i = 0; i < a->n_gaps; i++)
+    for (int64_t i = 0; i < a->n_gaps; i++)
         FUZZ_CHECK(a->gaps[i].buffer == b->gaps[i].buffer && a->gaps[i].begin == b->gaps[i].begin &&
                    a->gaps[i].end == b->gaps[i].end &&
                    a->gaps[i].kept_bytes == b->gaps[i].kept_bytes);
-    for (i = 0; i < a->n_holds; i++)
+    for (int64_t i = 0; i < a->n_holds; i++)
         FUZZ_CHECK(a->holds[i].buffer == b->holds[i].buffer &&
                    a->holds[i].lane == b->holds[i].lane && a->holds[i].until == b->holds[i].until);
     FUZZ_CHECK(a->n_waits == b->n_waits);
-    for (i = 0; i < a->n_waits; i++) {
+    for (int64_t i = 0; i < a->n_waits; i++) {
         const memo_wait *x = &a->waits[i], *y = &b->waits[i];
         FUZZ_CHECK(x->freed == y->freed && x->requested == y->requested && x->from == y->from &&
                    x->to == y->to && fabs(x->cost_s - y->cost_s) <= 1e-15 * (1 + x->cost_s));

@@ -11,14 +11,13 @@
 #include "fuzz.h"
 
 static void same_schedule(const memo_schedule* a, const memo_schedule* b) {
-    int64_t i, k;
     FUZZ_CHECK(memo_schedule_compare(a, b, &fuzz_error) == MEMO_STATUS_OK);
-    for (i = 0; i < a->n_ops; i++) {
+    for (int64_t i = 0; i < a->n_ops; i++) {
         const memo_op *x = &a->ops[i], *y = &b->ops[i];
         FUZZ_CHECK(x->stream == y->stream && x->event == y->event);
         FUZZ_CHECK(fabs(x->duration_s - y->duration_s) <= 1e-9 * x->duration_s ||
                    x->duration_s >= 1e9);
-        for (k = 0; k < x->n_reads + x->n_writes; k++)
+        for (int64_t k = 0; k < x->n_reads + x->n_writes; k++)
             FUZZ_CHECK(!memcmp(&a->ranges[x->first_range + k], &b->ranges[y->first_range + k],
                                sizeof(memo_range)));
     }
@@ -28,12 +27,11 @@ static void use_schedule(const memo_schedule* schedule) {
     memo_check* check;
     memo_simulation* times;
     char text[300];
-    int64_t i;
     FUZZ_CHECK(memo_schedule_check(schedule, &check, &fuzz_error) == MEMO_STATUS_OK);
-    for (i = 0; i < check->n_races && i < 50; i++)
+    for (int64_t i = 0; i < check->n_races && i < 50; i++)
         FUZZ_CHECK(*memo_race_explain(schedule, &check->races[i], text, sizeof text) == '"' &&
                    strlen(text) < sizeof text);
-    for (i = 0; i < schedule->n_ops && i < 50; i++)
+    for (int64_t i = 0; i < schedule->n_ops && i < 50; i++)
         FUZZ_CHECK(strlen(memo_schedule_describe(schedule, i, text, sizeof text)) > 0);
     FUZZ_CHECK(memo_schedule_simulate(schedule, &times, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_write_svg(schedule, times, "input", fuzz_path(), &fuzz_error) ==

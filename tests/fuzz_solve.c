@@ -10,12 +10,11 @@
 
 static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_status status;
     desc.engine = engine;
     desc.capacity_bytes = capacity;
     desc.node_limit = 200;
     desc.time_limit_s = 1000;
-    status = memo_plan_solve(in->plan, &desc, &fuzz_error);
+    memo_status status = memo_plan_solve(in->plan, &desc, &fuzz_error);
     if (status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE) {
         FUZZ_CHECK(memo_plan_validate(in->plan, &fuzz_error) == MEMO_STATUS_OK);
         FUZZ_CHECK((status == MEMO_STATUS_INFEASIBLE) ==
@@ -54,14 +53,13 @@ static void fuzz_use(input* in) {
 
 static void fuzz_solve_text(const char* text, int64_t n_bytes) {
     input in;
-    memo_status status;
     memset(&in, 0, sizeof in);
     in.text = (char*)malloc((size_t)n_bytes + 1);
     FUZZ_CHECK(in.text != NULL);
     if (n_bytes) memcpy(in.text, text, (size_t)n_bytes);
     in.text[n_bytes] = 0;
     in.n_bytes = n_bytes;
-    status = parse_input("input", &in, 1, &fuzz_error);
+    memo_status status = parse_input("input", &in, 1, &fuzz_error);
     if (status)
         FUZZ_CHECK(fuzz_error.status == status &&
                    strlen(fuzz_error.message) < sizeof fuzz_error.message);

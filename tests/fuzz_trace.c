@@ -11,10 +11,9 @@
 #include "tools/trace_layers.h"
 
 static void same_trace(const memo_trace* a, const memo_trace* b) {
-    int64_t i;
     FUZZ_CHECK(a->n_requests == b->n_requests && a->n_buffers == b->n_buffers &&
                a->n_live == b->n_live);
-    for (i = 0; i < a->n_requests; i++) {
+    for (int64_t i = 0; i < a->n_requests; i++) {
         const memo_request *x = &a->requests[i], *y = &b->requests[i];
         FUZZ_CHECK(x->kind == y->kind);
         if (x->kind == MEMO_REQUEST_MARK) {

@@ -59,15 +59,14 @@ static inline int is_sum_of_gradients(const memo_schedule* schedule, int64_t op)
 static inline memo_status count_sums(training* t, memo_schedule* schedule, memo_error* error) {
     memo_simulation* times;
     memo_status status;
-    int64_t i, k;
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN)
             schedule->ops[i].duration_s = is_sum_of_gradients(schedule, i) ? 8 : 1;
     if ((status = memo_schedule_simulate(schedule, &times, error))) return status;
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         int is_beside = 0;
         if (!is_sum_of_gradients(schedule, i)) continue;
-        for (k = 0; k < schedule->n_ops; k++)
+        for (int64_t k = 0; k < schedule->n_ops; k++)
             is_beside |= schedule->ops[k].kind == MEMO_OP_RUN &&
                          schedule->ops[k].stream != schedule->ops[i].stream &&
                          !strncmp(memo_schedule_op_name(schedule, k), "backward", 8) &&
@@ -84,8 +83,7 @@ static inline memo_status train_steps(training* t, const thread_rank* rank, gpt_
     memo_schedule* schedule;
     memo_check* check;
     memo_status status = MEMO_STATUS_OK;
-    int64_t step;
-    for (step = 0; step < N_STEPS && !status; step++) {
+    for (int64_t step = 0; step < N_STEPS && !status; step++) {
         if (recorder && step == N_STEPS - 1) memo_recorder_resume(recorder);
         status = train_step(t, rank, model, step, error);
     }
@@ -190,8 +188,7 @@ static inline void training_free(training* t) {
 
 static inline double loss_difference(const training* a, const training* b) {
     double largest = 0;
-    int64_t i;
-    for (i = 0; i < N_STEPS; i++)
+    for (int64_t i = 0; i < N_STEPS; i++)
         largest = memo_test_worst(largest, fabs(a->losses[i] - b->losses[i]));
     return largest;
 }
@@ -208,14 +205,12 @@ static inline double gradient_of(const training* t, int32_t r, int64_t i) {
 /* The largest of a parameter, over the norm of one's gradient; one has no tensor ranks. */
 static inline double gradient_difference(const training* one, const training* t) {
     double largest = 0, norm = 0;
-    int64_t k, i;
-    int32_t r;
-    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
+    for (int64_t k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
         const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
         const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
-        for (i = 0; i < a.n; i++) norm += pow(gradient_of(one, 0, a.offset + i), 2);
-        for (r = 0; r < gpt_degree(t->desc.config.tensor); r++)
-            for (i = 0; i < b.n; i++) {
+        for (int64_t i = 0; i < a.n; i++) norm += pow(gradient_of(one, 0, a.offset + i), 2);
+        for (int32_t r = 0; r < gpt_degree(t->desc.config.tensor); r++)
+            for (int64_t i = 0; i < b.n; i++) {
                 const int64_t at = gpt_element_of_whole(&b, r, i);
                 largest = memo_test_worst(largest, fabs(gradient_of(t, r, b.offset + i) -
                                                         gradient_of(one, 0, a.offset + at)));
@@ -226,11 +221,10 @@ static inline double gradient_difference(const training* one, const training* t)
 
 /* Bit by bit; 0 and -0 are the same if the ranks of one have parts of the gradients. */
 static inline int have_equal_gradients(const training* a, const training* b) {
-    int64_t i;
     if (a->desc.config.zero == b->desc.config.zero)
         return !memcmp(a->gradients, b->gradients,
                        (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real));
-    for (i = 0; i < a->layout.n; i++)
+    for (int64_t i = 0; i < a->layout.n; i++)
         if (!(gradient_of(a, 0, i) - gradient_of(b, 0, i) == 0)) return 0;
     return 1;
 }
@@ -246,10 +240,9 @@ static inline int are_the_same(const training* a, const training* b) {
 /* Copies of a parameter have stayed copies. */
 static inline int copies_are_equal(const training* t) {
     const int32_t tensor = gpt_degree(t->desc.config.tensor);
-    int64_t k, r;
-    for (k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
+    for (int64_t k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
         const gpt_parameter p = gpt_parameter_at(&t->desc.config, k);
-        for (r = 1; r < n_ranks_of(t); r++) {
+        for (int64_t r = 1; r < n_ranks_of(t); r++) {
             const int64_t of = r % tensor % p.degree;
             if (memcmp(t->parameters + of * t->layout.n + p.offset,
                        t->parameters + r * t->layout.n + p.offset, (size_t)p.n * sizeof(gpt_real)))

@@ -65,14 +65,13 @@ static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* 
  * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If
  * config.zero splits the gradients, the parts of other ranks are 0. */
 static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
-    int64_t b;
     if (gpt_reduce(model, error)) return model->status;
     if (!model->zero)
         gpt_copy_staged(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
                         gpt_gradient_bytes(model));
     else
         memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
         gpt_copy_staged(model, MEMO_COPY_TO_HOST,
                         (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
@@ -102,8 +101,7 @@ static inline memo_status gpt_set_parameters(gpt_model* model, const void* param
  * near the one before. */
 static inline const uint8_t* gpt_test_text(void) {
     static uint8_t text[2048];
-    size_t i;
-    for (i = 0; i < sizeof text && !text[sizeof text - 1]; i++)
+    for (size_t i = 0; i < sizeof text && !text[sizeof text - 1]; i++)
         text[i] =
             (uint8_t)('a' +
                       ((i ? text[i - 1] - 'a' : 0) + (int)(gpt_mix(memo_test.seed + i) % 4)) % 26);
@@ -113,8 +111,7 @@ static inline const uint8_t* gpt_test_text(void) {
 /* Of x from y, over the norm of y. */
 static inline double gpt_test_distance(const gpt_real* x, const gpt_real* y, int64_t n) {
     double difference = 0, squares = 0;
-    int64_t i;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         difference += pow((double)x[i] - (double)y[i], 2);
         squares += (double)y[i] * (double)y[i];
     }
@@ -129,8 +126,7 @@ static inline memo_status gpt_test_step(gpt_model* model, const gpt_config* conf
     const int64_t n = config->batch * config->sequence;
     const uint8_t* tokens = gpt_test_text() + step * accumulate * n;
     memo_status status = MEMO_STATUS_OK;
-    int64_t m;
-    for (m = 0; m < accumulate && !status; m++, tokens += n)
+    for (int64_t m = 0; m < accumulate && !status; m++, tokens += n)
         status = gpt_micro_batch(model, tokens, tokens + 1, step, m, 1.0 / (double)(accumulate * n),
                                  error);
     if (!status && gradients) status = gpt_get_gradients(model, gradients, error);
@@ -284,9 +280,6 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     memo_stream stream = NULL;
     memo_error error;
     void *pinned = NULL, *scratch = NULL, *memory = NULL;
-    uint16_t *q, *k;
-    float *lse, *rstd;
-    int i, j, e, head;
 
     /* q, k, v, results; LSE, rstd. */
     config.type = MEMO_TYPE_BF16;
@@ -298,11 +291,11 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     CHECK_OK(memo_host_alloc(device, n_bytes, &pinned, &error));
     if (!memory || !pinned || !scratch) return;
     CHECK_OK(kernels->prepare(kernels->context, &shapes, stream, scratch, &error));
-    q = (uint16_t*)pinned;
-    k = q + N_ELEMENTS;
-    lse = (float*)(void*)((char*)pinned + sums);
-    rstd = lse + N * HEADS;
-    for (i = 0; i < 4 * N_ELEMENTS; i++)
+    uint16_t* q = (uint16_t*)pinned;
+    uint16_t* k = q + N_ELEMENTS;
+    float* lse = (float*)(void*)((char*)pinned + sums);
+    float* rstd = lse + N * HEADS;
+    for (int i = 0; i < 4 * N_ELEMENTS; i++)
         q[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, pinned, n_bytes, &error));
 
@@ -329,16 +322,16 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, lse, at + sums, n_bytes - sums, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
 
-    for (i = 0; i < N; i++) {
+    for (int i = 0; i < N; i++) {
         double squares = 0;
-        for (e = 0; e < HIDDEN; e++)
+        for (int e = 0; e < HIDDEN; e++)
             squares += pow((double)memo_f32_from_bf16(q[i * HIDDEN + e]), 2);
         CHECK_IS(fabs((double)rstd[i] * sqrt(squares / HIDDEN + 1e-5) - 1), <, 1e-5);
-        for (head = 0; head < HEADS; head++) {
+        for (int head = 0; head < HEADS; head++) {
             double sum = 0;
-            for (j = 0; j <= i; j++) {
+            for (int j = 0; j <= i; j++) {
                 double score = 0;
-                for (e = head * SIZE; e < (head + 1) * SIZE; e++)
+                for (int e = head * SIZE; e < (head + 1) * SIZE; e++)
                     score += (double)memo_f32_from_bf16(q[i * HIDDEN + e]) *
                              (double)memo_f32_from_bf16(k[j * HIDDEN + e]);
                 sum += exp(score / sqrt((double)SIZE));

@@ -206,9 +206,8 @@ static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
 }
 
 static inline void memo_test_begin(int argc, char** argv) {
-    int i;
     memo_test.seed = 20240607;
-    for (i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
             memo_test.seed = strtoull(argv[++i], NULL, 10);
         else

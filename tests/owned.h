@@ -4,10 +4,13 @@
  *   own_trace* trace = random_trace(40, 2, 0, 0, 1);
  *   own_memory char* text = memo_test_file(path, NULL);     as free
  *
+ * new_trace, check_of and so on make them; a failure is a failed CHECK.
+ *
  * Include after the headers of memo. */
 #ifndef OWNED_H
 #define OWNED_H
 
+#include "memo_test.h"
 #include <stdlib.h>
 
 #define OWNED(drop) __attribute__((cleanup(drop), unused))
@@ -42,6 +45,26 @@ OWNED_TYPE(memo_loss, loss, memo_loss_destroy)
 OWNED_TYPE(memo_comm, comm, memo_comm_destroy)
 #endif
 static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
+
+#define MADE(type, name, parameters, call)                                                         \
+    static MEMO_UNUSED type* name parameters {                                                     \
+        type* made = NULL;                                                                         \
+        memo_error why;                                                                            \
+        CHECK_CASE((call) == MEMO_STATUS_OK, "%s", why.message);                                   \
+        return made;                                                                               \
+    }
+MADE(memo_trace, new_trace, (void), memo_trace_create(&made, &why))
+MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment),
+     memo_plan_create(n_buffers, n_gaps, alignment, &made, &why))
+MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &why))
+#ifdef MEMO_LOOK_H
+MADE(memo_check, check_of, (const memo_schedule* schedule),
+     memo_schedule_check(schedule, &made, &why))
+MADE(memo_simulation, times_of, (const memo_schedule* schedule),
+     memo_schedule_simulate(schedule, &made, &why))
+MADE(memo_schedule, recorded, (memo_recorder * recorder),
+     memo_recorder_get_schedule(recorder, &made, &why))
+#endif
 
 #define own_trace     OWNED(drop_trace) memo_trace
 #define own_plan      OWNED(drop_plan) memo_plan

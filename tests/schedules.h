@@ -12,13 +12,12 @@ static const char* const schedule_names[] = {"to host", "compute", "a \"b\" \\ c
 static memo_schedule* new_schedule(int n_streams, int n_events) {
     memo_schedule* schedule;
     int32_t index;
-    int i;
     CHECK_OK(memo_schedule_create(&schedule, &error));
-    for (i = 0; i < n_streams; i++) {
+    for (int i = 0; i < n_streams; i++) {
         CHECK_OK(memo_schedule_add_stream(schedule, schedule_names[i], &index, &error));
         CHECK_IS(index, ==, i);
     }
-    for (i = 0; i < n_events; i++) {
+    for (int i = 0; i < n_events; i++) {
         CHECK_OK(memo_schedule_add_event(schedule, &index, &error));
         CHECK_IS(index, ==, i);
     }

@@ -22,21 +22,18 @@ static memo_status session_rank_agree(void* user, int64_t* values, int64_t n, me
 
 static void session_rank_rows(void* user, memo_session* s, int32_t layer, int32_t tensor,
                               int64_t begin, int64_t end) {
-    int64_t i;
     double* rows = (double*)memo_session_get_address(s, layer, tensor);
     (void)user;
-    for (i = begin * 16; i < end * 16; i++) rows[i] = (double)(layer * 7919 + tensor + i);
+    for (int64_t i = begin * 16; i < end * 16; i++) rows[i] = (double)(layer * 7919 + tensor + i);
 }
 static void session_rank_forward(void* user, memo_session* s, int32_t layer) {
     session_rank_rows(user, s, layer, 0, 0, SESSION_ROWS);
     session_rank_rows(user, s, layer, 1, 0, SESSION_ROWS);
 }
 static void session_rank_backward(void* user, memo_session* s, int32_t layer) {
-    int64_t i;
-    int32_t t;
-    for (t = 0; t < 2; t++) {
+    for (int32_t t = 0; t < 2; t++) {
         const double* rows = (const double*)memo_session_get_address(s, layer, t);
-        for (i = 0; i < SESSION_ROWS * 16; i++)
+        for (int64_t i = 0; i < SESSION_ROWS * 16; i++)
             ((session_rank*)user)->n_wrong += (int64_t)rows[i] != layer * 7919 + t + i;
     }
 }
@@ -100,15 +97,14 @@ static void session_rank_check_same(session_rank* r, int64_t value) {
 static void session_ranks_agree(session_rank* r) {
     memo_error error;
     int64_t digest = 0, n_calls;
-    int32_t victim, i;
     CHECK_OK(session_rank_run(r, 0, &digest, &error));
     session_rank_check_same(r, digest);
     n_calls = r->faults.n_calls;
     CHECK_OK(r->agree(r->user, &n_calls, 1, &error));
 
     /* The victim's call fails; nobody waits for it for ever. */
-    for (victim = 0; victim < r->n_ranks; victim++)
-        for (i = 0; i < N_SESSION_FAULTS / r->n_ranks; i++) {
+    for (int32_t victim = 0; victim < r->n_ranks; victim++)
+        for (int32_t i = 0; i < N_SESSION_FAULTS / r->n_ranks; i++) {
             memset(&error, 0, sizeof error);
             memo_status status = session_rank_run(
                 r, r->rank == victim ? 1 + i * n_calls * r->n_ranks / N_SESSION_FAULTS : 0, &digest,

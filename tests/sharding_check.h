@@ -54,8 +54,7 @@ static void check_deal(const memo_sharding* sharding, int64_t n_rows, int64_t* d
 static memo_status check_compare(const memo_sharding* sharding, const int64_t* dealt,
                                  memo_run* runs, memo_error* error) {
     int64_t n_local = sharding->padded_tokens / sharding->ring / sharding->ulysses;
-    int32_t rank;
-    for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++) {
+    for (int32_t rank = 0; rank < sharding->ring * sharding->ulysses; rank++) {
         int32_t n_runs = memo_sharding_runs(sharding, rank, runs), run = 0;
         int64_t row, in_run = 0, n_rows = 0, k;
         for (k = 0; k < n_runs; k++) n_rows += runs[k].count;

@@ -19,8 +19,7 @@ static MEMO_UNUSED void cut_rectangle(memo_buffer* buffers, int64_t n, int64_t h
     buffers[0].size_bytes = height;
     while (made < n) {
         memo_buffer *piece = NULL, *rest = &buffers[made];
-        int k;
-        for (k = 0; k < of; k++) {
+        for (int k = 0; k < of; k++) {
             memo_buffer* other = &buffers[memo_test_int(0, made - 1)];
             if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
                               (double)(piece->end - piece->begin) * (double)piece->size_bytes)
@@ -52,9 +51,8 @@ static int64_t slow_alignment(const memo_plan* plan, int64_t i) {
 /* The bytes of a buffer that are live; -1: it does not live. */
 static int64_t slow_live_bytes(const memo_plan* plan, int64_t i, int64_t time) {
     const int64_t unit = plan->alignment_bytes;
-    int64_t g;
     if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return -1;
-    for (g = 0; g < plan->n_gaps; g++)
+    for (int64_t g = 0; g < plan->n_gaps; g++)
         if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
             return plan->gaps[g].kept_bytes ? (plan->gaps[g].kept_bytes + unit - 1) / unit * unit
                                             : -1;
@@ -79,9 +77,8 @@ static int64_t slow_meet_bytes(const memo_plan* plan, int64_t i, int64_t k) {
 
 /* i ends before k begins, which must not have its bytes yet. */
 static int slow_holds(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t h;
     if (plan->buffers[i].end > plan->buffers[k].begin) return 0;
-    for (h = 0; h < plan->n_holds; h++)
+    for (int64_t h = 0; h < plan->n_holds; h++)
         if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
             plan->buffers[k].begin < plan->holds[h].until)
             return 1;
@@ -105,10 +102,9 @@ static MEMO_UNUSED int slow_share_bytes(const memo_plan* plan, int64_t i, int64_
 
 /* They share a byte that they may not. */
 static MEMO_UNUSED int slow_collide(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t m;
     if (slow_share_bytes(plan, i, k) && (slow_holds(plan, i, k) || slow_holds(plan, k, i)))
         return 1;
-    for (m = 0; m < slow_n_moments(plan); m++)
+    for (int64_t m = 0; m < slow_n_moments(plan); m++)
         if (slow_overlap(plan, i, slow_live_bytes(plan, i, slow_moment(plan, m)), k,
                          slow_live_bytes(plan, k, slow_moment(plan, m))))
             return 1;
@@ -141,11 +137,10 @@ static MEMO_UNUSED int64_t slow_bound(const memo_plan* plan) {
 
 /* What is wrong with a plan whose problem is valid, or NULL. */
 static MEMO_UNUSED const char* slow_fault(const memo_plan* plan) {
-    int64_t i, k;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const int64_t offset = plan->buffers[i].offset_bytes;
         if (offset < 0 || offset % slow_alignment(plan, i)) return "an offset";
-        for (k = 0; k < i; k++)
+        for (int64_t k = 0; k < i; k++)
             if (slow_collide(plan, i, k)) return "two buffers share bytes";
     }
     if (slow_peak(plan) != plan->peak_bytes) return "the peak";

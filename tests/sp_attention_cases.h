@@ -118,8 +118,7 @@ typedef struct whole {
 
 static double test_normal(void) { /* nearly */
     double sum = -6;
-    int i;
-    for (i = 0; i < 12; i++) sum += memo_test_real();
+    for (int i = 0; i < 12; i++) sum += memo_test_real();
     return sum;
 }
 
@@ -139,9 +138,7 @@ static int is_of_keys(int t) { return t == K || t == V || t == D_K || t == D_V; 
 static int is_result(int t) { return t == OUT || t == D_Q || t == D_K || t == D_V; }
 
 static void whole_create(whole* w, const attention_case* c) {
-    int t;
-    int64_t i;
-    for (i = 0; i < MAX_HEADS;
+    for (int64_t i = 0; i < MAX_HEADS;
          i++) /* one that outweighs most keys; one that is none; ordinary ones */
         w->sinks[i] = c->sink > 0  ? (float)c->sink
                       : i % 5 == 1 ? 12
@@ -149,7 +146,7 @@ static void whole_create(whole* w, const attention_case* c) {
                                    : (float)(i % 7) - 3;
     memset(w->d_sinks, 0, sizeof w->d_sinks);
     w->d_sinks_norm = 0;
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_of_keys(t) ? c->n_kv_heads : c->n_q_heads;
@@ -159,7 +156,7 @@ static void whole_create(whole* w, const attention_case* c) {
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (is_result(t)) continue;
-        for (i = 0; i < w->n[t]; i++) {
+        for (int64_t i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
             int64_t position = i / (w->n_heads[t] * w->head_size[t]) % w->n_tokens[t];
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
@@ -173,8 +170,7 @@ static void whole_create(whole* w, const attention_case* c) {
     }
 }
 static void whole_destroy(whole* w) {
-    int t;
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         CASE_FREE(w->typed[t]);
         free(w->reference[t]);
     }
@@ -268,8 +264,7 @@ static void reference_run(const attention_case* c, whole* w) {
 /* Relative RMS error of a tensor; huge if a value is not finite. */
 static double error_of(const attention_case* c, const whole* w, int t) {
     double sum = 0, norm = 0;
-    int64_t i;
-    for (i = 0; i < w->n[t]; i++) {
+    for (int64_t i = 0; i < w->n[t]; i++) {
         double x = typed_at(w->typed[t], i, c->type), r = w->reference[t][i];
         if (!(x > -1e30 && x < 1e30)) return HUGE_VAL;
         sum += (x - r) * (x - r);
@@ -331,12 +326,11 @@ typedef struct watched_attention {
 
 static void watch(const watched_attention* w, const memo_attention_block* block, int is_backward) {
     asked_call call;
-    int32_t run;
     memset(&call, 0, sizeof call);
     call.q_start = block->q_runs[0].start;
     call.k_start = block->k_runs[0].start;
-    for (run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
-    for (run = 0; run < block->n_k_runs; run++) call.k_rows += block->k_runs[run].count;
+    for (int32_t run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
+    for (int32_t run = 0; run < block->n_k_runs; run++) call.k_rows += block->k_runs[run].count;
     call.n_q_heads = block->n_q_heads;
     if (w->result->n_asked[is_backward] < MAX_ASKED)
         w->result->asked[is_backward][w->result->n_asked[is_backward]] = call;
@@ -346,9 +340,8 @@ static void watch(const watched_attention* w, const memo_attention_block* block,
 static memo_status check_rows(void* args, memo_error* error) {
     const memo_attention_block* a = (const memo_attention_block*)args;
     int64_t n_rows = 0, b, i;
-    int32_t run, is_v;
-    for (run = 0; run < a->n_k_runs; run++) n_rows += a->k_runs[run].count;
-    for (is_v = 0; is_v < 2; is_v++) {
+    for (int32_t run = 0; run < a->n_k_runs; run++) n_rows += a->k_runs[run].count;
+    for (int32_t is_v = 0; is_v < 2; is_v++) {
         int64_t stride = is_v ? a->v_row_stride : a->k_row_stride;
         int64_t n = a->n_kv_heads * (is_v ? a->v_head_size : a->head_size);
         for (b = 0; b < a->n_batch * n_rows; b++)
@@ -487,14 +480,13 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
      * contents are there already, so the tensors are copied away and back. */
     const void* tensors[3];
     int64_t n_bytes[3];
-    int i;
     tensors[0] = t->k;
     tensors[1] = t->v;
     tensors[2] = t->saved;
     n_bytes[0] = b->k_bytes;
     n_bytes[1] = b->v_bytes;
     n_bytes[2] = is_backward ? b->saved_bytes : 0;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         if (!n_bytes[i]) continue;
         if (memo_copy(device, stream, ON_DEVICE, b->made, tensors[i], n_bytes[i], error) ||
             memo_copy(device, stream, ON_DEVICE, (void*)(uintptr_t)tensors[i], b->made, n_bytes[i],
@@ -590,8 +582,7 @@ static int32_t last_step_of(const memo_schedule* recorded, int32_t n_rings) {
 
 /* Buffers of keys are cleared before the first exchange of forward. */
 static int clears_buffers(const memo_schedule* recorded) {
-    int64_t op;
-    for (op = 0; op < recorded->n_ops; op++) {
+    for (int64_t op = 0; op < recorded->n_ops; op++) {
         const char* name = memo_schedule_op_name(recorded, op);
         if (recorded->ops[op].kind != MEMO_OP_RUN) continue;
         if (!strcmp(name, "ring exchange")) return 0;
@@ -710,7 +701,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
     memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
-    int32_t b;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
@@ -718,11 +708,9 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
-    int32_t k;
-    int t;
     state.device = host;
     state.n_scores = 0;
-    for (b = 0; b < c->n_batch && !status; b++) {
+    for (int32_t b = 0; b < c->n_batch && !status; b++) {
         masks[b] = mask_of_case(case_of_row(c, b));
         status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
         if (!status) status = key_sharding_of_case(case_of_row(c, b), &key_shardings[b], error);
@@ -781,7 +769,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
     if (status) return status;
     result->device_bytes -= free_bytes;
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
         n_local[t] = (is_of_keys(t) ? key_shardings : shardings)->local_tokens;
         share_bytes = c->n_batch * n_local[t] * row_bytes[t];
@@ -789,7 +777,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
-        for (b = 0; b < c->n_batch && !is_result(t); b++)
+        for (int32_t b = 0; b < c->n_batch && !is_result(t); b++)
             memo_sharding_scatter(is_of_keys(t) ? &key_shardings[b] : &shardings[b],
                                   mesh->sequence_rank, 1, row_bytes[t],
                                   all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t],
@@ -821,7 +809,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
         tensors.sinks = sinks;
         tensors.d_sinks = sinks + MAX_HEADS;
-        for (k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
+        for (int32_t k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
     }
     memset(&other, 0, sizeof other);
     /* The other layer has the same numbers in other roles, which takes one head size. */
@@ -838,7 +826,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
-    for (k = 0; k < all->n_repeats && !status; k++) {
+    for (int32_t k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
         status = attention_step(device, stream, attention, &tensors, masks, &buffers, 0, error);
         result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
@@ -889,9 +877,9 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         memcpy(share[D_K], share[K], (size_t)buffers.k_bytes);
         memcpy(share[D_V], share[V], (size_t)buffers.v_bytes);
     }
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         int64_t row, i, n_wrong = 0;
-        for (b = 0; b < c->n_batch && !status && is_result(t); b++) {
+        for (int32_t b = 0; b < c->n_batch && !status && is_result(t); b++) {
             const memo_sharding* own = is_of_keys(t) ? &key_shardings[b] : &shardings[b];
             const char* rows = share[t] + b * n_local[t] * row_bytes[t];
             memo_sharding_gather(own, mesh->sequence_rank, 1, row_bytes[t], rows,
@@ -1014,7 +1002,6 @@ static void expect_right(const attention_case* c, double forward_bound, double g
                          world* all) {
     static world scratch;
     whole w;
-    int t;
     whole_create(&w, c);
     reference_run(c, &w);
     if (!all) all = &scratch;
@@ -1023,17 +1010,17 @@ static void expect_right(const attention_case* c, double forward_bound, double g
     all->w = &w;
     CHECK_CASE(world_run(all), "%s", case_text(c));
     if (c->step > 0) /* a sum of d_s that is 0, times 1e5: fp32 knows nothing of it */
-        for (t = 0; t < w.n[D_Q]; t += c->head_size) {
+        for (int t = 0; t < w.n[D_Q]; t += c->head_size) {
             typed_set(w.typed[D_Q], t, c->type, 0);
             w.reference[D_Q][t] = 0;
         }
     if (c->huge > 0) /* finite, but nothing else would show beside it */
-        for (t = 0; t < w.n[D_K]; t += c->head_size) {
+        for (int t = 0; t < w.n[D_K]; t += c->head_size) {
             CHECK_IS(fabs(typed_at(w.typed[D_K], t, c->type)), <=, 1e3 * c->huge);
             typed_set(w.typed[D_K], t, c->type, 0);
             w.reference[D_K][t] = 0;
         }
-    for (t = OUT; t < N_TENSORS; t++) {
+    for (int t = OUT; t < N_TENSORS; t++) {
         double error = t == D_OUT ? 0 : error_of(c, &w, t);
         double bound = t == OUT ? forward_bound : gradient_bound;
         double* worst = t == OUT ? &worst_forward : &worst_gradient;
@@ -1089,9 +1076,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
-    memo_status status, late;
     memo_error error;
-    int k;
     state.device = device;
     state.n_scores = 0;
     sharding.kind = p->sharding;
@@ -1105,7 +1090,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         mask.document_begins = documents[IS_ODD("document_begins")];
         mask.n_documents = 3;
     }
-    status = memo_sharding_make(&sharding, &desc.sharding, &error);
+    memo_status status = memo_sharding_make(&sharding, &desc.sharding, &error);
     if (strstr(p->field, "key_")) desc.key_sharding = desc.sharding;
     if (strstr(p->field, "key_")) mask.key_begins = documents[IS_ODD("key_begins")];
     mask.kind = IS_ODD(".kind") ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
@@ -1142,14 +1127,14 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     own.sinks = IS_ODD("sinks") ? memory + 12 * N : NULL;
     if (!status) status = memo_sp_attention_create(&desc, &attention, &error);
     /* A slow rank may receive the error of the second pass while it waits for the first. */
-    for (k = 0; k < 2 && !status; k++)
+    for (int k = 0; k < 2 && !status; k++)
         status =
             (k && IS_ODD("_backward") ? memo_sp_attention_backward
                                       : memo_sp_attention_forward)(attention, &own, &mask, &error);
-    late = memo_stream_synchronize(device, stream, status ? NULL : &error);
+    memo_status late = memo_stream_synchronize(device, stream, status ? NULL : &error);
     if (!status) status = late;
     /* A back end may find it after the operation. */
-    for (k = 0; k < 500 && !status && p->odd_rank >= 0; k++) {
+    for (int k = 0; k < 500 && !status && p->odd_rank >= 0; k++) {
         const struct timespec ten_ms = {0, 10000000};
         nanosleep(&ten_ms, NULL);
         status = memo_comm_status(comm, &error);

@@ -20,16 +20,14 @@ typedef struct clocked {
 static int n_clocks; /* streams */
 
 static int is_over(const clocked* a, const clocked* b) {
-    int k;
-    for (k = 0; k < n_clocks; k++)
+    for (int k = 0; k < n_clocks; k++)
         if (a->end[k] > b->start[k]) return 0;
     return 1;
 }
 
 static int64_t clock_sum(const int64_t* clock) {
     int64_t sum = 0;
-    int k;
-    for (k = 0; k < n_clocks; k++) sum += clock[k];
+    for (int k = 0; k < n_clocks; k++) sum += clock[k];
     return sum;
 }
 
@@ -44,7 +42,6 @@ static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
     memo_plan* plan;
     memo_error error;
     int64_t i, k;
-    int pass;
     for (i = n - 1; i > 0; i--) { /* the order of the generator makes first fit optimal */
         clocked moved = buffers[i];
         k = pattern_int(0, i);
@@ -61,7 +58,7 @@ static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
         buffer->begin = clock_sum(buffers[i].start);
         buffer->end = clock_sum(buffers[i].end);
     }
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+    for (int pass = 0; pass < 2; pass++) { /* counts, then lists */
         if (pass) plan->holds = (memo_hold*)calloc((size_t)plan->n_holds + 1, sizeof(memo_hold));
         if (pass && !plan->holds) exit(1);
         plan->n_holds = 0;
@@ -117,13 +114,12 @@ static clocked* cut_block(clocked block, int first_stream, int last_stream, int6
 
 static memo_plan* tiling_of_streams(int n_streams, int64_t n, int64_t size, uint64_t seed) {
     clocked block, *buffers = (clocked*)calloc((size_t)n, sizeof(clocked));
-    int k;
     if (!buffers) exit(1);
     pattern_state = seed;
     n_clocks = n_streams;
     memset(&block, 0, sizeof block);
     block.size = size;
-    for (k = 0; k < n_streams; k++) block.end[k] = (int64_t)1 << 20;
+    for (int k = 0; k < n_streams; k++) block.end[k] = (int64_t)1 << 20;
     cut_block(block, 0, n_streams, n, buffers);
     memo_plan* plan = plan_of_clocks(buffers, n);
     free(buffers);
@@ -134,41 +130,39 @@ static memo_plan* tiling_of_streams(int n_streams, int64_t n, int64_t size, uint
 typedef enum pattern { RING, PIPELINE, BARRIER, STAR, PAIRS, NEVER, N_PATTERNS } pattern;
 
 static void meet(int64_t clocks[][CLOCKS_MAX], int to, int from) { /* `to` waits for `from` */
-    int k;
-    for (k = 0; k < n_clocks; k++) clocks[to][k] = memob_max(clocks[to][k], clocks[from][k]);
+    for (int k = 0; k < n_clocks; k++) clocks[to][k] = memob_max(clocks[to][k], clocks[from][k]);
 }
 
 static memo_plan* pattern_of_streams(pattern which, int n_streams, int64_t n, uint64_t seed) {
     int64_t clocks[CLOCKS_MAX][CLOCKS_MAX], n_live = 0, live[64], made = 0;
     clocked* buffers = (clocked*)calloc((size_t)n + 64, sizeof(clocked));
-    int64_t round, i;
-    int s;
     if (!buffers) exit(1);
     pattern_state = seed;
     n_clocks = n_streams;
     memset(clocks, 0, sizeof clocks);
-    for (round = 0; made < n || n_live > 0; round++) {
-        for (s = 0; s < n_streams; s++) {
+    for (int64_t round = 0; made < n || n_live > 0; round++) {
+        for (int s = 0; s < n_streams; s++) {
             clocks[s][s]++;
-            for (i = n_live - 1; i >= 0; i--) { /* frees of this stream; all of them at the end */
+            for (int64_t i = n_live - 1; i >= 0;
+                 i--) { /* frees of this stream; all of them at the end */
                 if (live[i] % n_streams != s) continue;
                 if (made < n && pattern_int(0, 3) > 0) continue;
                 memcpy(buffers[live[i] / n_streams].end, clocks[s], sizeof clocks[s]);
                 live[i] = live[--n_live];
             }
-            for (i = pattern_int(0, 2); i > 0 && made < n && n_live < 64; i--) {
+            for (int64_t i = pattern_int(0, 2); i > 0 && made < n && n_live < 64; i--) {
                 memcpy(buffers[made].start, clocks[s], sizeof clocks[s]);
                 buffers[made].size = pattern_int(1, 64) * pattern_int(1, 64);
                 live[n_live++] = made++ * n_streams + s;
             }
             clocks[s][s]++;
         }
-        for (s = 0; s < n_streams; s++) {
+        for (int s = 0; s < n_streams; s++) {
             int other = (int)pattern_int(0, n_streams - 1);
             if (which == RING) meet(clocks, s, (s + n_streams - 1) % n_streams);
             if (which == PIPELINE && s > 0) meet(clocks, s, s - 1);
             if (which == BARRIER && round % 8 == 7)
-                for (i = 0; i < n_streams; i++) meet(clocks, s, (int)i);
+                for (int64_t i = 0; i < n_streams; i++) meet(clocks, s, (int)i);
             if (which == STAR && round % 2 == 0 && s > 0) meet(clocks, 0, s);
             if (which == STAR && round % 2 == 1 && s > 0) meet(clocks, s, 0);
             if (which == PAIRS) meet(clocks, s, other);

@@ -38,12 +38,11 @@ typedef struct chain {
 
 /* Tensors without rules and bytes yet. */
 static MEMO_UNUSED void chain_init(chain* c, int32_t n_tensors) {
-    int32_t t;
     memset(c, 0, sizeof *c);
     c->desc = memo_swap_desc_default();
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = n_tensors;
-    for (t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";
+    for (int32_t t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";
 }
 
 typedef struct chain_op {
@@ -64,11 +63,10 @@ static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
 
 static memo_status chain_write(void* arguments, memo_error* error) {
     const chain_op* op = (const chain_op*)arguments;
-    int64_t row, column;
     (void)error;
-    for (row = op->begin; row < op->end; row++) {
+    for (int64_t row = op->begin; row < op->end; row++) {
         unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
-        for (column = 0; column < op->row_bytes; column++)
+        for (int64_t column = 0; column < op->row_bytes; column++)
             bytes[column] = chain_byte(op->key, row, column);
     }
     return MEMO_STATUS_OK;
@@ -76,11 +74,10 @@ static memo_status chain_write(void* arguments, memo_error* error) {
 
 static memo_status chain_compare(void* arguments, memo_error* error) {
     const chain_op* op = (const chain_op*)arguments;
-    int64_t row, column;
     (void)error;
-    for (row = op->begin; row < op->end; row++) {
+    for (int64_t row = op->begin; row < op->end; row++) {
         const unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
-        for (column = 0; column < op->row_bytes; column++) {
+        for (int64_t column = 0; column < op->row_bytes; column++) {
             if (bytes[column] == chain_byte(op->key, row, column)) continue;
             ++*op->n_wrong;
             break;
@@ -168,9 +165,8 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
     const int64_t n = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
     int64_t n_ranges[2] = {0, 0};
-    int32_t t;
     memset(ranges, 0, sizeof ranges);
-    for (t = first; t < last; t++) {
+    for (int32_t t = first; t < last; t++) {
         int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED, w = is_handed || !is_backward;
         if (!chain_has(c, layer, t) || n == 0) continue;
         if (!chain_is_layer(c, t)) {
@@ -183,7 +179,7 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
     }
     memo_status status =
         chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1], error);
-    for (t = first; t < last && !status; t++) {
+    for (int32_t t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
@@ -216,8 +212,7 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
 static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32_t last,
                                    int64_t micro_batch, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t t;
-    for (t = first; t < last && !status; t++) {
+    for (int32_t t = first; t < last && !status; t++) {
         int64_t begin, end;
         memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
         if (begin < end && chain_has(c, layer, t)) {
@@ -296,8 +291,7 @@ static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_ca
 static MEMO_UNUSED memo_status chain_forward_only(chain* c, int64_t micro_batch,
                                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t layer;
-    for (layer = 0; layer < c->desc.n_layers && !status; layer++)
+    for (int32_t layer = 0; layer < c->desc.n_layers && !status; layer++)
         status = chain_forward(c, layer, micro_batch, error);
     return status;
 }

@@ -78,13 +78,12 @@ static const memo_device* fresh_device(int64_t capacity) {
 /* The bytes of buffer i that buffer k > i may not share. */
 static int64_t conflict_bytes(const memo_plan* plan, int64_t i, int64_t k) {
     const memo_buffer *a = &plan->buffers[i], *b = &plan->buffers[k];
-    int64_t h;
-    for (h = 0; h < plan->n_gaps; h++)
+    for (int64_t h = 0; h < plan->n_gaps; h++)
         if (plan->gaps[h].buffer == i && plan->gaps[h].begin <= b->begin &&
             plan->gaps[h].end >= memob_min(a->end, b->end) && b->begin < a->end)
             return memob_align_up(plan->gaps[h].kept_bytes, plan->alignment_bytes);
     if (a->begin < b->end && b->begin < a->end) return memob_buffer_bytes(plan, i);
-    for (h = 0; h < plan->n_holds; h++)
+    for (int64_t h = 0; h < plan->n_holds; h++)
         if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
             plan->buffers[k].begin < plan->holds[h].until)
             return memob_buffer_bytes(plan, i);
@@ -93,13 +92,12 @@ static int64_t conflict_bytes(const memo_plan* plan, int64_t i, int64_t k) {
 
 /* Lowest offset at which a buffer meets none before it. */
 static void first_fit(memo_plan* plan) {
-    int64_t i, k;
     plan->peak_bytes = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : 1;
         buffer->offset_bytes = 0;
-        for (k = 0; k < i && buffer->size_bytes > 0; k++) {
+        for (int64_t k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
             int64_t bytes = conflict_bytes(plan, k, i), top = other->offset_bytes + bytes;
             if (bytes == 0 || top <= buffer->offset_bytes ||
@@ -115,7 +113,7 @@ static void first_fit(memo_plan* plan) {
 }
 
 static memo_plan* planned(const memo_trace* trace, int64_t alignment) {
-    memo_plan* plan = NULL;
+    memo_plan* plan;
     CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
     first_fit(plan);
     CHECK_OK(memo_plan_validate(plan, &error));
@@ -130,21 +128,17 @@ static memo_plan* planned_text(const char* text, int64_t alignment) {
 }
 
 static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
-    memo_arena_desc desc = memo_arena_desc_default();
     memo_arena* arena = NULL;
-    desc.device = device;
-    desc.plan = plan;
+    memo_arena_desc desc = {.device = device, .plan = plan};
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     return arena;
 }
 
 /* Records into a new trace; device NULL: a dry run. */
 static memo_arena* record(const memo_device* device, memo_trace** trace) {
-    memo_arena_desc desc = memo_arena_desc_default();
     memo_arena* arena = NULL;
     CHECK_OK(memo_trace_create(trace, &error));
-    desc.device = device;
-    desc.trace = *trace;
+    memo_arena_desc desc = {.device = device, .trace = *trace};
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     return arena;
 }
@@ -181,13 +175,12 @@ TEST(the_example_works) {
     own_trace* trace = NULL;
     memo_arena* arena = record(NULL, &trace);
     long long before;
-    int i;
     CHECK_OK(step(arena, &error));
     memo_arena_destroy(arena);
     memo_plan* plan = planned(trace, 0);
     arena = replay(fresh_device(5 << 20), plan);
     before = mallocs_done;
-    for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
+    for (int i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
     CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
     CHECK_IS(arena_stats(arena).n_requests, ==, 2000);
     CHECK_IS(arena_stats(arena).reserved_bytes, ==, 4 << 20);
@@ -197,13 +190,12 @@ TEST(the_example_works) {
 /* --- recording --- */
 
 TEST(recording_writes_the_requests_down) {
-    int has_device, i;
-    for (has_device = 0; has_device < 2; has_device++) {
+    for (int has_device = 0; has_device < 2; has_device++) {
         own_trace* trace = NULL;
         memo_arena* arena = record(has_device ? fresh_device(1 << 20) : NULL, &trace);
         void *weights, *a, *b;
         weights = take(arena, 1000);
-        for (i = 0; i < 3; i++) { /* only the first is recorded */
+        for (int i = 0; i < 3; i++) { /* only the first is recorded */
             CHECK_OK(memo_arena_begin(arena, &error));
             CHECK_OK(memo_arena_mark(arena, "layer 0 forward begin", &error));
             CHECK_OK(memo_arena_alloc(arena, 100, 2, &a, &error));
@@ -263,10 +255,9 @@ TEST(dry_addresses_never_meet) {
     own_arena* arena = record(NULL, &trace);
     uintptr_t first = 0, top = 0;
     void* live[50];
-    int round, i;
-    for (round = 0; round < 100; round++) {
+    for (int round = 0; round < 100; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
-        for (i = 0; i < 50; i++) {
+        for (int i = 0; i < 50; i++) {
             int64_t size_bytes = memo_test_int(0, 2) ? memo_test_int(0, 3000) : (int64_t)1 << 45;
             live[i] = take(arena, size_bytes);
             CHECK(live[i] && (uintptr_t)live[i] % 512 == 0);
@@ -277,11 +268,11 @@ TEST(dry_addresses_never_meet) {
                 CHECK_IS((uintptr_t)live[i], >=, top);
             top = (uintptr_t)live[i] + (uintptr_t)(size_bytes + !size_bytes);
         }
-        for (i = 0; i < 50; i++) drop(arena, live[i]);
+        for (int i = 0; i < 50; i++) drop(arena, live[i]);
         CHECK_OK(memo_arena_end(arena, &error));
     }
     CHECK_OK(memo_arena_begin(arena, &error));
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         void* address;
         memo_status status = memo_arena_alloc(arena, MEMOB_BYTES_MAX, 0, &address, &error);
         CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
@@ -299,13 +290,12 @@ TEST(replay_gives_the_planned_addresses) {
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
     long long before = mallocs_done;
-    int round;
     void *w, *v, *a, *b, *c, *d;
     w = take(arena, 1000);
     v = take(arena, 500);
     CHECK_IS((char*)w, ==, base + plan->buffers[0].offset_bytes);
     CHECK_IS((char*)v, ==, base + plan->buffers[1].offset_bytes);
-    for (round = 0; round < 5; round++) {
+    for (int round = 0; round < 5; round++) {
         int64_t less = round % 3; /* smaller than planned is served from the slot */
         CHECK_OK(memo_arena_begin(arena, &error));
         a = take(arena, 100 - less);
@@ -335,15 +325,14 @@ TEST(replay_gives_the_planned_addresses) {
 TEST(frees_may_come_early_and_batches_stop_early) {
     memo_plan* plan = planned_text(small_trace, 256);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
-    void *a, *b, *c, *d;
     CHECK_OK(memo_arena_begin(arena, &error)); /* without the persistent requests */
-    a = take(arena, 100);
-    b = take(arena, 2000);
+    void* a = take(arena, 100);
+    void* b = take(arena, 2000);
     drop(arena, a);
-    c = take(arena, 300);
+    void* c = take(arena, 300);
     drop(arena, c);
     drop(arena, b);
-    d = take(arena, 700);
+    void* d = take(arena, 700);
     drop(arena, d);
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
@@ -365,22 +354,20 @@ TEST(frees_may_come_early_and_batches_stop_early) {
 
 TEST(requests_of_no_bytes_have_addresses) {
     static const int64_t alignments[] = {1, 2, 512};
-    int i;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         memo_plan* plan =
             planned_text("malloc 1 0\nmalloc 2 8\nmalloc 3 0\nmalloc 4 0\nmalloc 5 8\n"
                          "free 1 0\nfree 2 8\nfree 3 0\nfree 4 0\nfree 5 8\n",
                          alignments[i]);
         memo_arena* arena = replay(fresh_device(1 << 20), plan);
         void* live[5];
-        int round, k, j;
-        for (round = 0; round < 2; round++) {
+        for (int round = 0; round < 2; round++) {
             CHECK_OK(memo_arena_begin(arena, &error));
-            for (k = 0; k < 5; k++) {
+            for (int k = 0; k < 5; k++) {
                 live[k] = take(arena, k == 1 || k == 4 ? 8 * !round : 0);
-                for (j = 0; j < k; j++) CHECK_IS(live[j], !=, live[k]);
+                for (int j = 0; j < k; j++) CHECK_IS(live[j], !=, live[k]);
             }
-            for (k = 4; k >= 0; k--) drop(arena, live[k]);
+            for (int k = 4; k >= 0; k--) drop(arena, live[k]);
             CHECK_OK(memo_arena_end(arena, &error));
         }
         close_replay(arena, plan);
@@ -404,14 +391,13 @@ TEST(temporaries_before_the_body_are_planned) {
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
     void *t, *u, *a;
-    int round;
     CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[0].offset_bytes);
     t = take(arena, 100);
     CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[2].offset_bytes);
     CHECK_FAILS(memo_arena_begin(arena, &error), INVALID_STATE); /* its place is needed */
     drop(arena, t);
     u = take(arena, 50);
-    for (round = 0; round < 2; round++) {
+    for (int round = 0; round < 2; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
         a = take(arena, 100);
         CHECK_IS((char*)a, ==, base + plan->buffers[4].offset_bytes);
@@ -425,20 +411,18 @@ TEST(temporaries_before_the_body_are_planned) {
 TEST(lifetimes_that_wait_for_streams_replay) {
     own_trace* trace = NULL;
     own_plan* plan = NULL;
-    int pass, round;
-    for (pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 2; pass++) {
         if (pass) plan = planned(trace, 0);
         own_arena* arena = pass ? replay(fresh_device(1 << 20), plan) : record(NULL, &trace);
-        for (round = 0; round <= pass; round++) {
-            void *a, *b, *c;
+        for (int round = 0; round <= pass; round++) {
             CHECK_OK(memo_arena_begin(arena, &error));
-            a = take(arena, 512);
+            void* a = take(arena, 512);
             CHECK_OK(memo_arena_use(arena, a, 1, &error));
             CHECK_OK(memo_arena_record(arena, 0, 1, &error));
             drop(arena, a);
-            b = take(arena, 512); /* stream 1 may still use a */
+            void* b = take(arena, 512); /* stream 1 may still use a */
             CHECK_OK(memo_arena_wait(arena, 0, 0, &error));
-            c = take(arena, 512); /* now it cannot */
+            void* c = take(arena, 512); /* now it cannot */
             if (pass) CHECK(b != a && c == a);
             drop(arena, b);
             drop(arena, c);
@@ -560,10 +544,9 @@ static batch mutated(const batch* source) {
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
     int64_t k, n_diverged = 0, live_bytes[200];
-    int i, j;
     memset(address, 0, sizeof address);
     CHECK_OK(memo_arena_begin(arena, &error));
-    for (i = 0; i < b->n; i++) {
+    for (int i = 0; i < b->n; i++) {
         int64_t block = b->requests[i].block, size_bytes = b->sizes[block];
         const int64_t kept_bytes = b->requests[i].kept_bytes;
         if (b->requests[i].is_free || kept_bytes) {
@@ -588,7 +571,7 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
             n_diverged++;
             continue;
         }
-        for (j = 0; j < 200; j++) CHECK(j == block || address[j] != address[block]);
+        for (int j = 0; j < 200; j++) CHECK(j == block || address[j] != address[block]);
         if (touches) memset(address[block], (int)(block + 1) & 255, (size_t)size_bytes);
     }
     CHECK_OK(memo_arena_end(arena, &error));
@@ -655,23 +638,21 @@ TEST(trims_free_tails) {
 
 TEST(recorded_traces_replay) {
     static const char* const names[] = {"gpt-h4096-n8-s64k-recompute", "llama-1b-s8k-store"};
-    int i, round;
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         char path[128];
         own_trace* trace = NULL;
         memo_arena* arena;
-        memo_arena_desc desc = memo_arena_desc_default();
         void** addresses;
         int64_t k, n;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[i]);
         CHECK_OK(memo_trace_read(path, &trace, &error));
         memo_plan* plan = planned(trace, 0);
-        desc.plan = plan;
+        memo_arena_desc desc = {.plan = plan};
         desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* never touched */
         desc.memory_bytes = plan->peak_bytes;
         CHECK_OK(memo_arena_create(&desc, &arena, &error));
         addresses = (void**)calloc((size_t)trace->n_requests, sizeof(void*));
-        for (round = 0; round < 3; round++) {
+        for (int round = 0; round < 3; round++) {
             CHECK_OK(memo_arena_begin(arena, &error));
             for (k = 0, n = 0; k < trace->n_requests; k++) {
                 if (trace->requests[k].kind == MEMO_REQUEST_MALLOC) {
@@ -716,14 +697,13 @@ TEST(an_abandoned_recording_starts_again) {
     own_trace* trace = NULL;
     own_trace* again = NULL;
     own_arena* arena = record(fresh_device(1 << 20), &trace);
-    void *w, *v, *a;
     char path[250];
     memo_test_path(path, "arena");
-    w = take(arena, 10);
-    v = take(arena, 20);
+    void* w = take(arena, 10);
+    void* v = take(arena, 20);
     CHECK_OK(memo_arena_record(arena, 1, 0, &error));
     CHECK_OK(memo_arena_begin(arena, &error));
-    a = take(arena, 30);
+    void* a = take(arena, 30);
     CHECK_OK(memo_arena_record(arena, 1, 0, &error));
     CHECK_OK(memo_arena_record(arena, 2, 0, &error));
     CHECK_OK(memo_arena_mark(arena, "given up", &error));
@@ -758,15 +738,12 @@ static void refuses(const memo_arena_desc* desc, memo_status status, const char*
 
 TEST(bad_descs_are_named) {
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
-    memo_arena_desc desc = memo_arena_desc_default();
     memo_plan* plan = planned_text(small_trace, 256);
-    own_trace* trace = NULL;
     static double room[1024];
     char* memory = (char*)room + (256 - (uintptr_t)room % 256);
-    const char *first, *second, *large;
     memo_arena* arena;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    desc.device = fresh_device(1 << 20);
+    own_trace* trace = new_trace();
+    memo_arena_desc desc = {.device = fresh_device(1 << 20)};
     refuses(&desc, bad, "set either trace, to record, or plan, to replay");
     desc.plan = plan;
     desc.trace = trace;
@@ -811,10 +788,10 @@ TEST(bad_descs_are_named) {
     /* A dry run with memory: what fits lies there, each request at an address of its own. */
     desc.memory_bytes = 4096;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    first = take(arena, 2000);
-    second = take(arena, 2000);
+    const char* first = take(arena, 2000);
+    const char* second = take(arena, 2000);
     CHECK(first >= memory && second > first && second + 2000 <= memory + 4096);
-    large = take(arena, 4096);
+    const char* large = take(arena, 4096);
     CHECK(large < memory || large >= memory + 4096);
     memo_arena_destroy(arena);
     memo_trace_destroy(trace);
@@ -827,10 +804,8 @@ TEST(bad_descs_are_named) {
 
 TEST(a_full_device_reports_the_needed_bytes) {
     own_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
-    memo_arena_desc desc = memo_arena_desc_default();
     const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
-    desc.plan = plan;
-    desc.device = fresh_device(2048);
+    memo_arena_desc desc = {.plan = plan, .device = fresh_device(2048)};
     refuses(&desc, full, "the plan needs 1.0 MiB (1048576 bytes) in one block: the test device");
     the_device.table.memory_info = memory_info;
     refuses(&desc, full, "1.0 MiB (1048576 bytes) in one block, 2.0 KiB (2048 bytes) are free");
@@ -853,12 +828,11 @@ TEST(running_out_of_memory_is_reported) {
     int is_through = 0; /* no request was refused */
     long k;
     for (k = 0; !is_through; k++) {
-        memo_arena_desc desc = memo_arena_desc_default();
         memo_trace* trace = NULL;
         memo_arena* arena = NULL;
         memo_arena* other = NULL;
         void* address;
-        desc.device = fresh_device(1 << 20);
+        memo_arena_desc desc = {.device = fresh_device(1 << 20)};
         mallocs_left = k;
         status = memo_trace_create(&trace, &error);
         desc.trace = trace;

@@ -67,14 +67,12 @@ static void phase(memo_trace* trace, const shape* s, int layer, int is_backward)
 }
 
 static memo_trace* layered(shape s) {
-    memo_trace* trace = NULL;
-    int layer;
-    CHECK_OK(memo_trace_create(&trace, &error));
+    memo_trace* trace = new_trace();
     request(trace, -1, 512 * 300); /* the embedding */
-    for (layer = 0; layer < s.n_layers; layer++) phase(trace, &s, layer, 0);
+    for (int layer = 0; layer < s.n_layers; layer++) phase(trace, &s, layer, 0);
     request(trace, -2, 512 * 700); /* the loss */
     release(trace, -2);
-    for (layer = s.n_layers - 1; layer >= 0; layer--) phase(trace, &s, layer, 1);
+    for (int layer = s.n_layers - 1; layer >= 0; layer--) phase(trace, &s, layer, 1);
     release(trace, -1);
     return trace;
 }
@@ -127,11 +125,8 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
 
 static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
                       int64_t nodes) {
-    memo_plan_desc desc = memo_plan_desc_default();
-    desc.engine = engine;
-    desc.trace = trace;
-    desc.node_limit = nodes;
-    desc.time_limit_s = 1000;
+    memo_plan_desc desc = {
+        .engine = engine, .trace = trace, .node_limit = nodes, .time_limit_s = 1000};
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "%s: %s", plan->engine,
                error.message);
@@ -147,13 +142,12 @@ static int meet(const memo_buffer* a, const memo_buffer* b) {
 static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
                           const memoi_group* b) {
     const memo_buffer* buffers = bilevel->plan->buffers;
-    int64_t k, l;
     if (a->n != b->n) return 0;
-    for (k = 0; k < a->n; k++) {
+    for (int64_t k = 0; k < a->n; k++) {
         const memo_buffer* x = &buffers[bilevel->members[a->first + k]];
         const memo_buffer* y = &buffers[bilevel->members[b->first + k]];
         if (x->size_bytes != y->size_bytes || x->alignment_bytes != y->alignment_bytes) return 0;
-        for (l = 0; l < a->n; l++)
+        for (int64_t l = 0; l < a->n; l++)
             if (meet(x, &buffers[bilevel->members[a->first + l]]) !=
                 meet(y, &buffers[bilevel->members[b->first + l]]))
                 return 0;
@@ -164,16 +158,15 @@ static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
 /* Members lie in a window; locals that overlap belong to one group. */
 static void check_groups(const memoi_bilevel* bilevel) {
     const memo_plan* plan = bilevel->plan;
-    int64_t i, j, g, w;
-    for (w = 1; w < bilevel->n_windows; w++)
+    for (int64_t w = 1; w < bilevel->n_windows; w++)
         CHECK_IS(bilevel->windows[w - 1].end, <=, bilevel->windows[w].begin);
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* a = &plan->buffers[i];
         int64_t group = bilevel->group_of[i], local = -1, meets = 0;
-        for (w = 0; w < bilevel->n_windows && a->size_bytes && !a->is_fixed; w++)
+        for (int64_t w = 0; w < bilevel->n_windows && a->size_bytes && !a->is_fixed; w++)
             if (bilevel->windows[w].begin <= a->begin && a->end <= bilevel->windows[w].end)
                 local = w;
-        for (j = 0; j < plan->n_buffers && local >= 0; j++) {
+        for (int64_t j = 0; j < plan->n_buffers && local >= 0; j++) {
             const memo_buffer* b = &plan->buffers[j];
             if (i == j || !b->size_bytes || b->is_fixed || !meet(a, b) ||
                 b->begin < bilevel->windows[local].begin || b->end > bilevel->windows[local].end)
@@ -183,14 +176,13 @@ static void check_groups(const memoi_bilevel* bilevel) {
         }
         CHECK_IS(meets, ==, (group >= 0));
     }
-    for (g = 0; g < bilevel->n_groups; g++)
+    for (int64_t g = 0; g < bilevel->n_groups; g++)
         CHECK(alike_by_pairs(bilevel, &bilevel->groups[g],
                              &bilevel->groups[bilevel->groups[g].kind]));
 }
 
 TEST(groups_are_what_a_slow_search_finds) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         own_trace* trace = layered(random_shape());
         own_plan* plan = plan_of_trace(trace, 1);
         memoi_bilevel bilevel;
@@ -201,10 +193,9 @@ TEST(groups_are_what_a_slow_search_finds) {
 }
 
 TEST(kinds_do_not_grow_with_layers) {
-    int n_layers, marks;
-    for (marks = 1; marks <= 2; marks++) {
+    for (int marks = 1; marks <= 2; marks++) {
         int64_t n_kinds = 0, n_groups = 0;
-        for (n_layers = 8; n_layers <= 256; n_layers *= 2) {
+        for (int n_layers = 8; n_layers <= 256; n_layers *= 2) {
             shape s = {0, 12, 3, 0, -1, 1, 5};
             memoi_bilevel bilevel;
             s.n_layers = n_layers;
@@ -225,8 +216,7 @@ TEST(kinds_do_not_grow_with_layers) {
 /* The first and the last layer may differ too: their neighbors do not matter. */
 TEST(a_differing_layer_is_a_kind_of_its_own) {
     int64_t n_kinds = 0;
-    int odd;
-    for (odd = -1; odd < 6; odd++) {
+    for (int odd = -1; odd < 6; odd++) {
         shape s = {6, 14, 2, 1, 0, 0, 11};
         memoi_bilevel bilevel;
         int64_t g, n_firsts = 0;
@@ -278,13 +268,10 @@ TEST(marks_may_nest_and_lack_ends) {
          {{1, 3}},
          1},
     };
-    size_t k;
-    for (k = 0; k < sizeof cases / sizeof *cases; k++) {
-        own_trace* trace = NULL;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         memoi_bilevel bilevel;
-        int64_t i, w;
-        CHECK_OK(memo_trace_create(&trace, &error));
-        for (i = 0; i < 8 && cases[k].marks[i]; i++) {
+        own_trace* trace = new_trace();
+        for (int64_t i = 0; i < 8 && cases[k].marks[i]; i++) {
             CHECK_OK(memo_trace_mark(trace, cases[k].marks[i], &error));
             request(trace, i, 8);
         }
@@ -293,7 +280,7 @@ TEST(marks_may_nest_and_lack_ends) {
         memoi_windows_from_marks(&bilevel, trace);
         CHECK_CASE(bilevel.n_windows == cases[k].n, "case %d: %lld windows", (int)k,
                    (long long)bilevel.n_windows);
-        for (w = 0; w < cases[k].n && w < bilevel.n_windows; w++)
+        for (int64_t w = 0; w < cases[k].n && w < bilevel.n_windows; w++)
             CHECK_CASE(bilevel.windows[w].begin == cases[k].windows[w][0] &&
                            bilevel.windows[w].end == cases[k].windows[w][1],
                        "case %d", (int)k);
@@ -307,9 +294,7 @@ TEST(the_traces_meet_their_bound) {
     static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
                                         "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                         "llama-1b-s8k-store"};
-    size_t k;
-    int marks;
-    for (k = 0; k < sizeof names / sizeof *names; k++) {
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char path[128];
         own_trace* trace = NULL;
         int64_t searched, levels;
@@ -318,7 +303,7 @@ TEST(the_traces_meet_their_bound) {
         own_plan* plan = plan_of_trace(trace, 512);
         plan_with(plan, NULL, MEMO_PLAN_ENGINE_AUTO, 0);
         searched = plan->peak_bytes;
-        for (marks = 0; marks < 2; marks++) {
+        for (int marks = 0; marks < 2; marks++) {
             plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_BILEVEL, 1 << 20);
             CHECK(plan->peak_bytes == searched && plan->proof == MEMO_PROOF_OPTIMAL);
             if (!marks) continue;
@@ -356,15 +341,12 @@ TEST(tight_layers_meet_the_bound) {
 /* More layers are proven as well as few. */
 TEST(more_layers_are_proven_too) {
     memo_trace *few, *trace;
-    int64_t n;
     CHECK_OK(memo_trace_read("tests/data/llama-1b-s8k-recompute.trace", &few, &error));
-    for (n = 8; n <= 512; n *= 4) {
-        memo_plan_desc desc = memo_plan_desc_default();
+    for (int64_t n = 8; n <= 512; n *= 4) {
         CHECK_OK(trace_apply_layers(few, n, &trace, &error));
         own_plan* plan = plan_of_trace(trace, 512);
-        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
-        desc.trace = trace;
-        desc.time_limit_s = 100;
+        memo_plan_desc desc = {
+            .engine = MEMO_PLAN_ENGINE_BILEVEL, .trace = trace, .time_limit_s = 100};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%lld layers", (long long)n);
         memo_trace_destroy(trace);
@@ -374,8 +356,7 @@ TEST(more_layers_are_proven_too) {
 
 /* Requests dropped, resized, put off or fixed at random: still valid, and AUTO no worse for it. */
 TEST(mutated_layers_stay_valid) {
-    int round;
-    for (round = 0; round < 150; round++) {
+    for (int round = 0; round < 150; round++) {
         own_trace* trace = layered(random_shape());
         own_plan* plan = plan_of_trace(trace, round % 3 ? 1 : 64);
         int64_t n = memo_test_int(0, 6), peak;
@@ -408,8 +389,7 @@ TEST(mutated_layers_stay_valid) {
 
 /* Swapped out for a while, a buffer of the layer belongs to the outer plan. */
 TEST(gaps_go_to_the_outer_plan) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         shape s = random_shape();
         own_trace* trace = layered(s);
         own_plan *flat = plan_of_trace(trace, 1), *plan = NULL;
@@ -432,36 +412,32 @@ TEST(gaps_go_to_the_outer_plan) {
 }
 
 TEST(the_same_nodes_give_the_same_plan) {
-    int round;
-    for (round = 0; round < 20; round++) {
+    for (int round = 0; round < 20; round++) {
         shape s = random_shape();
         own_plan *a = NULL, *b = NULL;
-        int64_t i;
         s.n_layers = 5;
         own_trace* trace = layered(s);
         a = plan_of_trace(trace, 1);
         b = plan_of_trace(trace, 1);
         plan_with(a, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         plan_with(b, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
-        for (i = 0; i < a->n_buffers; i++)
+        for (int64_t i = 0; i < a->n_buffers; i++)
             CHECK_IS(a->buffers[i].offset_bytes, ==, b->buffers[i].offset_bytes);
     }
 }
 
 TEST(memory_that_runs_out_is_reported) {
-    int marks;
-    for (marks = 0; marks < 2; marks++) {
+    for (int marks = 0; marks < 2; marks++) {
         shape s = {4, 12, 2, 1, -1, 1, 9};
         own_trace* trace = layered(s);
         own_plan* plan = plan_of_trace(trace, 1);
-        memo_plan_desc desc = memo_plan_desc_default();
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
-        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
-        desc.trace = marks ? trace : NULL;
-        desc.node_limit = 2000;
-        desc.time_limit_s = 1000;
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_BILEVEL,
+                               .trace = marks ? trace : NULL,
+                               .node_limit = 2000,
+                               .time_limit_s = 1000};
         for (n = 0; n < 4000 && !is_through; n++) { /* a sort can do without its memory */
             mallocs_left = n;
             status = memo_plan_solve(plan, &desc, &error);
@@ -481,10 +457,9 @@ TEST(another_trace_is_refused) {
     shape s = {4, 5, 1, 1, -1, 0, 1};
     own_trace *trace = layered(s), *other = NULL;
     own_plan* plan = plan_of_trace(trace, 1);
-    memo_plan_desc desc = memo_plan_desc_default();
     s.n_layers = 5;
     other = layered(s);
-    desc.trace = other;
+    memo_plan_desc desc = {.trace = other};
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "desc.trace");
     memo_plan_destroy(plan);
     CHECK_OK(memo_plan_create(0, 0, 1, &plan, &error));

@@ -21,14 +21,13 @@
 
 static void same_bits(int splits_sequence) {
     static const int splits[] = {1, 2, 4, 8};
-    int t, n_parts, order;
-    for (t = 0; t < 4; t += SPLIT_STEP)
-        for (n_parts = 1; n_parts <= 4; n_parts *= 2) {
+    for (int t = 0; t < 4; t += SPLIT_STEP)
+        for (int n_parts = 1; n_parts <= 4; n_parts *= 2) {
             model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, n_parts);
             setup.n_steps = 2; /* gradients add up, buffers are used again */
             setup.splits_sequence = splits_sequence;
             own_memory job* expected = run_job(splits[t], &setup);
-            for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+            for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
                 setup.order = (memo_blocks_order)order;
                 setup.by_layer = (order + t) % 2;
                 own_memory job* found = run_job(splits[t], &setup);
@@ -44,14 +43,13 @@ TEST(orders_agree_on_a_sequence) { same_bits(1); }
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
 TEST(equals_the_unsplit_model) {
-    int T, n_parts, kind;
     double worst = 0;
-    for (kind = 0; kind < 2; kind++) {
+    for (int kind = 0; kind < 2; kind++) {
         model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
         setup.splits_sequence = kind;
         own_memory job* whole = run_job(1, &setup);
-        for (T = 1; T <= 8; T *= 2)
-            for (n_parts = 1; n_parts <= 4; n_parts *= 2) {
+        for (int T = 1; T <= 8; T *= 2)
+            for (int n_parts = 1; n_parts <= 4; n_parts *= 2) {
                 setup.order = MEMO_BLOCKS_FINE;
                 setup.n_parts = n_parts;
                 own_memory job* split = run_job(T, &setup);
@@ -98,29 +96,28 @@ TEST(mixed_degrees) {
                                                 {4, 2, 2, 4}, {8, 1, 1, 8}};
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0, largest = 0;
-    int order, c, i, k, r;
     setup.n_rows = MAX_ROWS;
     setup.tokens = 4;
     setup.n_stages = MAX_STAGES;
     setup.n_layers = 1;
-    for (k = 0; k < MAX_STAGES; k++) setup.degrees[k] = 1;
+    for (int k = 0; k < MAX_STAGES; k++) setup.degrees[k] = 1;
     own_memory job* whole = run_job(1, &setup);
-    for (i = 0; i < MAX_GRADIENTS; i++) keep_worst(&largest, (double)whole->gradients[0][i], 0);
-    for (c = 0; c < (int)(sizeof cases / sizeof *cases); c += SPLIT_STEP)
+    for (int i = 0; i < MAX_GRADIENTS; i++) keep_worst(&largest, (double)whole->gradients[0][i], 0);
+    for (int c = 0; c < (int)(sizeof cases / sizeof *cases); c += SPLIT_STEP)
         for (setup.n_parts = 1; setup.n_parts <= MAX_SPLIT; setup.n_parts *= 2) {
             own_memory job* first = NULL;
-            for (k = 0; k < MAX_STAGES; k++) setup.degrees[k] = cases[c][1 + k];
-            for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+            for (int k = 0; k < MAX_STAGES; k++) setup.degrees[k] = cases[c][1 + k];
+            for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
                 const int T = cases[c][0];
                 int n_other = 0;
                 setup.order = (memo_blocks_order)order;
                 job* mixed = run_job(T, &setup);
                 keep_worst(&worst, compare_unsplit(whole, mixed, T), 0);
                 check_recorded(mixed, T);
-                for (i = 0; i < MAX_GRADIENTS + MAX_ROWS; i++) {
+                for (int i = 0; i < MAX_GRADIENTS + MAX_ROWS; i++) {
                     const int is_row = i >= MAX_GRADIENTS;
                     int n_ranks = 0;
-                    for (r = 0; r < T; r++)
+                    for (int r = 0; r < T; r++)
                         n_ranks += is_row ? mixed->has_row[r][i - MAX_GRADIENTS] : mixed->has[r][i];
                     n_other += n_ranks != (is_row ? setup.degrees[MAX_STAGES - 1]
                                                   : expected_holders(&setup, T, i));
@@ -150,8 +147,7 @@ static const double measured_bytes_per_s = 1e8;
 
 static memo_status measure_rank(thread_rank* rank, memo_error* e) {
     measurement* to = (measurement*)rank->user;
-    int kind;
-    for (kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < 3; kind++)
         if (measure_collective(rank->comm, rank->device, rank->stream, (memo_collective)kind,
                                MEMO_TYPE_F32, measured_counts, MEASURED,
                                to->measured_s[rank->comm->rank][kind], e))
@@ -163,9 +159,8 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
 
 /* As thread_ranks_run, over links of that rate. */
 static void measured_start(memo_status (*function)(thread_rank* rank, memo_error* e), void* user) {
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    comm_desc.bytes_per_s = measured_bytes_per_s;
+    memo_comm_threads_desc comm_desc = {.bytes_per_s = measured_bytes_per_s};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, MEASURED_RANKS, function, user, &error));
 }
 
@@ -174,11 +169,10 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
  * too short or long enough. */
 TEST(measured_collectives) {
     int64_t bytes[MEASURED];
-    int kind, k;
     measurement got = {0};
     measured_start(measure_rank, &got);
-    for (kind = 0; kind < 3; kind++)
-        for (k = 0; k < MEASURED; k++) {
+    for (int kind = 0; kind < 3; kind++)
+        for (int k = 0; k < MEASURED; k++) {
             memo_collective_call call = {
                 .kind = (memo_collective)kind, .type = MEMO_TYPE_F32, .count = measured_counts[k]};
             double least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
@@ -186,9 +180,8 @@ TEST(measured_collectives) {
                        got.measured_s[0][kind][k], least);
             CHECK_IS(got.measured_s[0][kind][k], ==, got.measured_s[1][kind][k]);
         }
-    for (k = 0; k < MEASURED; k++) bytes[k] = measured_counts[k] * (int64_t)sizeof(float);
-    for (k = 0; k < MEASURED; k += MEASURED - 1) { /* the shortest message, the longest */
-        memo_blocks_schedule_desc schedule = memo_blocks_schedule_desc_default();
+    for (int k = 0; k < MEASURED; k++) bytes[k] = measured_counts[k] * (int64_t)sizeof(float);
+    for (int k = 0; k < MEASURED; k += MEASURED - 1) { /* the shortest message, the longest */
         block_overhead overhead = {1e-3, 0};
         memo_block_times times[2];
         int32_t n_parts = 0, i;
@@ -200,8 +193,7 @@ TEST(measured_collectives) {
             times[i].reduce_s = got.measured_s[0][0][k];
         }
         if (k == 0) times[0].reduce_s = times[1].reduce_s = overhead.collective_s;
-        schedule.order = MEMO_BLOCKS_FINE;
-        schedule.n_blocks = 2;
+        memo_blocks_schedule_desc schedule = {.order = MEMO_BLOCKS_FINE, .n_blocks = 2};
         CHECK_OK(block_best_parts(&schedule, times, MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD,
                                   &overhead, 4, &n_parts, NULL, &error));
         printf("# all-reduce of %d bytes: %.3f ms, latency %.3f ms: %d parts\n", (int)bytes[k],
@@ -228,9 +220,8 @@ static memo_status fails(void* context, const memo_block_call* call, memo_error*
 /* Two layers that compute nothing, with the sums of two sub-batches. */
 static void idle_blocks(memo_blocks_desc* desc, thread_rank* rank, memo_block_buffers* buffers,
                         float (*values)[2][8]) {
-    int s;
     memset(buffers, 0, 2 * sizeof *buffers);
-    for (s = 0; s < 2; s++) {
+    for (int s = 0; s < 2; s++) {
         buffers[s].output = values[s][0];
         buffers[s].gradient = values[s][1];
         buffers[s].count = 8;
@@ -420,12 +411,11 @@ static memo_status run_priority(thread_rank* rank, memo_error* e) {
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
     memo_device device = inner_device = *rank->device;
-    int order, k;
     device.stream_create = keep_stream;
     idle_blocks(&desc, rank, buffers, values);
     desc.device = &device;
     desc.comm = &comm;
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         /* Of 2 parts in 4 blocks: forward, backward, and outputs of recomputation that are read. */
         static const int n_collectives[] = {3 * 8, 3 * 8, 2 * 8 + 4, 2 * 8};
         desc.schedule.order = (memo_blocks_order)order;
@@ -434,7 +424,7 @@ static memo_status run_priority(thread_rank* rank, memo_error* e) {
         CHECK_IS(created_priority, >, 0);
         CHECK_OK(memo_blocks_forward(blocks, e));
         CHECK_OK(memo_blocks_backward(blocks, e));
-        for (k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
+        for (int k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
         CHECK_IS(keeper.n, ==, n_collectives[order]);
         memo_blocks_destroy(blocks);
     }
@@ -446,11 +436,10 @@ TEST(collectives_run_on_a_stream_of_priority) {
 }
 
 TEST(shares) {
-    int size, rank, n;
-    for (n = 0; n < 30; n++)
-        for (size = 1; size <= 8; size++) {
+    for (int n = 0; n < 30; n++)
+        for (int size = 1; size <= 8; size++) {
             int64_t next = 0;
-            for (rank = 0; rank < size; rank++) {
+            for (int rank = 0; rank < size; rank++) {
                 memo_share share = memo_share_of(n, size, rank);
                 CHECK(share.begin == next && share.count >= n / size &&
                       share.count <= n / size + 1);

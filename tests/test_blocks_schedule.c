@@ -41,10 +41,9 @@ static memo_schedule* make(const problem* p, int is_backward) {
 /* The makespan, and how long the comm stream works. */
 static double makespan_and_busy(problem* p, memo_blocks_order order, int is_backward,
                                 double* busy_s) {
-    memo_simulation* simulation;
     p->desc.order = order;
     memo_schedule* schedule = make(p, is_backward);
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    memo_simulation* simulation = times_of(schedule);
     double makespan_s = simulation->makespan_s;
     *busy_s = simulation->busy_s[1];
     memo_simulation_destroy(simulation);
@@ -72,8 +71,7 @@ static void set_problem(problem* p, int n_blocks, int n_parts) {
 
 /* The same times for all parts. */
 static void set_block(problem* p, int block, double f, double r, double b, double c) {
-    int s;
-    for (s = 0; s < p->desc.n_parts; s++) {
+    for (int s = 0; s < p->desc.n_parts; s++) {
         memo_block_times* t = &p->times[block * p->desc.n_parts + s];
         t->forward_s = f;
         t->recompute_s = r;
@@ -89,9 +87,8 @@ static double random_time(void) {
 }
 
 static void set_random(problem* p, int n_blocks, int n_parts) {
-    int i;
     set_problem(p, n_blocks, n_parts);
-    for (i = 0; i < n_blocks; i++)
+    for (int i = 0; i < n_blocks; i++)
         set_block(p, i, random_time(), random_time(), random_time(), random_time());
 }
 
@@ -109,13 +106,12 @@ TEST(test_vector) {
                 {MEMO_BLOCKS_PIPELINED, 1, {68, 98}, {32, 80}},
                 {MEMO_BLOCKS_CROSS, 1, {62, 78}, {24, 60}},
                 {MEMO_BLOCKS_FINE, 1, {62, 65}, {16, 40}}};
-    int k, i;
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         problem p;
         set_problem(&p, 4, 2);
-        for (i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++)
             set_block(&p, i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, k ? 5 : 2);
-        for (i = 0; i < (int)(sizeof rows / sizeof rows[0]); i++) {
+        for (int i = 0; i < (int)(sizeof rows / sizeof rows[0]); i++) {
             double busy_s;
             CHECK_IS(makespan_and_busy(&p, rows[i].order, rows[i].is_backward, &busy_s), ==,
                      rows[i].makespan_s[k]);
@@ -133,16 +129,15 @@ TEST(fine_order) {
         double start, end;
     } expected[] = {{"R4a", 0, 3},   {"B4a", 3, 9},    {"cB4a", 9, 11}, {"R4b", 9, 12},
                     {"B4b", 12, 18}, {"cB4b", 18, 20}, {"R3a", 18, 20}, {"B3a", 20, 24}};
-    own_times* simulation = NULL;
     problem p;
-    int64_t i;
     int k = 0;
     set_problem(&p, 4, 2);
-    for (i = 0; i < 4; i++) set_block(&p, (int)i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, 2);
+    for (int64_t i = 0; i < 4; i++)
+        set_block(&p, (int)i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, 2);
     p.desc.order = MEMO_BLOCKS_FINE;
     own_schedule* schedule = make(&p, 1);
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    for (i = 0; i < schedule->n_ops && k < 8; i++) {
+    own_times* simulation = times_of(schedule);
+    for (int64_t i = 0; i < schedule->n_ops && k < 8; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
         CHECK_CASE(!strcmp(memo_schedule_op_name(schedule, i), expected[k].name), "%s is not %s",
                    memo_schedule_op_name(schedule, i), expected[k].name);
@@ -162,8 +157,7 @@ TEST(fine_order) {
 /* ---- two parts: closed forms and bounds of the reference page ---- */
 
 TEST(closed_forms) {
-    int n;
-    for (n = 0; n < CASES(20000) && memo_test.failures == 0; n++) {
+    for (int n = 0; n < CASES(20000) && memo_test.failures == 0; n++) {
         problem p;
         int K = 2 * (int)memo_test_int(1, 6), i, s;
         double fd = 0, fp, bd = 0, bp = 0, f_sum = 0, rb_sum = 0, c_sum = 0, x = 0, y = 0;
@@ -310,11 +304,10 @@ static void set_any(problem* p) {
 }
 
 TEST(recurrences) {
-    int n, i;
-    for (n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
+    for (int n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
         problem p;
         set_any(&p);
-        for (i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++) {
             double found = makespan(&p, (memo_blocks_order)i, 0), expected = forward_reference(&p);
             CHECK_CASE(is_close(found, expected), "forward %s: %g, not %g",
                        memo_blocks_order_name((memo_blocks_order)i), found, expected);
@@ -331,13 +324,11 @@ TEST(recurrences) {
 
 /* The order of the schedules with equal parts, however many, in layers of two blocks. */
 TEST(never_slower) {
-    int n;
-    for (n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
+    for (int n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
         problem p;
         double backward[4];
-        int i;
         set_random(&p, 2 * (int)memo_test_int(1, 5), (int)memo_test_int(1, MAX_PARTS));
-        for (i = 0; i < 4; i++) backward[i] = makespan(&p, (memo_blocks_order)i, 1);
+        for (int i = 0; i < 4; i++) backward[i] = makespan(&p, (memo_blocks_order)i, 1);
         CHECK_IS(backward[1], <=, backward[0] * (1 + 1e-12));
         CHECK_CASE(backward[2] <= backward[1] * (1 + 1e-12), "%d parts, cross %g > pipelined %g",
                    (int)p.desc.n_parts, backward[2], backward[1]);
@@ -347,9 +338,8 @@ TEST(never_slower) {
 /* One part cannot overlap with anything but weight gradients. */
 TEST(one_part) {
     problem p;
-    int i;
     set_problem(&p, 4, 1);
-    for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 3);
+    for (int i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 3);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 0), ==, 20);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, 20);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, 48);
@@ -358,7 +348,7 @@ TEST(one_part) {
      * one of the layer above. */
     CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, 48 - 2 * 3 - 2);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (4 + 3) + 2);
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         p.times[i].backward_s = 3;
         p.times[i].weights_s = 1;
     }
@@ -370,15 +360,14 @@ TEST(one_part) {
 TEST(one_sequence) {
     problem p;
     memo_schedule* schedule;
-    int order, i;
     set_problem(&p, 4, 2);
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         set_block(&p, i, 2, 2, 4, 2);
         if (i % 2 == 0) p.times[2 * i + 1].forward_s = p.times[2 * i + 1].recompute_s = 6;
         if (i % 2 == 0) p.times[2 * i + 1].backward_s = 12;
     }
     p.desc.splits_sequence = 1;
-    for (order = 0; order < 4; order++) {
+    for (int order = 0; order < 4; order++) {
         int64_t k, r1a = -1, b1a = -1, b1b = -1;
         double whole = makespan(&p, MEMO_BLOCKS_DEFAULT, 1);
         CHECK_IS(makespan(&p, (memo_blocks_order)order, 1), <=, whole);
@@ -400,15 +389,13 @@ TEST(one_sequence) {
 /* ---- proven without running ---- */
 
 TEST(no_races) {
-    int n, is_backward;
-    for (n = 0; n < CASES(1500) && memo_test.failures == 0; n++) {
+    for (int n = 0; n < CASES(1500) && memo_test.failures == 0; n++) {
         problem p;
         set_any(&p);
         p.desc.order = (memo_blocks_order)memo_test_int(0, 3);
-        for (is_backward = 0; is_backward < 2; is_backward++) {
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
             own_schedule* schedule = make(&p, is_backward);
-            own_check* check = NULL;
-            CHECK_OK(memo_schedule_check(schedule, &check, &error));
+            own_check* check = check_of(schedule);
             CHECK_CASE(
                 check->n_races == 0 && check->n_unrecorded_waits == 0,
                 "%s %s: %lld races, the first of %s and %s", memo_blocks_order_name(p.desc.order),
@@ -429,9 +416,8 @@ TEST(no_races) {
 
 /* A schedule with one wait less has a race, so the checker's silence is meaningful. */
 TEST(each_wait_counts) {
-    int order, is_backward;
-    for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
-        for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
             problem p;
             int64_t i, n_waits = 0;
             int32_t nobodys = 0;
@@ -441,12 +427,11 @@ TEST(each_wait_counts) {
             CHECK_OK(memo_schedule_add_event(schedule, &nobodys, &error));
             for (i = 0; i < schedule->n_ops; i++) {
                 memo_op op = schedule->ops[i];
-                memo_check* check;
                 if (op.kind != MEMO_OP_WAIT) continue;
                 n_waits++;
                 schedule->ops[i].kind = MEMO_OP_RECORD;
                 schedule->ops[i].event = nobodys;
-                CHECK_OK(memo_schedule_check(schedule, &check, &error));
+                memo_check* check = check_of(schedule);
                 CHECK_CASE(check->n_races > 0, "without the wait before %s",
                            memo_schedule_op_name(schedule, i + 1));
                 memo_check_destroy(check);
@@ -464,9 +449,8 @@ TEST(best_parts) {
     memo_block_times times[4];
     int32_t n_parts = 0;
     double makespan_s = 0, split_s;
-    int i;
     set_problem(&p, 4, 1);
-    for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 2);
+    for (int i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 2);
     memcpy(times, p.times, sizeof times);
     memo_blocks_schedule_desc desc = p.desc;
     desc.order = MEMO_BLOCKS_FINE;

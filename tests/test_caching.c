@@ -51,8 +51,7 @@ TEST(sizes_round_as_published) {
                  {11 * MIB - 512, 11 * MIB - 512, 12 * MIB},
                  {11 * MIB, 12 * MIB, 12 * MIB}, /* 1 MiB is left over: not split */
                  {0, 0, 0}};
-    size_t k;
-    for (k = 0; k < sizeof cases / sizeof *cases; k++) {
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char body[64];
         snprintf(body, sizeof body, "malloc 1 %lld\n", (long long)cases[k].bytes);
         caching_stats s = replayed(body, 0, 1, CACHING_ORDERED);
@@ -161,8 +160,7 @@ static int twin_find(int n, int is_small, int* at, int* run) {
 /* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each
  * merge, except rests that are too small to be split off, which belong to the previous block. */
 TEST(slow_twin_agrees) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         memo_trace* trace;
         int64_t live[100], n_live = 0, i, reserved = 0, allocated = 0, peak = 0, units_of[100];
         caching_desc desc = {0};
@@ -172,9 +170,8 @@ TEST(slow_twin_agrees) {
         for (i = 0; i < 60; i++) {
             if (n_live && memo_test_int(0, 2) == 0) {
                 int64_t k = memo_test_int(0, n_live - 1);
-                int s, u;
-                for (s = 0; s < n_twin; s++)
-                    for (u = 0; u < twin[s].n_units; u++)
+                for (int s = 0; s < n_twin; s++)
+                    for (int u = 0; u < twin[s].n_units; u++)
                         if (twin[s].first[u] == live[k]) twin[s].first[u] = -1;
                 allocated -= units_of[live[k]] * UNIT;
                 CHECK_OK(memo_trace_free(trace, live[k], &error));

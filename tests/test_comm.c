@@ -42,17 +42,14 @@ typedef struct {
 
 static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
     memo_comm_threads_desc plain = memo_comm_threads_desc_default();
-    memo_host_device_desc host = memo_host_device_desc_default();
-    int32_t r;
-    int i;
     memset(g, 0, sizeof *g);
     g->start_s = now_s();
     g->n_ranks = n_ranks;
-    host.queue_operations = 256;
-    for (r = 0; r < n_ranks; r++) {
+    memo_host_device_desc host = {.queue_operations = 256};
+    for (int32_t r = 0; r < n_ranks; r++) {
         CHECK_OK(memo_host_device_create(&host, &g->devices[r], &error));
         if (!g->devices[r]) return 0;
-        for (i = 0; i < CASE_STREAMS; i++) {
+        for (int i = 0; i < CASE_STREAMS; i++) {
             char name[32];
             snprintf(name, sizeof name, "r%d s%d", (int)r, i);
             CHECK_OK(memo_stream_create(g->devices[r], name, 0, &g->cases[r].streams[i], &error));
@@ -62,7 +59,7 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
     plain.n_ranks = n_ranks;
     plain.devices = g->devices;
     CHECK_OK(memo_comm_create_threads(&plain, g->comms, &error));
-    for (r = 0; r < n_ranks; r++) {
+    for (int32_t r = 0; r < n_ranks; r++) {
         g->cases[r].comm = g->comms[r];
         g->cases[r].device = g->devices[r];
     }
@@ -71,8 +68,7 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
 
 /* A rank waits at most so long for another. */
 static int rig_begin_timed(rig* g, int32_t n_ranks, double timeout_s) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    desc.timeout_s = timeout_s;
+    memo_comm_threads_desc desc = {.timeout_s = timeout_s};
     return rig_begin(g, n_ranks, &desc);
 }
 
@@ -85,36 +81,31 @@ static void* rig_rank(void* argument) {
 /* Runs function on every rank, a thread each. */
 static void rig_run(rig* g, case_function function, uint64_t seed) {
     pthread_t threads[MAX_RANKS];
-    int32_t r;
-    for (r = 0; r < g->n_ranks; r++) {
+    for (int32_t r = 0; r < g->n_ranks; r++) {
         g->cases[r].function = function;
         case_begin(&g->cases[r], seed);
         CHECK(!pthread_create(&threads[r], NULL, rig_rank, &g->cases[r]));
     }
-    for (r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
+    for (int32_t r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
 }
 
 static void rig_synchronize(rig* g) {
-    int32_t r;
-    int i;
-    for (r = 0; r < g->n_ranks; r++)
-        for (i = 0; i < CASE_STREAMS; i++)
+    for (int32_t r = 0; r < g->n_ranks; r++)
+        for (int i = 0; i < CASE_STREAMS; i++)
             (void)memo_stream_synchronize(g->devices[r], g->cases[r].streams[i], NULL);
 }
 
 static void rig_end(rig* g) {
-    int32_t r;
     rig_synchronize(g);
-    for (r = 0; r < g->n_ranks; r++) memo_comm_destroy(g->comms[r]);
-    for (r = 0; r < g->n_ranks; r++) memo_host_device_destroy(g->devices[r]);
+    for (int32_t r = 0; r < g->n_ranks; r++) memo_comm_destroy(g->comms[r]);
+    for (int32_t r = 0; r < g->n_ranks; r++) memo_host_device_destroy(g->devices[r]);
 }
 #define own_rig OWNED(rig_end) rig
 
 /* --- the common cases --- */
 
 static void run_case(case_function function) {
-    int32_t n;
-    for (n = 1; n <= 8; n++) {
+    for (int32_t n = 1; n <= 8; n++) {
         own_rig g;
         if (!rig_begin(&g, n, NULL)) return;
         rig_run(&g, function, memo_test_random());
@@ -141,8 +132,7 @@ static void expected_sum(char* to, const char (*from)[BITS_BYTES], int64_t i, in
                          memo_type type) {
     double wide = 0;
     volatile float sum = 0; /* no more digits than a float */
-    int32_t r;
-    for (r = 0; r < n; r++) {
+    for (int32_t r = 0; r < n; r++) {
         if (type == MEMO_TYPE_F64)
             wide += ((const double*)(const void*)from[r])[i];
         else
@@ -158,8 +148,7 @@ static void expected_sum(char* to, const char (*from)[BITS_BYTES], int64_t i, in
 TEST(sums_have_the_same_bits_whatever_the_timing) {
     static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_F64, MEMO_TYPE_BF16};
     static char from[8][BITS_BYTES], to[8][BITS_BYTES], part[8][BITS_BYTES], expected[BITS_BYTES];
-    int trial;
-    for (trial = 0; trial < 24; trial++) {
+    for (int trial = 0; trial < 24; trial++) {
         memo_type type = types[trial % 3];
         int64_t bytes = memo_type_bytes(type), i;
         int64_t count =
@@ -201,24 +190,22 @@ TEST(a_nan_is_the_largest_on_every_rank) {
     own_rig g;
     float x[3][2], y[3][2];
     double zero = 0;
-    int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
-    for (r = 0; r < 3; r++) {
+    for (int32_t r = 0; r < 3; r++) {
         x[r][0] = (float)r;
         x[r][1] = r == 1 ? (float)(zero / zero) : 5.0f;
         CHECK_OK(memo_all_reduce(g.comms[r], g.cases[r].streams[0], x[r], y[r], 2, MEMO_TYPE_F32,
                                  MEMO_REDUCTION_MAX, &error));
     }
     rig_synchronize(&g);
-    for (r = 0; r < 3; r++) CHECK(y[r][0] == 2 && y[r][1] != y[r][1]);
+    for (int32_t r = 0; r < 3; r++) CHECK(y[r][0] == 2 && y[r][1] != y[r][1]);
 }
 
 /* No elements, no buffers: still everybody must call, and that is all. */
 TEST(nothing_is_a_count_too) {
     own_rig g;
-    int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
-    for (r = 0; r < 3; r++) {
+    for (int32_t r = 0; r < 3; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
         CHECK_OK(
@@ -233,7 +220,7 @@ TEST(nothing_is_a_count_too) {
         CHECK_OK(memo_group_end(comm, s, &error));
     }
     rig_synchronize(&g);
-    for (r = 0; r < 3; r++) {
+    for (int32_t r = 0; r < 3; r++) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK_IS(g.comms[r]->sent_bytes, ==, 0);
     }
@@ -247,11 +234,9 @@ TEST(a_group_takes_what_comes_first) {
     rig g;
     float x = 1, y[3] = {0, 0, 0};
     memo_stream s[3];
-    int32_t r;
-    int i;
-    for (i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++) {
         if (!rig_begin(&g, 3, NULL)) return;
-        for (r = 0; r < 3; r++) s[r] = g.cases[r].streams[0];
+        for (int32_t r = 0; r < 3; r++) s[r] = g.cases[r].streams[0];
         CHECK_OK(memo_group_begin(g.comms[0], &error));
         CHECK_OK(memo_receive(g.comms[0], s[0], &y[0], 1, MEMO_TYPE_F32, 1, &error));
         CHECK_OK(memo_receive(g.comms[0], s[0], &y[1], 1, MEMO_TYPE_F32, 2, &error));
@@ -261,7 +246,7 @@ TEST(a_group_takes_what_comes_first) {
         CHECK_OK(memo_send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 0, &error));
         CHECK_OK(memo_send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 1, &error));
         rig_synchronize(&g);
-        for (r = 0; r < 3; r++) CHECK_OK(memo_comm_status(g.comms[r], &error));
+        for (int32_t r = 0; r < 3; r++) CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK(y[0] == 1 && y[1] == 1 && y[2] == 1);
         rig_end(&g);
     }
@@ -272,13 +257,11 @@ TEST(messages_wait_for_room) {
     enum { N = 2 * MEMOI_THREADS_MESSAGES + 96 };
     static int32_t x[N], y[N];
     own_rig g;
-    memo_comm *a, *b;
-    int i;
     if (!rig_begin(&g, 2, NULL)) return;
-    a = g.comms[0];
-    b = g.comms[1];
-    for (i = 0; i < N; i++) x[i] = i;
-    for (i = 0; i < N; i++) {
+    memo_comm* a = g.comms[0];
+    memo_comm* b = g.comms[1];
+    for (int i = 0; i < N; i++) x[i] = i;
+    for (int i = 0; i < N; i++) {
         if (i % 32 == 0) {
             CHECK_OK(memo_group_begin(a, &error));
             CHECK_OK(memo_group_begin(b, &error));
@@ -294,7 +277,7 @@ TEST(messages_wait_for_room) {
     CHECK(!memcmp(x, y, sizeof x));
     CHECK(a->sent_bytes == N * 4 && b->sent_bytes == 0);
     CHECK_OK(memo_group_begin(a, &error));
-    for (i = 0; i < MEMOI_THREADS_MESSAGES; i++)
+    for (int i = 0; i < MEMOI_THREADS_MESSAGES; i++)
         CHECK_OK(memo_send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
     CHECK_ERROR(memo_send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error),
                 INVALID_ARGUMENT, "4096");
@@ -321,10 +304,9 @@ TEST(a_group_is_on_one_stream) {
 /* The state after a failure: the status of every rank, of its stream and of its next call is COMM
  * with all the words, within BOUND_S; and everything can be destroyed. */
 static void expect_failure(rig* g, const char* words, const char* more_words) {
-    int32_t r;
     float x = 0;
     rig_synchronize(g);
-    for (r = 0; r < g->n_ranks; r++) {
+    for (int32_t r = 0; r < g->n_ranks; r++) {
         memo_comm* comm = g->comms[r];
         memset(&error, 0, sizeof error);
         CHECK_CASE(memo_comm_status(comm, &error) == MEMO_STATUS_COMM &&
@@ -347,11 +329,10 @@ static int may_be_late(memo_status status) {
 TEST(a_rank_that_never_comes_is_named) {
     own_rig g;
     float x[4] = {0, 0, 0, 0};
-    int32_t r;
     if (!rig_begin_timed(&g, 4, 0.3)) return;
-    for (r = 0; r < 4; r++)
+    for (int32_t r = 0; r < 4; r++)
         CHECK(may_be_late(memo_barrier(g.comms[r], g.cases[r].streams[0], &error)));
-    for (r = 0; r < 4; r++)
+    for (int32_t r = 0; r < 4; r++)
         if (r != 2)
             CHECK(may_be_late(memo_all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
@@ -380,17 +361,15 @@ static memo_status fail_with_message(void* args, memo_error* e) {
 
 /* The device fails before, between and beside operations; nobody waits for the time-out. */
 TEST(a_failed_device_is_noticed_by_all) {
-    int variant;
-    for (variant = 0; variant < 3; variant++) {
+    for (int variant = 0; variant < 3; variant++) {
         own_rig g;
         static float x[4][5000];
-        int32_t r;
         if (!rig_begin_timed(&g, 4, 60)) return;
         if (variant == 2)
             CHECK_OK(memo_host_device_sleep(g.devices[3], g.cases[3].streams[1], 0.05, &error));
         CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
                                          fail_with_message, NULL, 0, &error));
-        for (r = 0; r < 4; r++) {
+        for (int32_t r = 0; r < 4; r++) {
             memo_stream stream = g.cases[r].streams[0];
             memo_comm* comm = g.comms[r];
             if (variant == 2 && r == 3) pause_s(0.1); /* it cannot even enqueue */
@@ -425,8 +404,7 @@ TEST(a_rank_that_goes_is_noticed) {
 }
 
 TEST(a_peer_that_goes_is_noticed) {
-    int is_send;
-    for (is_send = 0; is_send < 2; is_send++) {
+    for (int is_send = 0; is_send < 2; is_send++) {
         own_rig g;
         float x = 0;
         if (!rig_begin_timed(&g, 2, 60)) return;
@@ -486,16 +464,12 @@ TEST(abort_from_another_thread_ends_all) {
 
 /* Links that would take minutes let go at once. */
 TEST(abort_ends_a_slow_transfer) {
-    int is_collective;
-    for (is_collective = 0; is_collective < 2; is_collective++) {
-        memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    for (int is_collective = 0; is_collective < 2; is_collective++) {
         own_rig g;
         static char x[4000];
-        int32_t r;
-        desc.timeout_s = 300;
-        desc.bytes_per_s = 10;
+        memo_comm_threads_desc desc = {.timeout_s = 300, .bytes_per_s = 10};
         if (!rig_begin(&g, 2, &desc)) return;
-        for (r = 0; r < 2; r++) {
+        for (int32_t r = 0; r < 2; r++) {
             memo_comm* comm = g.comms[r];
             memo_stream s = g.cases[r].streams[0];
             if (is_collective)
@@ -513,8 +487,7 @@ TEST(abort_ends_a_slow_transfer) {
 
 static void splits_until_the_end(rank_case* c) {
     memo_error own;
-    int i;
-    for (i = 0; i < 10000; i++) {
+    for (int i = 0; i < 10000; i++) {
         memo_comm* part = NULL;
         memo_status status = memo_comm_split(c->comm, c->comm->rank / 2, 0, "x", &part, &own);
         CHECK_CASE(may_be_late(status) && (status == MEMO_STATUS_OK) == (part != NULL),
@@ -525,8 +498,7 @@ static void splits_until_the_end(rank_case* c) {
 }
 
 TEST(abort_during_splits_loses_nothing) {
-    int trial;
-    for (trial = 0; trial < 15; trial++) {
+    for (int trial = 0; trial < 15; trial++) {
         own_rig g;
         pthread_t thread;
         abort_args args;
@@ -564,9 +536,8 @@ static void failing_traffic(rank_case* c) {
     enum { COUNT = 20000 };
     own_memory float* x = (float*)case_array(COUNT, MEMO_TYPE_F32);
     own_memory float* y = (float*)case_array(COUNT, MEMO_TYPE_F32);
-    int i;
     memset(x, 0, COUNT * sizeof(float));
-    for (i = 0; i < 1000; i++) {
+    for (int i = 0; i < 1000; i++) {
         int32_t peer = (comm->rank + 1) % comm->size;
         int32_t other = (comm->rank + comm->size - 1) % comm->size;
         if (memo_all_reduce(comm, c->streams[0], x, y, i % 2 ? 50 : COUNT, MEMO_TYPE_F32,
@@ -591,8 +562,7 @@ static void failing_traffic(rank_case* c) {
 }
 
 TEST(failures_at_random_moments_touch_nothing_freed) {
-    int trial;
-    for (trial = 0; trial < 12; trial++) {
+    for (int trial = 0; trial < 12; trial++) {
         own_rig g;
         if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), NULL)) return;
         rig_run(&g, failing_traffic, memo_test_random());
@@ -618,9 +588,8 @@ typedef struct mismatch {
 static void expect_mismatch(const mismatch* m, int is_message) {
     static float x[4][64];
     own_rig g;
-    int32_t r;
     if (!rig_begin_timed(&g, 4, 20)) return;
-    for (r = 0; r < 4; r++) {
+    for (int32_t r = 0; r < 4; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
         memo_collective_call call = r == 3 ? m->differs : m->call;
@@ -661,9 +630,8 @@ TEST(ranks_that_differ_are_both_named) {
          "rank 0 sends 64 f32 to rank 3", "which receives 32 f32"},
         {CALL(BARRIER, F32, 64, SUM, 0), CALL(BARRIER, I32, 64, SUM, 0), NULL, NULL, 0, 0,
          "rank 0 sends 64 f32 to rank 3", "which receives 64 i32"}};
-    int i;
-    for (i = 0; i < 6; i++) expect_mismatch(&collectives[i], 0);
-    for (i = 0; i < 3; i++) expect_mismatch(&messages[i], 1);
+    for (int i = 0; i < 6; i++) expect_mismatch(&collectives[i], 0);
+    for (int i = 0; i < 3; i++) expect_mismatch(&messages[i], 1);
 }
 
 /* Equal labels at different addresses, and none on one side. */
@@ -671,9 +639,8 @@ TEST(labels_that_match_harm_nobody) {
     static const char texts[3][8] = {"step", "step", "other"};
     own_rig g;
     float x[3] = {1, 2, 4}, y[3];
-    int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
-    for (r = 0; r < 3; r++) {
+    for (int32_t r = 0; r < 3; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
         comm->label.text = r == 2 ? NULL : texts[r];
@@ -689,7 +656,7 @@ TEST(labels_that_match_harm_nobody) {
         CHECK_OK(memo_group_end(comm, s, &error));
     }
     rig_synchronize(&g);
-    for (r = 0; r < 3; r++) {
+    for (int32_t r = 0; r < 3; r++) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK_IS(x[r], ==, 7);
     }
@@ -700,14 +667,13 @@ TEST(labels_that_match_harm_nobody) {
 /* The time of enqueue's operations on all ranks, from the start of the slowest. */
 static double timed(rig* g, void (*enqueue)(rig*, int32_t rank, memo_error*)) {
     const double start = now_s();
-    int32_t r;
-    for (r = 0; r < g->n_ranks; r++) {
+    for (int32_t r = 0; r < g->n_ranks; r++) {
         memset(&error, 0, sizeof error);
         enqueue(g, r, &error);
         CHECK_CASE(!error.status, "%s", error.message);
     }
     rig_synchronize(g);
-    for (r = 0; r < g->n_ranks; r++) CHECK_OK(memo_comm_status(g->comms[r], &error));
+    for (int32_t r = 0; r < g->n_ranks; r++) CHECK_OK(memo_comm_status(g->comms[r], &error));
     return now_s() - start;
 }
 
@@ -717,8 +683,7 @@ static char link_from[4][4 * LINK_BYTES], link_to[4][4 * LINK_BYTES];
 static void enqueue_ring(rig* g, int32_t r, memo_error* e) {
     memo_comm* comm = g->comms[r];
     memo_stream s = g->cases[r].streams[0];
-    int i;
-    for (i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++)
         if (memo_group_begin(comm, e) ||
             memo_send(comm, s, link_from[r], LINK_BYTES, MEMO_TYPE_U8, (r + 1) % 4, e) ||
             memo_receive(comm, s, link_to[r], LINK_BYTES, MEMO_TYPE_U8, (r + 3) % 4, e) ||
@@ -728,9 +693,8 @@ static void enqueue_ring(rig* g, int32_t r, memo_error* e) {
 static void enqueue_all_to_all(rig* g, int32_t r, memo_error* e) {
     memo_comm* comm = g->comms[r];
     memo_stream s = g->cases[r].streams[0];
-    int k;
     memo_status status = memo_group_begin(comm, e);
-    for (k = 0; k < 4 && !status; k++) {
+    for (int k = 0; k < 4 && !status; k++) {
         int32_t to = (r + k) % 4, from = (r + 4 - k) % 4;
         status =
             memo_send(comm, s, link_from[r] + to * LINK_BYTES, LINK_BYTES, MEMO_TYPE_U8, to, e);
@@ -770,14 +734,12 @@ TEST(links_take_their_time_and_no_processor) {
                 {"all_reduce", enqueue_all_reduce, 2e6, 0, 0, 6 * 0.01},
                 {"outer", enqueue_outer, 2e6, 0.02, 5e5, 0.04 + 0.02},
                 {"overlap", enqueue_overlap, 1e6, 0, 0, 0.07}}; /* 3 * 0.02 beside it */
-    int i;
-    for (i = 0; i < 5; i++) {
-        memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    for (int i = 0; i < 5; i++) {
         const double expected = runs[i].expected_s;
         own_rig g;
-        desc.bytes_per_s = runs[i].bytes_per_s;
-        desc.latency_s = runs[i].latency_s;
-        desc.outer_bytes_per_s = runs[i].outer_bytes_per_s;
+        memo_comm_threads_desc desc = {.bytes_per_s = runs[i].bytes_per_s,
+                                       .latency_s = runs[i].latency_s,
+                                       .outer_bytes_per_s = runs[i].outer_bytes_per_s};
         if (desc.outer_bytes_per_s > 0) desc.ranks_per_node = 2;
         if (!rig_begin(&g, 4, &desc)) return;
         double measured = timed(&g, runs[i].enqueue);
@@ -793,15 +755,12 @@ TEST(links_take_their_time_and_no_processor) {
 /* --- making --- */
 
 TEST(invalid_descs_are_refused) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_device *device = NULL, other, *none = NULL;
     memo_comm* comm = NULL;
-    int i;
     CHECK_OK(memo_host_device_create(&host, &device, &error));
-    desc.n_ranks = 1;
-    desc.devices = &device;
-    for (i = 0; i < 6; i++) {
+    memo_comm_threads_desc desc = {.n_ranks = 1, .devices = &device};
+    for (int i = 0; i < 6; i++) {
         memo_comm_threads_desc bad = desc;
         if (i == 0) bad.n_ranks = 0;
         if (i == 1) bad.timeout_s = -1;
@@ -832,12 +791,10 @@ static void split_without_memory(rank_case* c) {
 TEST(memory_that_ends_is_reported) {
     own_rig g;
     memo_comm* comms[3];
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_status status = MEMO_STATUS_DEVICE;
     int64_t n;
     if (!rig_begin(&g, 3, NULL)) return;
-    desc.n_ranks = 3;
-    desc.devices = g.devices;
+    memo_comm_threads_desc desc = {.n_ranks = 3, .devices = g.devices};
     for (n = 0; n < 100 && status; n++) {
         mallocs_left = n;
         status = memo_comm_create_threads(&desc, comms, &error);
@@ -857,11 +814,8 @@ TEST(memory_that_ends_is_reported) {
 /* --- mesh without ranks --- */
 
 TEST(mesh_reports_degrees_that_fit) {
-    memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh mesh;
-    desc.data = 2;
-    desc.ring = 3;
-    desc.ulysses = 2;
+    memo_mesh_desc desc = {.data = 2, .ring = 3, .ulysses = 2};
     CHECK_IS(memo_mesh_place(&desc, 24, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "24") && strstr(error.message, "ring 3") &&
                    strstr(error.message, "ring 6") && strstr(error.message, "data 4"),

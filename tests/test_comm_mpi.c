@@ -22,11 +22,10 @@ static memo_device* device;
 /* A device and a world for one test. */
 static int world_begin(double timeout_s, int is_debug) {
     memo_host_device_desc desc = memo_host_device_desc_default();
-    int i;
     memset(&rank, 0, sizeof rank);
     CHECK_OK(memo_host_device_create(&desc, &device, &error));
     if (!device) return 0;
-    for (i = 0; i < CASE_STREAMS; i++)
+    for (int i = 0; i < CASE_STREAMS; i++)
         CHECK_OK(memo_stream_create(device, "comm", 0, &rank.streams[i], &error));
     CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device, timeout_s, is_debug, &rank.comm, &error));
     rank.device = device;
@@ -34,8 +33,8 @@ static int world_begin(double timeout_s, int is_debug) {
 }
 
 static void world_end(void) {
-    int i;
-    for (i = 0; i < CASE_STREAMS; i++) (void)memo_stream_synchronize(device, rank.streams[i], NULL);
+    for (int i = 0; i < CASE_STREAMS; i++)
+        (void)memo_stream_synchronize(device, rank.streams[i], NULL);
     memo_comm_destroy(rank.comm);
     memo_host_device_destroy(device);
 }
@@ -48,8 +47,7 @@ static void count_failures(void) {
 }
 
 static void run_case(case_function function) {
-    int round;
-    for (round = 0; round < 2; round++) { /* with checks, and without */
+    for (int round = 0; round < 2; round++) { /* with checks, and without */
         if (!world_begin(60, !round)) return;
         case_begin(&rank, memo_test_random());
         function(&rank);
@@ -65,11 +63,9 @@ TEST(sums_have_the_bits_of_the_threads_back_end) {
     enum { COUNT = 1001 };
     static float all[64][COUNT], to[COUNT], expected[COUNT];
     const void* from[64];
-    int32_t r;
-    int i;
     if (!world_begin(60, 0)) return;
-    for (r = 0; r < rank.comm->size && r < 64; r++) {
-        for (i = 0; i < COUNT; i++)
+    for (int32_t r = 0; r < rank.comm->size && r < 64; r++) {
+        for (int i = 0; i < COUNT; i++)
             all[r][i] = (float)((memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6));
         from[r] = all[r];
     }
@@ -116,8 +112,7 @@ TEST(a_rank_that_never_comes_ends_in_a_timeout) {
 
 /* Rank 1 stops before it, by itself or by an abort. */
 TEST(a_split_without_a_rank_ends) {
-    int aborts;
-    for (aborts = 0; aborts < 2; aborts++) {
+    for (int aborts = 0; aborts < 2; aborts++) {
         memo_comm* part = NULL;
         double start_s = MPI_Wtime();
         if (!world_begin(aborts ? 60 : 0.5, 0)) return;
@@ -186,8 +181,7 @@ TEST(messages_that_differ_name_both_ranks) {
 /* The same count and type, in another step. */
 TEST(steps_that_differ_name_both_ranks) {
     double start_s = MPI_Wtime();
-    int is_collective;
-    for (is_collective = 0; is_collective < 2; is_collective++) {
+    for (int is_collective = 0; is_collective < 2; is_collective++) {
         if (!world_begin(60, 1)) return;
         rank.comm->label.text = rank.comm->rank == 1 ? "backward" : "forward";
         rank.comm->label.number = 3;
@@ -207,13 +201,12 @@ TEST(steps_that_differ_name_both_ranks) {
 TEST(messages_in_another_order_name_both_ranks) {
     static float from[64], to[64];
     double start_s = MPI_Wtime();
-    int k;
     if (!world_begin(60, 1)) return;
     memo_comm* comm = rank.comm;
     if (comm->size == 1) memo_comm_abort(comm);
     if (comm->size > 1 && comm->rank < 2) {
         CHECK_OK(memo_group_begin(comm, &error));
-        for (k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++)
             CHECK_OK(comm->rank ? memo_receive(comm, rank.streams[0], to + 32 * k, 8 + 16 * k,
                                                MEMO_TYPE_F32, 0, &error)
                                 : memo_send(comm, rank.streams[0], from + 32 * k, 24 - 16 * k,

@@ -46,7 +46,6 @@ static void keep_failure(void* user, const memo_error* why) {
 
 static int world_begin(void) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
-    int i;
     memset(&rank, 0, sizeof rank);
     desc.join_timeout_s = 60;
     desc.timeout_s = 60;
@@ -54,7 +53,7 @@ static int world_begin(void) {
     desc.failed_user = &n_world_failures;
     CHECK_OK(memo_comm_create_nccl(&desc, &rank.comm, &error));
     if (!rank.comm) return 0;
-    for (i = 0; i < CASE_STREAMS; i++) {
+    for (int i = 0; i < CASE_STREAMS; i++) {
         cudaStream_t stream = NULL;
         CHECK_IS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), ==, cudaSuccess);
         rank.streams[i] = (memo_stream)(void*)stream;
@@ -66,9 +65,8 @@ static int world_begin(void) {
 }
 
 static void world_end(void) {
-    int i;
     memo_comm_destroy(rank.comm);
-    for (i = 0; i < CASE_STREAMS; i++) cudaStreamDestroy((cudaStream_t)(void*)rank.streams[i]);
+    for (int i = 0; i < CASE_STREAMS; i++) cudaStreamDestroy((cudaStream_t)(void*)rank.streams[i]);
 }
 
 /* All cases on one communicator: joining takes NCCL about a second. */
@@ -144,23 +142,22 @@ TEST(operations_of_two_communicators_take_turns) {
     const char* implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     memo_comm* parts[2] = {NULL, NULL};
     float* x[2];
-    int k;
     if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks; start two processes");
     CHECK(implicit != NULL); /* set if the caller has not */
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         x[k] = (float*)case_array(1, MEMO_TYPE_F32);
         CHECK_OK(memo_comm_split(rank.comm, 0, 0, "turns", &parts[k], &error));
     }
     fake.n_overlaps = 0;
     if (rank.comm->rank == 1) usleep(200000);
-    for (k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++)
         CHECK_OK(memo_all_reduce(parts[k], rank.streams[k], x[k], x[k], 1, MEMO_TYPE_F32,
                                  MEMO_REDUCTION_SUM, &error));
-    for (k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++)
         CHECK_OK(memo_comm_nccl_synchronize(parts[k], rank.streams[k], 60, &error));
     if (implicit && strcmp(implicit, "0") == 0)
         CHECK_CASE(fake.n_overlaps == 0, "%d at once", fake.n_overlaps);
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         memo_comm_destroy(parts[k]);
         CASE_FREE(x[k]);
     }
@@ -171,12 +168,11 @@ TEST(operations_of_two_communicators_take_turns) {
 TEST(captured_operations_leave_no_event) {
     memo_comm* part = NULL;
     cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
-    int is_captured;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     float* x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
     memoi_nccl* me = (memoi_nccl*)part->context;
-    for (is_captured = 1; is_captured >= 0; is_captured--) {
+    for (int is_captured = 1; is_captured >= 0; is_captured--) {
         stream->is_capturing = is_captured;
         CHECK_OK(memo_all_reduce(part, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
                                  &error));
@@ -227,17 +223,16 @@ TEST(the_ranks_leave) {
  * and not afterwards. */
 TEST(a_label_that_differs_fails_on_all_ranks) {
     static const char* const fields[MEMO_LABEL_FIELDS] = {"scale", "softcap", "head"};
-    int way, pass, k;
-    for (way = 0; way < 2; way++) { /* sends and receives; a collective */
+    for (int way = 0; way < 2; way++) { /* sends and receives; a collective */
         memo_status status = MEMO_STATUS_OK;
         if (!world_begin()) return;
         float* x = (float*)case_array(64, MEMO_TYPE_F32);
-        for (pass = 0; pass < 46 && !status; pass++) {
+        for (int pass = 0; pass < 46 && !status; pass++) {
             memo_comm* comm = rank.comm;
             const int next = (comm->rank + 1) % comm->size;
             comm->label.text = "pass";
             comm->label.fields = fields;
-            for (k = 0; k < MEMO_LABEL_FIELDS; k++)
+            for (int k = 0; k < MEMO_LABEL_FIELDS; k++)
                 comm->label.digests[k] = 2654435761u * (uint32_t)(pass % 40 + k);
             if (pass == 42 && comm->rank == comm->size - 1) comm->label.digests[2] += 1u << 31;
             comm->label.is_first = 1;
@@ -282,9 +277,7 @@ static memo_status no_product(void* context, const memo_loss_tile* tile, memo_er
 TEST(a_loss_that_differs_fails_on_all_ranks) {
     static const char* const expected[] = {"smoothing or z_weight on", "n_rows or scale on", NULL};
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
-    int way;
-    for (way = 0; way < 3; way++) {
-        memo_loss_desc desc = memo_loss_desc_default();
+    for (int way = 0; way < 3; way++) {
         memo_loss* loss = NULL;
         int is_last, i;
         if (!world_begin()) return;
@@ -292,11 +285,11 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
         memo_device table = device;
         table.struct_bytes = (int64_t)sizeof table;
         table.row_kernel = no_kernel;
-        desc.device = &table;
-        desc.stream = rank.streams[0];
-        desc.tensor = rank.comm;
-        desc.vocabulary = 16;
-        desc.z_weight = way == 0 && is_last ? 1 : 0;
+        memo_loss_desc desc = {.device = &table,
+                               .stream = rank.streams[0],
+                               .tensor = rank.comm,
+                               .vocabulary = 16,
+                               .z_weight = way == 0 && is_last ? 1 : 0};
         desc.tile_rows = 2; /* three tiles */
         char* memory = (char*)CASE_MALLOC(1 << 16);
         desc.device_memory = memory + (512 - (uintptr_t)memory % 512) % 512;
@@ -320,13 +313,11 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
 
 /* A world of one by an id of the caller's own. */
 TEST(an_id_of_the_callers_own_serves) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
     ncclUniqueId id;
     CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
-    desc.unique_id = &id;
-    desc.size = 1;
+    memo_comm_nccl_desc desc = {.unique_id = &id, .size = 1};
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
     CHECK(comm && comm->rank == 0 && comm->size == 1);
     memo_comm_destroy(comm);
@@ -345,14 +336,11 @@ TEST(a_rank_without_memory_leaves_the_environment_alone) {
 /* The part of a split that does not end in time comes later: not into a function that has
  * returned. */
 TEST(a_part_that_comes_too_late_is_aborted) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm *comm = NULL, *part = NULL;
     ncclUniqueId id;
     const char here = 0;
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
-    desc.unique_id = &id;
-    desc.size = 1;
-    desc.join_timeout_s = 0.05;
+    memo_comm_nccl_desc desc = {.unique_id = &id, .size = 1, .join_timeout_s = 0.05};
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
     fake_endless.is_on = 1;
     CHECK_IS(memo_comm_split(comm, 0, 0, "late", &part, &error), ==, MEMO_STATUS_COMM);

@@ -27,14 +27,12 @@ static void* allocate(int64_t n, size_t size) {
 static gpt_real* random_reals(int64_t n) {
     gpt_real* result = (gpt_real*)allocate(n, sizeof(gpt_real));
     const uint64_t key = memo_test_random();
-    int64_t i;
-    for (i = 0; i < n; i++) result[i] = (gpt_real)gpt_normal(key, (uint64_t)i);
+    for (int64_t i = 0; i < n; i++) result[i] = (gpt_real)gpt_normal(key, (uint64_t)i);
     return result;
 }
 static double largest_difference(const gpt_real* a, const double* b, int64_t n) {
     double largest = 0;
-    int64_t i;
-    for (i = 0; i < n; i++) largest = memo_test_worst(largest, fabs((double)a[i] - b[i]));
+    for (int64_t i = 0; i < n; i++) largest = memo_test_worst(largest, fabs((double)a[i] - b[i]));
     return largest;
 }
 
@@ -42,8 +40,7 @@ static double largest_difference(const gpt_real* a, const double* b, int64_t n) 
 
 TEST(exponential_is_accurate) {
     double worst = 0;
-    int i;
-    for (i = -86000; i <= 87000; i++) {
+    for (int i = -86000; i <= 87000; i++) {
         const gpt_real x = (gpt_real)(i * 1e-3 + 1e-4 * memo_test_real());
         worst = memo_test_worst(worst, fabs((double)gpt_exp(x) / exp((double)x) - 1));
     }
@@ -53,8 +50,7 @@ TEST(exponential_is_accurate) {
 }
 
 TEST(gemm_matches_three_loops) {
-    int trial;
-    for (trial = 0; trial < 200; trial++) {
+    for (int trial = 0; trial < 200; trial++) {
         const int64_t m = memo_test_int(1, trial % 4 ? 40 : 220);
         const int64_t n = memo_test_int(1, trial % 5 ? 40 : 300);
         const int64_t k = memo_test_int(1, trial % 3 ? 40 : 290);
@@ -67,13 +63,12 @@ TEST(gemm_matches_three_loops) {
                             *b = random_reals((tb ? n : k) * ldb);
         own_memory gpt_real* c = random_reals(m * ldc);
         own_memory double* expected = (double*)allocate(m * ldc, sizeof(double));
-        int64_t i, j, p;
         if (beta == 0) c[0] = (gpt_real)NAN; /* not read then */
-        for (i = 0; i < m * ldc; i++) expected[i] = (double)c[i];
-        for (i = 0; i < m; i++)
-            for (j = 0; j < n; j++) {
+        for (int64_t i = 0; i < m * ldc; i++) expected[i] = (double)c[i];
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
                 double sum = 0;
-                for (p = 0; p < k; p++)
+                for (int64_t p = 0; p < k; p++)
                     sum += (double)a[ta ? p * lda + i : i * lda + p] *
                            (double)b[tb ? j * ldb + p : p * ldb + j];
                 expected[i * ldc + j] =
@@ -87,8 +82,7 @@ TEST(gemm_matches_three_loops) {
 
 /* Policies place the same tile at different addresses: the bits must not depend on them. */
 TEST(gemm_gives_the_same_bits_at_any_address) {
-    int trial;
-    for (trial = 0; trial < 60; trial++) {
+    for (int trial = 0; trial < 60; trial++) {
         const int64_t m = memo_test_int(1, 70), n = memo_test_int(1, 140),
                       k = memo_test_int(1, 140);
         const int ta = (int)memo_test_int(0, 1), tb = (int)memo_test_int(0, 1);
@@ -142,7 +136,6 @@ TEST(rows_do_not_depend_on_their_company) {
     gpt_real together[2 * N], alone[2 * N], rstd[2][N_ROWS];
     int64_t numbers[N_ROWS], row;
     gpt_batch_values values = {2, 5, 1};
-    int kind;
     gpt_elements_args elements = {0};
     gpt_norm_args norm = {0};
     for (row = 0; row < N_ROWS; row++) numbers[row] = row % 5 ? row : -1;
@@ -154,7 +147,7 @@ TEST(rows_do_not_depend_on_their_company) {
     elements.token_numbers = numbers;
     elements.values = &values;
     elements.rate = 0.2;
-    for (kind = 0; kind < GPT_N_KINDS; kind++) {
+    for (int kind = 0; kind < GPT_N_KINDS; kind++) {
         const gpt_work work = gpt_host_kinds[kind].run_rows;
         const void* args = kind == GPT_KIND_NORM ? (const void*)&norm : &elements;
         if (!work) continue;
@@ -202,14 +195,13 @@ TEST(moments_in_bf16_keep_their_mean) {
     const gpt_rounding all = {memo_test_random(), 7}, rest = {all.seed, all.first + N_FIRST};
     const double expected = pow(desc.beta2, N_UPDATES);
     double mean = 0;
-    int i;
-    for (i = 0; i < N; i++) p[i] = g[i] = 0, m[i] = 0, v[i] = parts[i] = memo_bf16_from_f32(1);
+    for (int i = 0; i < N; i++) p[i] = g[i] = 0, m[i] = 0, v[i] = parts[i] = memo_bf16_from_f32(1);
     for (desc.update = 1; desc.update <= N_UPDATES; desc.update++) {
         gpt_adamw(p, m, v, MEMO_TYPE_BF16, g, 1, &desc, &all, 0, N);
         gpt_adamw(p, m, parts, MEMO_TYPE_BF16, g, 1, &desc, &all, 0, N_FIRST);
         gpt_adamw(p, m, parts + N_FIRST, MEMO_TYPE_BF16, g, 1, &desc, &rest, 0, N - N_FIRST);
     }
-    for (i = 0; i < N; i++) mean += (double)memo_f32_from_bf16(v[i]) / N;
+    for (int i = 0; i < N; i++) mean += (double)memo_f32_from_bf16(v[i]) / N;
     CHECK_CASE(fabs(mean / expected - 1) < 0.02, "%g instead of %g", mean, expected);
     CHECK(!memcmp(v, parts, sizeof v));
     CHECK(v[0] != v[1] || v[1] != v[2] || v[2] != v[3]);
@@ -247,8 +239,7 @@ static int64_t plain_sum(int64_t left, int64_t left_step, int64_t right, int64_t
                          int64_t n) {
     const origin from = {1, left, left_step, right, right_step, n};
     double sum = 0;
-    int64_t i;
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         sum += numbers.values[left + i * left_step] * numbers.values[right + i * right_step];
     numbers.origins[numbers.n] = from;
     return plain_number(sum);
@@ -271,11 +262,10 @@ static double complex gelu(double complex x) {
 }
 
 static void plain_go_back(void) {
-    int64_t y, i;
-    for (y = numbers.n - 1; y >= 0; y--) {
+    for (int64_t y = numbers.n - 1; y >= 0; y--) {
         const origin o = numbers.origins[y];
         const double gradient = numbers.gradients[y] * o.slope;
-        for (i = 0; i < o.n; i++) {
+        for (int64_t i = 0; i < o.n; i++) {
             const int64_t left = o.left + i * o.left_step, right = o.right + i * o.right_step;
             numbers.gradients[left] += gradient * numbers.values[right];
             numbers.gradients[right] += gradient * numbers.values[left];
@@ -287,20 +277,18 @@ static void plain_go_back(void) {
 
 static int64_t plain_linear(int64_t x, int64_t w, int64_t rows, int64_t outputs, int64_t inputs) {
     const int64_t y = numbers.n;
-    int64_t i;
-    for (i = 0; i < rows * outputs; i++)
+    for (int64_t i = 0; i < rows * outputs; i++)
         plain_sum(x + i / outputs * inputs, 1, w + i % outputs * inputs, 1, inputs);
     return y;
 }
 
 static int64_t plain_norm(int64_t x, int64_t w, int64_t rows, int64_t columns) {
     const int64_t weights = plain_number(1.0 / (double)columns), y = plain_number(1e-5) + 1;
-    int64_t r, i;
-    for (r = 0; r < rows; r++) plain_sum(x + r * columns, 1, x + r * columns, 1, columns);
-    for (r = y; r < y + rows; r++) plain_sum(r, ONE - r, weights, 1, 2);
-    for (r = y + rows; r < y + 2 * rows; r++) plain_apply(one_over_root, r);
-    for (i = 0; i < rows * columns; i++) plain_product(x + i, y + 2 * rows + i / columns);
-    for (i = 0; i < rows * columns; i++) plain_product(y + 3 * rows + i, w + i % columns);
+    for (int64_t r = 0; r < rows; r++) plain_sum(x + r * columns, 1, x + r * columns, 1, columns);
+    for (int64_t r = y; r < y + rows; r++) plain_sum(r, ONE - r, weights, 1, 2);
+    for (int64_t r = y + rows; r < y + 2 * rows; r++) plain_apply(one_over_root, r);
+    for (int64_t i = 0; i < rows * columns; i++) plain_product(x + i, y + 2 * rows + i / columns);
+    for (int64_t i = 0; i < rows * columns; i++) plain_product(y + 3 * rows + i, w + i % columns);
     return y + 3 * rows + rows * columns;
 }
 
@@ -327,10 +315,9 @@ static int64_t plain_rope(int64_t x, int64_t rows, int64_t heads, int64_t size) 
 static int64_t plain_activate(const gpt_config* config, int64_t up, int64_t n) {
     const int64_t y = numbers.n;
     const int is_swiglu = config->mlp == GPT_MLP_SWIGLU;
-    int64_t i;
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         plain_apply(is_swiglu ? silu : gelu, is_swiglu ? up + 2 * i + 1 : up + i);
-    for (i = 0; i < n && is_swiglu; i++) plain_product(up + 2 * i, y + i);
+    for (int64_t i = 0; i < n && is_swiglu; i++) plain_product(up + 2 * i, y + i);
     return is_swiglu ? y + n : y;
 }
 
@@ -338,19 +325,17 @@ static int64_t plain_mask(int64_t x, const gpt_config* config, int64_t step, int
                           int site, int64_t first_token) {
     const gpt_dropout dropout = gpt_dropout_make(config->dropout, config->seed, step, layer, site);
     const int64_t masks = numbers.n, C = config->hidden, n = config->sequence * C;
-    int64_t i;
     if (config->dropout <= 0) return x;
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         plain_number(
             (double)gpt_mask(&dropout, gpt_token_key(&dropout, first_token + i / C), i % C));
-    for (i = 0; i < n; i++) plain_product(x + i, masks + i);
+    for (int64_t i = 0; i < n; i++) plain_product(x + i, masks + i);
     return masks + n;
 }
 
 static int64_t plain_add(int64_t a, int64_t b, int64_t n) {
     const int64_t y = numbers.n;
-    int64_t i;
-    for (i = 0; i < n; i++) plain_sum(a + i, b - a, ONE, 0, 2);
+    for (int64_t i = 0; i < n; i++) plain_sum(a + i, b - a, ONE, 0, 2);
     return y;
 }
 
@@ -413,11 +398,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     x = plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (l = 0; l < config->n_layers; l++) {
         const int64_t lw = weights + at.layers + l * at.layer_stride;
-        int64_t q, k, v;
         y = plain_norm(x, lw + at.norm1, T, C);
-        q = plain_rope(plain_linear(y, lw + at.query, T, C, C), T, H, C / H);
-        k = plain_rope(plain_linear(y, lw + at.key, T, CK, C), T, K, C / H);
-        v = plain_linear(y, lw + at.value, T, CK, C);
+        int64_t q = plain_rope(plain_linear(y, lw + at.query, T, C, C), T, H, C / H);
+        int64_t k = plain_rope(plain_linear(y, lw + at.key, T, CK, C), T, K, C / H);
+        int64_t v = plain_linear(y, lw + at.value, T, CK, C);
         y = plain_attention(config, tokens, q, k, v);
         y = plain_linear(y, lw + at.projection, T, C, C);
         y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
@@ -475,32 +459,31 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
     const uint8_t* text = gpt_test_text();
     double loss = 0, expected = 0;
     gpt_test_run run;
-    int64_t i, b, t;
-    for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
         const gpt_parameter p = gpt_parameter_at(&config, t);
-        for (i = 0; i < p.n; i++)
+        for (int64_t i = 0; i < p.n; i++)
             parameters[p.offset + i] = (gpt_real)((p.initial_std > 0 ? 0.0 : 1.0) +
                                                   0.1 * gpt_normal((uint64_t)t, (uint64_t)i));
     }
-    for (i = 0; i < n; i++) w[i] = (double)parameters[i];
+    for (int64_t i = 0; i < n; i++) w[i] = (double)parameters[i];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (run.model) {
         CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-        for (i = 0; i < N_MICRO_BATCHES; i++)
+        for (int64_t i = 0; i < N_MICRO_BATCHES; i++)
             CHECK_OK(gpt_micro_batch(run.model, text + i * n_rows, text + i * n_rows + 1, STEP, i,
                                      scale, &error));
         CHECK_OK(gpt_get_gradients(run.model, gradients, &error));
         CHECK_OK(gpt_discard(run.model, &loss, &error));
-        for (b = 0; b < N_MICRO_BATCHES * config.batch; b++)
+        for (int64_t b = 0; b < N_MICRO_BATCHES * config.batch; b++)
             expected += plain_sequence(&config, w, dw, text + b * config.sequence,
                                        text + b * config.sequence + 1, STEP, b * config.sequence,
                                        scale, NULL);
         CHECK_CASE(fabs(loss - expected) < rounding * expected, "loss %.9g instead of %.9g", loss,
                    expected);
-        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+        for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
             const gpt_parameter p = gpt_parameter_at(&config, t);
             double largest = 0, difference;
-            for (i = 0; i < p.n; i++)
+            for (int64_t i = 0; i < p.n; i++)
                 if (fabs(dw[p.offset + i]) > largest) largest = fabs(dw[p.offset + i]);
             difference = largest_difference(gradients + p.offset, dw + p.offset, p.n);
             /* A query that sees one key has no gradient. */
@@ -579,8 +562,7 @@ static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_s
                          history* result) {
     const int64_t n = gpt_n_parameters(config);
     memo_status status = MEMO_STATUS_OK;
-    int64_t step;
-    for (step = 0; step < n_steps && !status; step++)
+    for (int64_t step = 0; step < n_steps && !status; step++)
         status = gpt_test_step(model, config, step, N_ACCUMULATED, result->gradients + step * n,
                                &result->digests[step], &result->loss[step],
                                &result->gradient_norm[step], &error);
@@ -636,9 +618,8 @@ static void check_policies(gpt_config config) {
                   {MEMO_POLICY_ALPHA, 0.125}, {MEMO_POLICY_ALPHA, 0.25}, {MEMO_POLICY_ALPHA, 0.5},
                   {MEMO_POLICY_ALPHA, 1}};
     own_history expected = train_kept(&config);
-    int i;
     CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
-    for (i = 0; i < 7; i++) {
+    for (int i = 0; i < 7; i++) {
         const gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
         char name[64];
         snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
@@ -652,8 +633,7 @@ static void check_policies(gpt_config config) {
 /* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
 static uint64_t plain_digest(const gpt_real* x, int64_t n) {
     uint64_t sum = 0;
-    int64_t i;
-    for (i = 0; i < n * (int64_t)sizeof *x / 4; i++) {
+    for (int64_t i = 0; i < n * (int64_t)sizeof *x / 4; i++) {
         uint32_t word;
         memcpy(&word, (const char*)x + 4 * i, sizeof word);
         sum += gpt_mix(word + gpt_mix((uint64_t)i));
@@ -665,10 +645,9 @@ TEST(a_digest_has_every_bit) {
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const int64_t n = gpt_n_parameters(&config);
     own_history result = history_make(&config);
-    int trial;
     train_anew(&desc, 1, &result);
     CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
-    for (trial = 0; trial < 100; trial++) {
+    for (int trial = 0; trial < 100; trial++) {
         unsigned char* byte =
             (unsigned char*)result.gradients + memo_test_int(0, n * (int64_t)sizeof(gpt_real) - 1);
         const unsigned char bit = (unsigned char)(1 << memo_test_int(0, 7));
@@ -692,14 +671,13 @@ TEST(policies_give_the_same_bits_in_slices) {
     own_history at_once = history_make(&config), sliced = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     double largest = 0;
-    int64_t i;
     train_anew(&desc, 1, &at_once);
     config.slice_rows = desc.config.slice_rows = 40;
     CHECK_IS(gpt_n_slices(&config), ==, 5);
     train_anew(&desc, 1, &sliced);
     CHECK_CASE(at_once.loss[0] == sliced.loss[0], "%.17g instead of %.17g", sliced.loss[0],
                at_once.loss[0]);
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         largest =
             memo_test_worst(largest, fabs((double)(at_once.gradients[i] - sliced.gradients[i])));
     CHECK_CASE(largest < 1e-6 * at_once.gradient_norm[0], "%g of %g", largest,
@@ -746,12 +724,10 @@ static int64_t* random_rows(const gpt_config* config) {
     const int is_alike = memo_test_int(0, 2) == 0;
     int64_t* rows = gpt_test_table();
     memo_tensor tensors[GPT_N_TENSORS];
-    int64_t step;
-    int t;
     gpt_fill_tensors(config, tensors);
-    for (t = 0; t < n_tensors; t++) {
+    for (int t = 0; t < n_tensors; t++) {
         int64_t tiles = 0; /* swapped; -1: all are kept */
-        for (step = 0; step < n_steps; step++) {
+        for (int64_t step = 0; step < n_steps; step++) {
             const int is_in_layer = tensors[t].rule == MEMO_TENSOR_LAYER && step % n_slices > 0;
             if (step == 0 || (!is_alike && !is_in_layer)) {
                 tiles = memo_test_int(0, n_tiles);
@@ -764,8 +740,8 @@ static int64_t* random_rows(const gpt_config* config) {
                 tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, step, tiles);
         }
     }
-    for (step = 0; step < n_steps; step++)
-        for (t = 0; t < n_tensors; t++)
+    for (int64_t step = 0; step < n_steps; step++)
+        for (int t = 0; t < n_tensors; t++)
             if (tensors[t].with)
                 rows[step * n_tensors + t] = rows[step * n_tensors + tensors[t].with - 1];
     return rows;
@@ -781,8 +757,7 @@ static void check_tables(gpt_config config, int n_tables) {
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
-    int trial;
-    for (trial = 0; trial < N_TABLES; trial++)
+    for (int trial = 0; trial < N_TABLES; trial++)
         check_tables(gpt_test_config((int32_t)memo_test_int(1, 6),
                                      16 * (int32_t)memo_test_int(1, 2), 4, trial % 2 ? 4 : 2,
                                      memo_test_int(1, 40), memo_test_int(1, 2),
@@ -869,18 +844,16 @@ TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk) {
  * heads. */
 TEST(attention_s_backward_takes_one_tensor) {
     static const int32_t ranks[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}};
-    size_t k;
-    for (k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
+    for (size_t k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
         gpt_config config = mlp_in_chunks(gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0),
                                           128); /* tokens of 8 bytes */
         const int64_t real = (int64_t)sizeof(gpt_real), n = ranks[k][2] > 1 ? 2 : 1;
         const int64_t chunk = 128 * (12 * config.hidden + 1) * real;
-        int64_t n_rows, live;
         config.ring = ranks[k][0];
         config.ulysses = ranks[k][1];
         config.tensor = ranks[k][2];
-        n_rows = gpt_n_rows(&config);
-        live = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE).live;
+        int64_t n_rows = gpt_n_rows(&config);
+        int64_t live = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE).live;
         CHECK_IS(live, >=, n * n_rows * config.hidden * real);
         CHECK_IS(live, <=,
                  n * n_rows * config.hidden * real + n_rows * (config.n_heads * real + 8) + chunk);
@@ -938,7 +911,6 @@ TEST(an_operation_is_rounded_once) {
     const uint64_t key = memo_test_random();
     uint16_t x[N * K], w[M * K], y[N * M];
     memo_stream stream;
-    int i, j, k;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     own_run run = {0};
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
@@ -947,8 +919,9 @@ TEST(an_operation_is_rounded_once) {
     own_memory void* scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
     CHECK_OK(memo_stream_create(run.host, "compute", 0, &stream, &error));
     CHECK_OK(run.kernels.prepare(run.kernels.context, &shapes, stream, scratch, &error));
-    for (i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
-    for (i = 0; i < M * K; i++) w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
+    for (int i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
+    for (int i = 0; i < M * K; i++)
+        w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
     gpt_linear_args a = {.x = x,
                          .weight = w,
                          .y = y,
@@ -958,10 +931,10 @@ TEST(an_operation_is_rounded_once) {
                          .n_inputs = K};
     CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, GPT_KIND_LINEAR, &a, &error));
     CHECK_OK(memo_stream_synchronize(run.host, stream, &error));
-    for (i = 0; i < N; i++)
-        for (j = 0; j < M; j++) {
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < M; j++) {
             double exact = 0;
-            for (k = 0; k < K; k++)
+            for (int k = 0; k < K; k++)
                 exact += (double)memo_f32_from_bf16(x[i * K + k]) *
                          (double)memo_f32_from_bf16(w[j * K + k]);
             CHECK_CASE(distance_in_units(y[i * M + j], exact) < 0.51, "(%d, %d): %g for %g", i, j,
@@ -984,9 +957,8 @@ TEST(sums_stay_float_in_bf16) {
 TEST(bf16_is_close_to_float) {
     const gpt_config config = gpt_test_config(3, 64, 4, 2, 50, 2, 16, 0.1);
     history histories[2];
-    int is_bf16;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         const gpt_desc desc =
             gpt_test_desc(is_bf16 ? bf16_config(config) : config, MEMO_POLICY_SWAP, 0);
         histories[is_bf16] = history_make(&config);
@@ -1014,8 +986,7 @@ TEST(policies_save_memory) {
                   {MEMO_POLICY_ALPHA, 0.25},
                   {MEMO_POLICY_ALPHA, 0}};
     int64_t peaks[4] = {0, 0, 0, 0};
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         peaks[i] = gpt_test_peak(config, cases[i].policy, cases[i].alpha);
         CHECK_CASE(i == 0 || peaks[i] < peaks[i - 1], "case %d: %lld", i, (long long)peaks[i]);
     }
@@ -1038,13 +1009,11 @@ static int64_t check_moves(const gpt_desc* desc, const memo_schedule* recorded,
     static const char* const streams[] = {"to host", "to device"};
     memo_tensor tensors[GPT_N_TENSORS];
     const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
-    memo_swap_times times = memo_swap_times_default();
     memo_schedule* promised = NULL;
     int64_t n_bytes = 0;
-    int i;
-    times.n_micro_batches = n_micro_batches;
+    memo_swap_times times = {.n_micro_batches = n_micro_batches};
     CHECK_OK(memo_swap_generate(&swap, &times, &promised, &error));
-    for (i = 0; i < 2 && promised; i++) {
+    for (int i = 0; i < 2 && promised; i++) {
         CHECK_IS(moved_bytes(recorded, streams[i]), ==, moved_bytes(promised, streams[i]));
         n_bytes += moved_bytes(promised, streams[i]);
     }
@@ -1055,8 +1024,7 @@ static int64_t check_moves(const gpt_desc* desc, const memo_schedule* recorded,
 /* Every byte range that operations announce, and the engine's copies between them: no race. */
 TEST(recorded_steps_have_no_race) {
     int64_t n_conflicts = 0, n_moved = 0;
-    int trial;
-    for (trial = 0; trial < 24; trial++) {
+    for (int trial = 0; trial < 24; trial++) {
         const gpt_config whole =
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
@@ -1065,27 +1033,23 @@ TEST(recorded_steps_have_no_race) {
             whole, gpt_round_up(n_rows / (trial % 3 ? memo_test_int(2, 4) : 1), whole.tile_rows));
         gpt_desc desc = gpt_test_desc(config, (memo_policy)(trial / 2 % 4), memo_test_real());
         const memo_host_device_desc host = memo_host_device_desc_default();
-        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
         memo_recorder* recorder = NULL;
-        memo_schedule* schedule = NULL;
-        memo_check* check = NULL;
-        int i;
         if (trial % 2) desc.rows = random_rows(&config);
         gpt_test_run run = {0};
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-        recorder_desc.device = run.host;
+        memo_recorder_desc recorder_desc = {.device = run.host};
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
-        for (i = 0; i < 4 && run.model; i++) {
+        for (int i = 0; i < 4 && run.model; i++) {
             CHECK_OK(gpt_micro_batch(run.model, gpt_test_text(), gpt_test_text() + 1, i / 2, i % 2,
                                      0.5 / (double)n_rows, &error));
             if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
         }
-        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        memo_schedule* schedule = recorded(recorder);
+        memo_check* check = check_of(schedule);
         if (check) {
             n_conflicts += check->n_conflicts;
             CHECK_IS(check->n_unrecorded_waits, ==, 0);
@@ -1116,7 +1080,6 @@ TEST(a_model_chooses_its_rows) {
     memo_session_info info;
     memo_profile profile;
     memo_tensor tensors[GPT_N_TENSORS];
-    int t;
     gpt_fill_tensors(&config, tensors);
     host.device_memory_bytes = budgets.device_bytes =
         gpt_test_peak(config, MEMO_POLICY_KEEP, 0) * 3 / 4;
@@ -1126,7 +1089,7 @@ TEST(a_model_chooses_its_rows) {
     desc.session = &budgets;
     CHECK_OK(gpt_measure(&desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0);
-    for (t = 0; t < GPT_N_TENSORS; t++)
+    for (int t = 0; t < GPT_N_TENSORS; t++)
         if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
             CHECK_CASE(profile.tensors[t].recompute_s_per_row[0] > 0, "%s", tensors[t].name);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
@@ -1183,10 +1146,9 @@ TEST(any_failing_call_is_reported) {
         if (model && status && failing % 7 == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
             double loss = 0;
-            int64_t i;
             CHECK_OK(gpt_discard(model, NULL, &error));
             CHECK_OK(gpt_set_parameters(model, start, &error));
-            for (i = 0; i < N_ACCUMULATED; i++)
+            for (int64_t i = 0; i < N_ACCUMULATED; i++)
                 CHECK_OK(gpt_micro_batch(model, text + i * 20, text + i * 20 + 1, 0, i,
                                          1.0 / (N_ACCUMULATED * 20), &error));
             CHECK_OK(gpt_get_gradients(model, result.gradients, &error));
@@ -1208,8 +1170,7 @@ TEST(any_failing_call_is_reported) {
 TEST(impossible_configurations_are_refused) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
     gpt_desc cases[13];
-    int i;
-    for (i = 0; i < 13; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
+    for (int i = 0; i < 13; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1223,7 +1184,7 @@ TEST(impossible_configurations_are_refused) {
     cases[10].config.states = MEMO_TYPE_I32;
     cases[11].config.window = -1;
     cases[12].config.documents = -1;
-    for (i = 0; i < 13; i++) {
+    for (int i = 0; i < 13; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memset(&error, 0, sizeof error);
@@ -1246,9 +1207,8 @@ TEST(invalid_tables_are_refused) {
                   {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    int i;
     desc.rows = rows;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         memo_step_plan* plan = NULL;
         CHECK_OK(gpt_fill_rows(&config, MEMO_POLICY_SWAP, 0, rows, &error));
         rows[cases[i].cell] = cases[i].rows;
@@ -1262,14 +1222,13 @@ TEST(invalid_tables_are_refused) {
 TEST(too_small_a_device_is_refused) {
     gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), MEMO_POLICY_SWAP, 0);
     memo_host_device_desc host = memo_host_device_desc_default();
-    int i;
     own_run run = {0};
     memo_swap_sizes sizes = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
     if (!run.plan) return;
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         const int64_t staging = gpt_staging_bytes(&desc.config, desc.n_micro_batches);
         host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
@@ -1294,7 +1253,6 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;
     own_run run;
-    int64_t i;
     config.type = type;
     config.mlp = mlp;
     config.window = window;
@@ -1303,10 +1261,10 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     int64_t n = gpt_n_parameters(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
-    for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
+    for (int64_t i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;
-    for (i = 0; i < 150; i++) {
+    for (int64_t i = 0; i < 150; i++) {
         const int64_t at = memo_test_int(0, LENGTH - 1);
         CHECK_OK(gpt_micro_batch(run.model, text + at, text + at + 1, i, 0, 1.0 / (2 * SEQUENCE),
                                  &error));
@@ -1330,12 +1288,12 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
         double logits[256];
         gpt_generator generator;
         CHECK_OK(gpt_get_parameters(run.model, parameters, &error));
-        for (i = 0; i < n; i++) w[i] = (double)parameters[i];
+        for (int64_t i = 0; i < n; i++) w[i] = (double)parameters[i];
         plain.dropout = 0;
         plain_sequence(&plain, w, dw, text, text + 1, 0, 0, 1, logits);
         CHECK(gpt_generator_create(&generator, &config, SEQUENCE));
         memcpy(generator.parameters, parameters, (size_t)n * sizeof(gpt_real));
-        for (i = 0; i < SEQUENCE; i++) gpt_generator_read(&generator, text[i], i);
+        for (int64_t i = 0; i < SEQUENCE; i++) gpt_generator_read(&generator, text[i], i);
         CHECK_IS(largest_difference(generator.logits, logits, 256), <, 20 * rounding);
         free(generator.memory);
         free(parameters), free(w), free(dw);

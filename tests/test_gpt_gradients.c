@@ -17,8 +17,7 @@ static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradien
                         memo_error* error) {
     const int64_t n_rows = model->n_rows;
     double loss = 0;
-    int64_t i;
-    for (i = 0; i < N_MICRO_BATCHES; i++)
+    for (int64_t i = 0; i < N_MICRO_BATCHES; i++)
         if (gpt_micro_batch(model, text + i * n_rows, text + i * n_rows + 1, 3, i,
                             1.0 / (double)(N_MICRO_BATCHES * n_rows), error))
             return NAN;
@@ -35,40 +34,37 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
     own_memory gpt_real* gradients = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     const uint8_t* text = gpt_test_text();
     double loss;
-    int64_t t, i;
     memo_error error = {0};
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (run.model) {
         /* Larger than training starts with, so that no gradient is lost in rounding. */
-        for (i = 0; i < n; i++) parameters[i] = 0;
-        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+        for (int64_t i = 0; i < n; i++) parameters[i] = 0;
+        for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
             const gpt_parameter p = gpt_parameter_at(&config, t);
-            for (i = 0; i < p.n; i++)
+            for (int64_t i = 0; i < p.n; i++)
                 parameters[p.offset + i] = (p.initial_std > 0 ? 0.0 : 1.0) +
                                            0.3 * gpt_normal((uint64_t)t + 7, (uint64_t)i);
         }
         CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
         loss = step_loss(run.model, text, gradients, &error);
         CHECK_CASE(loss > 1 && loss < 20, "loss %g", loss);
-        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+        for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
             const gpt_parameter p = gpt_parameter_at(&config, t);
-            int sample;
-            for (sample = 0; sample < N_SAMPLES; sample++) {
+            for (int sample = 0; sample < N_SAMPLES; sample++) {
                 /* Of the embedding only rows of bytes that occur have a gradient. */
                 const int64_t at =
                     p.offset + (t == 0 ? text[memo_test_int(0, n_rows - 1)] * config.hidden +
                                              memo_test_int(0, config.hidden - 1)
                                        : memo_test_int(0, p.n - 1));
                 const gpt_real kept = parameters[at];
-                double above, below, difference;
                 parameters[at] = kept + step;
                 CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-                above = step_loss(run.model, text, NULL, &error);
+                double above = step_loss(run.model, text, NULL, &error);
                 parameters[at] = kept - step;
                 CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-                below = step_loss(run.model, text, NULL, &error);
+                double below = step_loss(run.model, text, NULL, &error);
                 parameters[at] = kept;
-                difference = (above - below) / (2 * step);
+                double difference = (above - below) / (2 * step);
                 CHECK_CASE(fabs(difference - gradients[at]) <= 1e-8 + 1e-5 * fabs(difference),
                            "%s (tensor %d), element %d: gradient %.10g, difference %.10g", p.name,
                            (int)t, (int)(at - p.offset), gradients[at], difference);

@@ -30,14 +30,12 @@ static const int32_t splits[][4] = {{2, 1, 1, 1}, {1, 2, 1, 2}, {1, 1, 2, 0}, {4
 
 TEST(ranks_do_what_one_does) {
     double worst_loss = 0, worst_gradient = 0;
-    size_t k;
-    int64_t accumulate;
-    for (accumulate = 1; accumulate <= 2; accumulate++) {
+    for (int64_t accumulate = 1; accumulate <= 2; accumulate++) {
         const int64_t window = accumulate == 2 ? 9 : 0;
         const gpt_config plain = config_of(1, 1, 1, 0);
         own_training one =
             trained(window ? with_masks(plain, window, 21) : plain, MEMO_POLICY_KEEP, accumulate);
-        for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
+        for (size_t k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
             const gpt_config split = config_of(s[0], s[1], s[2], s[3]);
             own_training t = trained(window ? with_masks(split, window, 21) : split,
@@ -61,10 +59,9 @@ TEST(ranks_do_what_one_does) {
 static void check_zero_stages(int64_t accumulate, memo_type type, memo_type states) {
     gpt_config config = config_of(2, 1, 2, 0);
     training t[3];
-    int32_t zero;
     config.type = type;
     config.states = states;
-    for (zero = 0; zero < 3; zero++) {
+    for (int32_t zero = 0; zero < 3; zero++) {
         config.zero = zero;
         t[zero] = trained(config, MEMO_POLICY_KEEP, accumulate);
     }
@@ -73,7 +70,7 @@ static void check_zero_stages(int64_t accumulate, memo_type type, memo_type stat
         CHECK(are_the_same(&t[0], &t[2]));
     else
         CHECK_IS(loss_difference(&t[0], &t[2]), <, 1e-6);
-    for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
+    for (int32_t zero = 0; zero < 3; zero++) training_free(&t[zero]);
 }
 TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32);
@@ -100,10 +97,8 @@ TEST(zero_stages_give_the_same_bits_in_slices) {
 
 TEST(sums_behind_the_backward_have_the_same_bits) {
     static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
-    int64_t accumulate;
-    size_t k;
-    for (accumulate = 1; accumulate <= 2; accumulate++)
-        for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
             own_training t = trained(config, MEMO_POLICY_MEMO, accumulate);
             own_training late = training_of(config, MEMO_POLICY_MEMO, accumulate);
@@ -114,15 +109,13 @@ TEST(sums_behind_the_backward_have_the_same_bits) {
 }
 
 static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type type) {
-    size_t k;
-    for (k = 0; k < n_cases; k++) {
+    for (size_t k = 0; k < n_cases; k++) {
         const int32_t* s = cases[k];
         gpt_config config = config_of(s[0], s[1], s[2], s[3]);
-        int policy;
         if (k % 2) config = with_masks(config, 7, 21);
         config.type = type;
         own_training keep = trained(config, MEMO_POLICY_KEEP, 1);
-        for (policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
+        for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
             own_training t = trained(config, (memo_policy)policy, 1);
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
         }
@@ -140,15 +133,14 @@ TEST(policies_give_the_same_bits_in_bf16) {
 
 /* Two groups of heads on each rank: every policy, no race, and the bits of one group. */
 TEST(groups_of_heads_give_the_same_bits) {
-    int32_t ring, policy, type;
-    for (ring = 1; ring < 3; ring++)
-        for (type = 0; type < 2; type++) {
+    for (int32_t ring = 1; ring < 3; ring++)
+        for (int32_t type = 0; type < 2; type++) {
             gpt_config config = config_of(1, ring, 2, ring);
             config.n_kv_heads = 4;
             config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             own_training whole = trained(config, MEMO_POLICY_KEEP, 1);
             n_group_queries = 1;
-            for (policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
+            for (int32_t policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
                 own_training t = training_of(config, (memo_policy)policy, 1);
                 t.records = 1;
                 t.n_races = -1;
@@ -182,9 +174,8 @@ TEST(ranks_divide_the_optimizer) {
 TEST(groups_of_heads_take_less_memory) {
     gpt_config config = gpt_test_config(2, 64, 8, 8, 4096, 1, 64, 0);
     int64_t peaks[2];
-    int i;
     config.ring = config.ulysses = 2;
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         n_group_queries = i ? 2048 : 65536; /* of 8192: 4 groups of one head */
         peaks[i] = gpt_test_peak(config, MEMO_POLICY_RECOMPUTE, 0);
     }
@@ -196,8 +187,7 @@ TEST(groups_of_heads_take_less_memory) {
 
 TEST(recorded_steps_have_no_race) {
     static const int32_t cases[][4] = {{1, 2, 2, 2}, {2, 2, 1, 1}, {2, 1, 2, 0}};
-    size_t k;
-    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
         const gpt_config config = k ? plain : with_masks(plain, 7, 21);
         own_training t = training_of(config, MEMO_POLICY_MEMO, 1);
@@ -211,9 +201,8 @@ TEST(recorded_steps_have_no_race) {
 /* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the
  * last sum, and with zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
 TEST(sums_run_beside_the_backward) {
-    int32_t zero, sums_late;
-    for (zero = 0; zero < 3; zero++)
-        for (sums_late = 0; sums_late < 2; sums_late++) {
+    for (int32_t zero = 0; zero < 3; zero++)
+        for (int32_t sums_late = 0; sums_late < 2; sums_late++) {
             own_training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
             t.records = 1;
             t.n_promised = sums_late ? 0 : 1;
@@ -235,8 +224,7 @@ TEST(a_micro_batch_behind_the_sums_is_refused) {
 
 /* The others get to know, and the error is that of the rank that failed. */
 TEST(a_rank_that_fails_ends_all) {
-    int32_t rank;
-    for (rank = 0; rank < 4; rank += 3) {
+    for (int32_t rank = 0; rank < 4; rank += 3) {
         own_training t = training_of(config_of(2, 2, 1, 0), MEMO_POLICY_RECOMPUTE, 1);
         t.failing_rank = rank;
         CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INFEASIBLE);
@@ -248,8 +236,7 @@ TEST(impossible_ranks_are_refused) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_sizes sizes;
     gpt_desc desc;
-    size_t k;
-    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+    for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]),
                              MEMO_POLICY_KEEP, 0);
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -283,10 +270,9 @@ TEST(a_checkpoint_fits_any_ranks) {
     static const int32_t degrees[][5] = {{1, 1, 1, 1, 0}, {2, 1, 1, 1, 1}, {2, 1, 2, 1, 2},
                                          {1, 2, 1, 2, 1}, {1, 1, 1, 2, 0}, {3, 1, 1, 1, 2}};
     char first[250], again[250];
-    size_t type, k;
     memo_test_path(first, "first");
     memo_test_path(again, "again");
-    for (type = 0; type < 3; type++) {
+    for (size_t type = 0; type < 3; type++) {
         gpt_config config = config_of(2, 1, 1, 2);
         config.batch = 6; /* data 2 and 3 divide it */
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
@@ -295,7 +281,7 @@ TEST(a_checkpoint_fits_any_ranks) {
         t.saved_last = first;
         CHECK_OK(train_all(&t, &error));
         training_free(&t);
-        for (k = 0; k < sizeof degrees / sizeof *degrees; k++) {
+        for (size_t k = 0; k < sizeof degrees / sizeof *degrees; k++) {
             const int32_t* d = degrees[k];
             config.data = d[0], config.ring = d[1], config.ulysses = d[2];
             config.tensor = d[3], config.zero = d[4];
@@ -323,7 +309,6 @@ TEST(bad_checkpoints_are_refused) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     char path[250], aside[256], *text;
     int64_t n_bytes, step = -1;
-    int k;
     gpt_test_run run = {0};
     memo_test_path(path, "checkpoint");
     CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
@@ -335,7 +320,7 @@ TEST(bad_checkpoints_are_refused) {
     CHECK_OK(gpt_get_parameters(run.model, before, &error));
     text = memo_test_file(path, &n_bytes);
     step = -1;
-    for (k = 0; k < 30; k++) {
+    for (int k = 0; k < 30; k++) {
         int64_t at = memo_test_int(0, n_bytes - 1);
         if (k >= 20) at = memo_test_int(0, 511);
         if (k % 2) text[at] = (char)(text[at] ^ 32);

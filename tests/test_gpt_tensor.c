@@ -62,15 +62,14 @@ static training unsplit(gpt_config config) {
 /* Every schedule and policy gives the bits of the default schedule that keeps everything, which is
  * near one rank's training, unless roundings to bf16 differ. */
 static void check_schedules(gpt_config config, const char* what) {
-    int order, policy;
     config.schedule = MEMO_BLOCKS_DEFAULT;
     own_training first = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
     if (config.type != MEMO_TYPE_BF16) {
         own_training one = unsplit(config);
         check_against(&one, &first, what);
     }
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
-        for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
+    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+        for (int policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
                                                    MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
             const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
@@ -84,18 +83,16 @@ static void check_schedules(gpt_config config, const char* what) {
 }
 
 TEST(schedules_and_policies_give_the_same_bits) {
-    int32_t tensor, parts;
-    for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2)
-        for (parts = 1; parts <= 4; parts *= 2)
+    for (int32_t tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2)
+        for (int32_t parts = 1; parts <= 4; parts *= 2)
             if (tensor * parts > 1)
                 check_schedules(config_of(tensor, parts, MEMO_BLOCKS_DEFAULT), "rows");
 }
 
 /* One sequence: attention of a part reads the keys of earlier parts. */
 TEST(parts_of_a_sequence_give_the_same_bits) {
-    int32_t tensor, parts;
-    for (tensor = N_SKIPPED; tensor <= 2; tensor++)
-        for (parts = 2; parts <= 3; parts++) {
+    for (int32_t tensor = N_SKIPPED; tensor <= 2; tensor++)
+        for (int32_t parts = 2; parts <= 3; parts++) {
             gpt_config config = config_of(tensor, parts, MEMO_BLOCKS_DEFAULT);
             config.batch = 1;
             config.sequence = parts == 2 ? 150 : 31; /* more than a tile of attention, less */
@@ -110,9 +107,8 @@ static void check_table(gpt_config config) {
     memo_tensor tensors[GPT_N_TENSORS];
     own_training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
     own_training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
-    int i;
     gpt_fill_tensors(&config, tensors);
-    for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
+    for (int i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
         const memo_tensor* tensor = &tensors[i % GPT_N_TENSORS];
         const int is_odd = i / GPT_N_TENSORS % 2;
         rows[i] = memo_test_int(0, 1) * n_rows;
@@ -121,7 +117,7 @@ static void check_table(gpt_config config) {
             rows[i] = is_odd ? n_rows - n_rows / 8 * 4 : n_rows / 8 * 4;
         if (memo_test_int(0, 2) == 0) rows[i] = MEMO_ROWS_KEPT;
     }
-    for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
+    for (int i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
         const int tensor = i % GPT_N_TENSORS, with = tensors[tensor].with;
         if (with) rows[i] = rows[i - tensor + with - 1];
     }
@@ -131,9 +127,8 @@ static void check_table(gpt_config config) {
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
-    int order, trial;
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
-        for (trial = 0; trial < 4; trial += N_SKIPPED) {
+    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+        for (int trial = 0; trial < 4; trial += N_SKIPPED) {
             gpt_config config = config_of(2, 2, (memo_blocks_order)order);
             if (trial == 0) config.degrees = mixed_degrees;
             check_table(config);
@@ -144,8 +139,7 @@ TEST(tables_of_rows_give_the_same_bits) {
 TEST(mixed_degrees_give_the_same_bits) {
     static const int32_t degrees[][6] = {
         {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
-    size_t k;
-    for (k = 0; k < sizeof degrees / sizeof degrees[0]; k += N_SKIPPED) {
+    for (size_t k = 0; k < sizeof degrees / sizeof degrees[0]; k += N_SKIPPED) {
         gpt_config config = config_of(4, 2, MEMO_BLOCKS_DEFAULT);
         config.batch = 8;
         config.sequence = 9;
@@ -181,8 +175,7 @@ TEST(swiglu_gives_the_same_bits) {
 
 /* Chunks begin where the rows of a block begin, and may be larger than these. */
 TEST(chunks_of_the_mlp_give_the_same_bits) {
-    int k;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         gpt_config config = config_of(2, 1 + k % 2, MEMO_BLOCKS_DEFAULT);
         config.mlp_rows = k == 1 ? 1000 : 10;
         if (k == 1) config.slice_rows = 24; /* the second part of the last slice is empty */
@@ -198,8 +191,7 @@ TEST(it_composes) {
     static const int32_t cases[][7] = {{2, 1, 1, 0, 2, 2, 0}, {2, 1, 1, 2, 2, 2, 12},
                                        {1, 1, 2, 1, 2, 2, 0}, {1, 2, 1, 0, 2, 1, 0},
                                        {2, 1, 2, 2, 2, 1, 0}, {1, 1, 2, 0, 1, 4, 0}};
-    size_t k;
-    for (k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
         const int32_t* c = cases[k];
         gpt_config config = config_of(c[4], c[5], MEMO_BLOCKS_DEFAULT);
         own_training one, t, fine;
@@ -220,8 +212,7 @@ TEST(it_composes) {
 /* One recorded step under every schedule. */
 static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t mlp_rows,
                            int32_t data, int32_t zero) {
-    int order;
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;
@@ -248,10 +239,9 @@ TEST(recorded_steps_have_no_race) {
 /* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for
  * the end of the step, none does. */
 TEST(sums_of_norms_run_beside_the_backward) {
-    int32_t data, zero, is_mixed;
-    for (data = 1; data < 3; data++)
-        for (zero = 0; zero < 3; zero++)
-            for (is_mixed = 0; is_mixed < 2; is_mixed++) {
+    for (int32_t data = 1; data < 3; data++)
+        for (int32_t zero = 0; zero < 3; zero++)
+            for (int32_t is_mixed = 0; is_mixed < 2; is_mixed++) {
                 gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
                 own_training late, early;
                 config.data = data;
@@ -275,9 +265,8 @@ TEST(sums_of_norms_run_beside_the_backward) {
 
 /* The rank fails before its first message, or while the others wait for it inside a block. */
 TEST(a_rank_that_fails_ends_all) {
-    int32_t fails_later, rank;
-    for (fails_later = 0; fails_later < 2; fails_later++)
-        for (rank = 0; rank < 2; rank++) {
+    for (int32_t fails_later = 0; fails_later < 2; fails_later++)
+        for (int32_t rank = 0; rank < 2; rank++) {
             gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
             if (rank) config.degrees = mixed_degrees;
             own_training t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
@@ -294,7 +283,6 @@ TEST(impossible_degrees_are_refused) {
     gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
     int64_t* rows = gpt_test_table();
     memo_swap_sizes sizes;
-    size_t k;
     config.degrees = mixed;
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -307,7 +295,7 @@ TEST(impossible_degrees_are_refused) {
     desc.config.ulysses = 2;
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.ulysses = 1;
-    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+    for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc.config.degrees = bad[k];
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
@@ -318,8 +306,7 @@ TEST(impossible_splits_are_refused) {
     static const int32_t bad[][4] = {{3, 1, 4, 1}, {4, 1, 4, 1}, {-1, 1, 4, 1},
                                      {2, 3, 4, 1}, {2, 2, 1, 2}, {2, -1, 4, 1}};
     memo_swap_sizes sizes;
-    size_t k;
-    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+    for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         gpt_config config = gpt_test_config(3, 16, 4, 2, 21, bad[k][2], 4, 0.1);
         config.tensor = bad[k][0];
         config.sub_batches = bad[k][1];
@@ -331,9 +318,8 @@ TEST(impossible_splits_are_refused) {
 }
 
 int main(int argc, char** argv) {
-    int result;
     memo_test_begin(argc, argv);
-    result = memo_test_run_all();
+    int result = memo_test_run_all();
     printf(
         "# largest difference to one rank: loss %.2g in the first step, %.2g in %d, gradient over "
         "its norm %.2g\n",

@@ -33,13 +33,12 @@ typedef struct {
 
 static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
     memo_host_device_desc plain = memo_host_device_desc_default();
-    int i;
     memset(r, 0, sizeof *r);
     CHECK_OK(memo_host_device_create(desc ? desc : &plain, &r->device, &error));
     if (!r->device) return 0;
     r->d = r->device;
     r->context = r->device->context;
-    for (i = 0; i < n_streams; i++) {
+    for (int i = 0; i < n_streams; i++) {
         char name[16];
         snprintf(name, sizeof name, "s%d", i);
         CHECK_OK(memo_stream_create(r->d, name, 0, &r->streams[i], &error));
@@ -118,12 +117,10 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 
 TEST(memory_is_counted_and_capped) {
     own_rig r;
-    memo_host_device_desc desc = memo_host_device_desc_default();
     memo_host_device_stats stats;
     int64_t free_bytes = -1, total_bytes = -1;
     void *a = NULL, *b = NULL, *c = NULL, *h = NULL;
-    desc.device_memory_bytes = 4096;
-    desc.host_memory_bytes = 1024;
+    memo_host_device_desc desc = {.device_memory_bytes = 4096, .host_memory_bytes = 1024};
     if (!rig_begin(&r, &desc, 0)) return;
     CHECK_OK(memo_device_alloc(r.d, 1, &a, &error));
     CHECK_OK(memo_device_alloc(r.d, 513, &b, &error));
@@ -158,12 +155,11 @@ TEST(memory_is_counted_and_capped) {
 TEST(empty_allocations_are_distinct) {
     own_rig r;
     void* addresses[3];
-    int i;
     if (!rig_begin(&r, NULL, 0)) return;
-    for (i = 0; i < 3; i++) CHECK_OK(memo_device_alloc(r.d, 0, &addresses[i], &error));
+    for (int i = 0; i < 3; i++) CHECK_OK(memo_device_alloc(r.d, 0, &addresses[i], &error));
     CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
           addresses[0] != addresses[2]);
-    for (i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
+    for (int i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
     CHECK_IS(host_device_stats(r.device).device_bytes, ==, 0);
 }
 
@@ -221,11 +217,10 @@ TEST(copies_go_both_ways) {
 
 TEST(rows_keep_their_strides) {
     own_rig r;
-    int round;
     memo_host_device_desc desc = memo_host_device_desc_default();
     desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
     if (!rig_begin(&r, &desc, 1)) return;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         int64_t n_rows = memo_test_int(0, 40), row = memo_test_int(0, round % 20 ? 300 : 60000);
         int64_t to_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50);
         int64_t from_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50), i, k, n_wrong = 0;
@@ -267,8 +262,7 @@ TEST(a_stream_keeps_order) {
 }
 
 static memo_status check_args(void* args, memo_error* e) {
-    int i;
-    for (i = 0; i < MEMO_HOST_ARGS_BYTES; i++)
+    for (int i = 0; i < MEMO_HOST_ARGS_BYTES; i++)
         if (((unsigned char*)args)[i] != i % 251)
             return memo_error_set(e, MEMO_STATUS_DEVICE, "byte %d of args", i);
     return MEMO_STATUS_OK;
@@ -278,9 +272,8 @@ TEST(args_are_copied_at_launch) {
     own_rig r;
     unsigned char args[MEMO_HOST_ARGS_BYTES];
     int32_t gate = 0;
-    int i;
     if (!rig_begin(&r, NULL, 1)) return;
-    for (i = 0; i < MEMO_HOST_ARGS_BYTES; i++) args[i] = (unsigned char)(i % 251);
+    for (int i = 0; i < MEMO_HOST_ARGS_BYTES; i++) args[i] = (unsigned char)(i % 251);
     close_with_gate(&r, 0, &gate);
     CHECK_OK(
         memo_host_device_launch(r.device, r.streams[0], check_args, args, sizeof args, &error));
@@ -394,15 +387,12 @@ TEST(time_passes_between_events) {
 }
 
 TEST(a_full_queue_holds_the_caller) {
-    int64_t capacity;
-    for (capacity = 1; capacity <= 3; capacity++) {
+    for (int64_t capacity = 1; capacity <= 3; capacity++) {
         rig r;
-        memo_host_device_desc desc = memo_host_device_desc_default();
-        int64_t i;
         double start_s = now_s();
-        desc.queue_operations = capacity;
+        memo_host_device_desc desc = {.queue_operations = capacity};
         if (!rig_begin(&r, &desc, 1)) return;
-        for (i = 0; i < 8; i++)
+        for (int64_t i = 0; i < 8; i++)
             CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
         CHECK_IS(now_s() - start_s, >=, (double)(8 - capacity) * 4 * MS);
         rig_end(&r); /* also if the queue is full */
@@ -490,17 +480,16 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
 
 /* Synchronizing any stream that failed returns an error, in any order of failures. */
 TEST(several_streams_fail_at_once) {
-    int round, i;
-    for (round = 0; round < 20; round++) {
+    for (int round = 0; round < 20; round++) {
         own_rig r;
         int32_t gate = 0;
         if (!rig_begin(&r, NULL, 3)) return;
-        for (i = 0; i < 3; i++) close_with_gate(&r, i, &gate);
-        for (i = 0; i < 3; i++)
+        for (int i = 0; i < 3; i++) close_with_gate(&r, i, &gate);
+        for (int i = 0; i < 3; i++)
             CHECK_OK(
                 memo_host_device_launch(r.device, r.streams[i], fail_silently, NULL, 0, &error));
         __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-        for (i = 2; i >= 0; i--)
+        for (int i = 2; i >= 0; i--)
             CHECK_ERROR(memo_stream_synchronize(r.d, r.streams[i], &error), DEVICE, "device error");
     }
 }
@@ -631,15 +620,14 @@ static double finish(rig* r, double start_s, int stream) {
 
 TEST(sleeps_overlap_on_streams) {
     own_rig r;
-    int i;
     double start_s, elapsed_s;
     if (!rig_begin(&r, NULL, 8)) return;
     start_s = now_s();
-    for (i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++) {
         CHECK_OK(memo_host_device_sleep(r.device, r.streams[i], 150 * MS, &error));
         CHECK_OK(memo_host_device_sleep(r.device, r.streams[i], 50 * MS, &error));
     }
-    for (i = 0; i < 8; i++) elapsed_s = finish(&r, start_s, i);
+    for (int i = 0; i < 8; i++) elapsed_s = finish(&r, start_s, i);
     CHECK_CASE(elapsed_s >= 200 * MS && elapsed_s < 1.2, "%g s", elapsed_s); /* in a row: 1.6 */
 }
 
@@ -650,13 +638,12 @@ TEST(copies_take_their_time) {
     own_memory char* a = (char*)calloc(N, 1);
     own_memory char* b = (char*)calloc(N, 1);
     own_memory char* c = (char*)calloc(N, 1);
-    double start_s, elapsed_s;
     desc.to_host_bytes_per_s = 100e6; /* 40 ms */
     desc.to_device_bytes_per_s = 50e6;
     if (!rig_begin(&r, &desc, 3)) return;
-    start_s = now_s();
+    double start_s = now_s();
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
-    elapsed_s = finish(&r, start_s, 0);
+    double elapsed_s = finish(&r, start_s, 0);
     CHECK_CASE(elapsed_s >= 40 * MS && elapsed_s < 2, "to host: %g s", elapsed_s);
 
     start_s = now_s();
@@ -727,19 +714,18 @@ typedef struct {
 
 static memo_status do_work(void* args, memo_error* e) {
     const work* w = (const work*)args;
-    int i, k;
     if (w->nap_us) {
         struct timespec nap;
         nap.tv_sec = 0;
         nap.tv_nsec = 1000L * w->nap_us;
         nanosleep(&nap, NULL);
     }
-    for (i = 0; i < w->n_reads; i++)
-        for (k = 0; k < N_WORDS; k++)
+    for (int i = 0; i < w->n_reads; i++)
+        for (int k = 0; k < N_WORDS; k++)
             if (w->reads[i]->words[k] != w->versions[i])
                 return memo_error_set(e, MEMO_STATUS_DEVICE, "version %lld where %lld was due",
                                       (long long)w->reads[i]->words[k], (long long)w->versions[i]);
-    for (k = 0; k < N_WORDS; k++) w->write->words[k] = w->version;
+    for (int k = 0; k < N_WORDS; k++) w->write->words[k] = w->version;
     return MEMO_STATUS_OK;
 }
 
@@ -748,8 +734,7 @@ typedef struct {
 } vector_clock;
 
 static void join(vector_clock* into, const vector_clock* from) {
-    int i;
-    for (i = 0; i < N_STREAMS; i++)
+    for (int i = 0; i < N_STREAMS; i++)
         if (from->of[i] > into->of[i]) into->of[i] = from->of[i];
 }
 
@@ -786,7 +771,6 @@ static void need(world* w, int stream, int other, int64_t n) {
 
 /* is_held: everything is enqueued before anything runs. */
 static void random_work(int64_t n_operations, int64_t queue_operations, int32_t is_held) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
     cell cells[N_CELLS];
     int64_t version[N_CELLS], last_write[N_CELLS], last_read[N_CELLS][N_STREAMS], n;
     int writer[N_CELLS], i, k;
@@ -797,7 +781,7 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
     memset(writer, 0, sizeof writer);
     memset(last_write, 0, sizeof last_write);
     memset(last_read, 0, sizeof last_read);
-    desc.queue_operations = queue_operations;
+    memo_host_device_desc desc = {.queue_operations = queue_operations};
     if (!rig_begin(&w.r, &desc, N_STREAMS)) return;
     for (i = 0; i < N_STREAMS && is_held; i++) close_with_gate(&w.r, i, &gate);
     for (i = 0; i < N_EVENTS; i++) CHECK_OK(w.r.d->event_create(w.r.context, &w.events[i], &error));
@@ -859,11 +843,10 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
 }
 
 TEST(random_work_keeps_order) {
-    int round;
-    for (round = 0; round < 8; round++) random_work(1500, round % 2 ? 0 : memo_test_int(1, 40), 0);
+    for (int round = 0; round < 8; round++)
+        random_work(1500, round % 2 ? 0 : memo_test_int(1, 40), 0);
 }
 
 TEST(random_work_keeps_order_when_held) {
-    int round;
-    for (round = 0; round < 8; round++) random_work(500, 0, 1);
+    for (int round = 0; round < 8; round++) random_work(500, 0, 1);
 }

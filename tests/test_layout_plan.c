@@ -1,5 +1,5 @@
 /* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas
- * and the paper's seven tips; the tool layout_plan. */
+ * and tips of the paper; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main
@@ -22,15 +22,14 @@ static memo_parallel_model llama3_8b(void) { return make_model(32, 4096, 14336, 
 /* The paper's nodes of 8 A800, and its attention: one group of heads, keys go round. */
 static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64_t sequence,
                                     int64_t batch) {
-    memo_parallel_desc d = memo_parallel_desc_default();
-    d.model = model;
-    d.cluster.n_gpus = n_gpus;
-    d.cluster.gpus_per_node = 8;
-    d.cluster.device_bytes = (int64_t)80 << 30;
-    d.cluster.peak_flops_per_s = 312e12;
-    d.cluster.link_bytes_per_s = 150e9;
-    d.cluster.nic_bytes_per_s = 20e9;
-    d.cluster.device_memory_bytes_per_s = 1.5e12;
+    memo_parallel_desc d = {.model = model,
+                            .cluster.n_gpus = n_gpus,
+                            .cluster.gpus_per_node = 8,
+                            .cluster.device_bytes = (int64_t)80 << 30,
+                            .cluster.peak_flops_per_s = 312e12,
+                            .cluster.link_bytes_per_s = 150e9,
+                            .cluster.nic_bytes_per_s = 20e9,
+                            .cluster.device_memory_bytes_per_s = 1.5e12};
     d.cluster.collective_s = d.cluster.block_s = 20e-6;
     d.cluster.host_bytes = (int64_t)1000 << 30;
     d.cluster.host_bytes_per_s = 10e9;
@@ -97,12 +96,11 @@ static memo_parallel_desc random_case(void) {
 /* Some legal layout of a random case; 0 if 200 random ones are not. */
 static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
     int32_t* const degrees[] = {&l->data, &l->pipeline, &l->tensor, &l->ulysses, &l->ring};
-    int trial, i;
     *d = random_case();
-    for (trial = 0; trial < 200; trial++) {
+    for (int trial = 0; trial < 200; trial++) {
         int32_t left = d->cluster.n_gpus, first = (int32_t)memo_test_int(0, 4);
         memo_parallel_prediction p;
-        for (i = 0; i < 5; i++) { /* the last one takes the rest */
+        for (int i = 0; i < 5; i++) { /* the last one takes the rest */
             int32_t* degree = degrees[(first + i) % 5];
             do *degree = i < 4 ? (int32_t)memo_test_int(1, left) : left;
             while (left % *degree);
@@ -157,8 +155,7 @@ static int n_products(int n, int k) {
 
 /* The same every time, the fastest first and then the smallest. */
 TEST(lists_are_whole_and_sorted) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         memo_parallel_desc desc = random_case();
         own_list *list = list_of(&desc), *again = list_of(&desc);
         int n = desc.cluster.n_gpus;
@@ -195,7 +192,6 @@ TEST(lists_are_whole_and_sorted) {
 
 TEST(lists_can_be_narrowed) {
     memo_parallel_desc desc = make_case(llama3_8b(), 32, 65536, 8);
-    int64_t i;
     desc.zero_stages = 1u << 1 | 1u << 3;
     desc.activations = 1u << MEMO_PARALLEL_SWAP;
     desc.max_pipeline = 4;
@@ -203,7 +199,7 @@ TEST(lists_can_be_narrowed) {
     /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees,
      * and less). */
     CHECK_CASE(list->n_entries == 2 * (126 - 10 - 4 - 1), "%lld", (long long)list->n_entries);
-    for (i = 0; i < list->n_entries; i++) {
+    for (int64_t i = 0; i < list->n_entries; i++) {
         const memo_parallel_layout* l = &list->entries[i].layout;
         CHECK(l->zero_stage % 2 == 1 && l->activations == MEMO_PARALLEL_SWAP && l->pipeline <= 4);
     }
@@ -337,13 +333,12 @@ static int near(double a, double b) {
 static double ulysses_heads_sent(int q_heads, int kv_heads, int ulysses, double size, double v_size,
                                  int is_backward, double replica_scale) {
     double most = 0;
-    int me, you, h, k;
-    for (me = 0; me < ulysses; me++) {
+    for (int me = 0; me < ulysses; me++) {
         double sent = 0;
-        for (you = 0; you < ulysses; you++) {
+        for (int you = 0; you < ulysses; you++) {
             int is_read[512] = {0};
             if (you == me) continue;
-            for (h = 0; h < q_heads; h++) {
+            for (int h = 0; h < q_heads; h++) {
                 /* The largest u with u Hq / ud, rounded down, not above h. */
                 int owner = ulysses - 1;
                 while ((int64_t)owner * q_heads / ulysses > h) owner--;
@@ -353,7 +348,7 @@ static double ulysses_heads_sent(int q_heads, int kv_heads, int ulysses, double 
                     sent += is_backward ? size : v_size;
                 if (owner == (is_backward ? me : you)) is_read[h / (q_heads / kv_heads)] = 1;
             }
-            for (k = 0; k < kv_heads; k++)
+            for (int k = 0; k < kv_heads; k++)
                 sent += is_read[k] * (size + v_size) * (is_backward ? replica_scale : 1);
         }
         if (sent > most) most = sent;
@@ -362,8 +357,7 @@ static double ulysses_heads_sent(int q_heads, int kv_heads, int ulysses, double 
 }
 
 static int is_replicated(int q_heads, int kv_heads, int ulysses) {
-    int u;
-    for (u = 1; u < ulysses; u++)
+    for (int u = 1; u < ulysses; u++)
         if ((int64_t)u * q_heads / ulysses % (q_heads / kv_heads)) return 1;
     return 0;
 }
@@ -431,13 +425,12 @@ TEST(bytes_sent_are_the_formulas) {
 TEST(values_may_have_another_head_size) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
-    memo_parallel_prediction p, q;
     d.model.head_size = 160;
     latent = d;
     latent.model.head_size = 192;
     latent.model.v_head_size = 128;
-    p = predict(&d, &l);
-    q = predict(&latent, &l);
+    memo_parallel_prediction p = predict(&d, &l);
+    memo_parallel_prediction q = predict(&latent, &l);
     CHECK(near(p.memory.device_bytes, q.memory.device_bytes));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], q.sent_bytes[MEMO_PARALLEL_RING]));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], q.sent_bytes[MEMO_PARALLEL_ULYSSES]));
@@ -476,8 +469,7 @@ TEST(recomputing_sends_the_forward_again) {
  * right. */
 TEST(memory_is_the_papers) {
     static const int degrees[4][3] = {{1, 8, 2}, {4, 2, 2}, {8, 1, 2}, {1, 1, 16}};
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
         memo_parallel_layout l = make_layout(1, 1, degrees[i][0], degrees[i][1], degrees[i][2], 1);
         memo_parallel_prediction p = predict(&d, &l);
@@ -496,7 +488,6 @@ TEST(attention_memory_is_that_of_memo_sp) {
     for (n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_sharding_desc sharding = memo_sharding_desc_default();
         memo_sp_attention_desc a = memo_sp_attention_desc_default();
         memo_sp_attention_sizes sizes;
         int64_t most = 0;
@@ -508,10 +499,11 @@ TEST(attention_memory_is_that_of_memo_sp) {
         d.element_bytes = memo_test_int(0, 2) ? 2 : 4;
         d.kv_gradient_bytes = memo_test_int(0, 1) ? 4 : d.element_bytes;
         memo_parallel_prediction p = predict(&d, &l);
-        sharding.kind = d.is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
-        sharding.ring = l.ring;
-        sharding.ulysses = l.ulysses;
-        sharding.n_tokens = d.sequence;
+        memo_sharding_desc sharding = {.kind = d.is_contiguous ? MEMO_SHARDING_PLAIN
+                                                               : MEMO_SHARDING_ZIGZAG,
+                                       .ring = l.ring,
+                                       .ulysses = l.ulysses,
+                                       .n_tokens = d.sequence};
         CHECK_OK(memo_sharding_make(&sharding, &a.sharding, &error));
         a.n_batch = (int32_t)d.micro_batch;
         a.n_q_heads = d.model.n_q_heads / l.tensor;
@@ -544,15 +536,14 @@ TEST(attention_memory_is_that_of_memo_sp) {
 TEST(the_fastest_groups_that_fit_are_taken) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 1024, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
-    memo_parallel_prediction whole, p;
-    int n;
     d.excludes_attention_memory = 0;
-    whole = predict(&d, &l);
+    memo_parallel_prediction whole = predict(&d, &l);
     double last_s = whole.time.step_s;
     d.max_ulysses_groups = 4;
-    p = predict(&d, &l); /* so short that starts cost more than what is hidden */
+    memo_parallel_prediction p =
+        predict(&d, &l); /* so short that starts cost more than what is hidden */
     CHECK(p.ulysses_groups == 1 && near(p.time.step_s, whole.time.step_s));
-    for (n = 2; n <= 4; n *= 2) {
+    for (int n = 2; n <= 4; n *= 2) {
         d.cluster.device_bytes = (int64_t)(p.memory.device_bytes - 1);
         p = predict(&d, &l);
         CHECK_CASE(p.ulysses_groups == n && p.fits && p.time.step_s > last_s, "%d groups, not %d",
@@ -583,12 +574,11 @@ TEST(a_loss_in_tiles_needs_a_tile) {
     memo_parallel_layout l = make_layout(1, 1, 2, 4, 1, 1);
     memo_parallel_prediction all = predict(&d, &l), p;
     double expected[3];
-    int i;
     expected[0] = 64 << 20;
     expected[1] = 128256 / 2 * 2;
     expected[2] = 65536.0 / 8 * 128256 * 6;
     CHECK(near(all.memory.logits_bytes, expected[2]));
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         d.loss_tile_bytes = tiles[i];
         p = predict(&d, &l);
         CHECK(near(p.memory.logits_bytes, expected[i]));
@@ -604,16 +594,15 @@ TEST(memory_is_the_sum_of_its_parts) {
     for (round = 0; round < 400; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        double P, N, host;
         int here;
         if (!random_legal(&d, &l)) continue;
         n++;
         memo_parallel_prediction p = predict(&d, &l);
-        P = memo_parallel_parameters(&d.model) / l.tensor / l.pipeline;
-        N = (double)l.data * l.ulysses * l.ring;
+        double P = memo_parallel_parameters(&d.model) / l.tensor / l.pipeline;
+        double N = (double)l.data * l.ulysses * l.ring;
         here =
             d.cluster.n_gpus < d.cluster.gpus_per_node ? d.cluster.n_gpus : d.cluster.gpus_per_node;
-        host = (double)d.cluster.host_bytes / here;
+        double host = (double)d.cluster.host_bytes / here;
         CHECK(near(p.memory.device_bytes, p.memory.parameters_bytes + p.memory.gathered_bytes +
                                               p.memory.gradients_bytes + p.memory.optimizer_bytes +
                                               p.memory.activations_bytes + p.memory.logits_bytes +
@@ -780,13 +769,12 @@ TEST(swapping_without_stalls_beats_recomputation) {
     for (round = 0; round < 300; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction keep, recompute, swap;
         if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_SWAP) continue;
-        swap = predict(&d, &l);
+        memo_parallel_prediction swap = predict(&d, &l);
         l.activations = MEMO_PARALLEL_RECOMPUTE;
-        recompute = predict(&d, &l);
+        memo_parallel_prediction recompute = predict(&d, &l);
         l.activations = MEMO_PARALLEL_KEEP;
-        keep = predict(&d, &l);
+        memo_parallel_prediction keep = predict(&d, &l);
         CHECK(keep.time.step_s <= swap.time.step_s && keep.time.step_s < recompute.time.step_s);
         if (swap.time.host_s > 0) continue;
         n++;
@@ -826,8 +814,7 @@ TEST(terms_match_their_formulas) {
 /* The end of the last group, by events: when each group has arrived, is computed, has left. */
 static double groups_end_s(int n, double arrive_s, double compute_s, double leave_s) {
     double arrived[64], computed[64], left[64];
-    int g;
-    for (g = 0; g < n;
+    for (int g = 0; g < n;
          g++) { /* the stream of exchanges: 0 arrives, 1 arrives, 0 leaves, 2 arrives, ... */
         double free_s = g == 0 ? 0 : g == 1 ? arrived[0] : left[g - 2];
         arrived[g] = free_s + arrive_s;
@@ -843,23 +830,21 @@ static double groups_end_s(int n, double arrive_s, double compute_s, double leav
 
 TEST(groups_of_heads_hide_the_all_to_all) {
     static const int64_t lengths[] = {1024, 8192, 65536, 1 << 20};
-    int i, ring, n;
-    for (i = 0; i < 4; i++)
-        for (ring = 1; ring <= 2; ring++) {
+    for (int i = 0; i < 4; i++)
+        for (int ring = 1; ring <= 2; ring++) {
             memo_parallel_desc d = make_case(llama2_7b(), 8 * ring, lengths[i], 1);
             memo_parallel_layout l = make_layout(1, 1, 1, 8, ring, 1);
             memo_parallel_attention whole[2], grouped[2];
-            memo_parallel_prediction p, none;
             /* A rank's share of a tensor, of which 7 of 8 parts leave; 4 heads of a rank. */
             double S = (double)lengths[i], part = 2 * S / (8 * ring) * 4096 * 7 / 8 / 150e9;
             double dots = 4 * S / (8 * ring) * 32 * 7 / 8 / 150e9; /* leave with dO */
             double best_s = HUGE_VAL;
             int best = 0, way;
-            none = predict(&d, &l);
+            memo_parallel_prediction none = predict(&d, &l);
             whole[0] = none.forward;
             whole[1] = none.backward;
             CHECK_IS(none.ulysses_groups, ==, 1);
-            for (n = 1; n <= 4; n *= 2) {
+            for (int n = 1; n <= 4; n *= 2) {
                 double sum_s = 0;
                 for (way = 0; way < 2; way++) {
                     const memo_parallel_attention* a = &whole[way];
@@ -877,7 +862,7 @@ TEST(groups_of_heads_hide_the_all_to_all) {
                 }
             }
             d.max_ulysses_groups = 100;
-            p = predict(&d, &l);
+            memo_parallel_prediction p = predict(&d, &l);
             grouped[0] = p.forward;
             grouped[1] = p.backward;
             if (ring == 1 || whole[0].hops_s + whole[1].hops_s < 1e-3) {
@@ -951,11 +936,10 @@ TEST(gathering_keys_never_loses) {
     for (k = 0; k < 400; k++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction without, with;
         if (!random_legal(&d, &l)) continue;
-        without = predict(&d, &l);
+        memo_parallel_prediction without = predict(&d, &l);
         d.never_gathers_keys = 0;
-        with = predict(&d, &l);
+        memo_parallel_prediction with = predict(&d, &l);
         n_gathered += with.gathers_keys;
         CHECK(with.fits > without.fits ||
               (with.fits == without.fits && with.time.step_s <= without.time.step_s));
@@ -972,13 +956,12 @@ TEST(groups_of_heads_never_lose) {
     for (k = 0; k < 300; k++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction without, with;
         if (!random_legal(&d, &l)) continue;
         if (l.activations == MEMO_PARALLEL_SWAP) continue; /* less time may hide fewer swaps */
         d.excludes_attention_memory = 0;
-        without = predict(&d, &l);
+        memo_parallel_prediction without = predict(&d, &l);
         d.max_ulysses_groups = (int32_t)memo_test_int(1, 8);
-        with = predict(&d, &l);
+        memo_parallel_prediction with = predict(&d, &l);
         CHECK(with.ulysses_groups >= 1 && with.ulysses_groups <= d.max_ulysses_groups);
         CHECK(l.ulysses > 1 || with.ulysses_groups == 1);
         CHECK(with.fits > without.fits || with.time.step_s <= without.time.step_s * (1 + 1e-9));
@@ -994,11 +977,10 @@ TEST(groups_of_heads_never_lose) {
 TEST(attention_matches_its_formulas) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
-    memo_parallel_attention a, b;
     double S = 65536, elements = S / 4 * 16 * 128, kv = 2 * 2 * S / 4 * 4 * 128;
     double sent = 2 * S / 8 * 128 * 80 / 2;
-    a = attend(&d, &l, 0);
-    b = attend(&d, &l, 1);
+    memo_parallel_attention a = attend(&d, &l, 0);
+    memo_parallel_attention b = attend(&d, &l, 1);
     CHECK(near(a.compute_s, 2 * S * elements / (0.6 * 312e12)));
     CHECK(near(b.compute_s, 5 * S * elements / (0.55 * 312e12)));
     /* Hops are hidden, except the last one of dK and dV in fp32. */
@@ -1039,29 +1021,27 @@ TEST(groups_that_straddle_nodes_use_the_nic) {
 TEST(hops_hide_behind_blocks) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
-    memo_parallel_attention fast, slow, plain;
     d.cluster.collective_s = 0;
     d.cluster.link_bytes_per_s = 1e15;
-    fast = attend(&d, &l, 0);
+    memo_parallel_attention fast = attend(&d, &l, 0);
     CHECK_IS(fast.hops_s, <=, 0);
     d.cluster.link_bytes_per_s = 2 * 2 * 1024 * 4096 / (3 * fast.compute_s / 8);
-    slow = attend(&d, &l, 0);
+    memo_parallel_attention slow = attend(&d, &l, 0);
     CHECK(near(slow.hops_s, 7 * 2 * fast.compute_s / 8));
     /* Contiguous pieces: the last of 8 ranks does 15 halves, not 8. */
     d.is_contiguous = 1;
-    plain = attend(&d, &l, 0);
+    memo_parallel_attention plain = attend(&d, &l, 0);
     CHECK(near(plain.compute_s, fast.compute_s * 15 / 8));
 }
 
 TEST(extreme_cases_stay_finite) {
     memo_parallel_desc d = make_case(llama3_8b(), 1 << 20, (int64_t)1 << 40, 1 << 20);
-    int64_t i;
     d.zero_stages = 1u << 3;
     d.cluster.gpus_per_node = 72;
     d.cluster.host_bytes = (int64_t)1 << 59;
     own_list* list = list_of(&d);
     CHECK_IS(list->n_legal, >, 0);
-    for (i = 0; i < list->n_legal; i++) {
+    for (int64_t i = 0; i < list->n_legal; i++) {
         const memo_parallel_prediction* p = &list->entries[i].prediction;
         CHECK(p->time.step_s > 0 && p->time.step_s < 1e30 && p->memory.device_bytes > 0 &&
               p->memory.device_bytes < 1e30);
@@ -1093,9 +1073,8 @@ TEST(any_case_stays_finite) {
                                    &d.optimizer_bytes,
                                    &d.cluster.merge_bytes,
                                    &d.kv_gradient_bytes};
-        int k;
         if (!random_legal(&d, &l)) continue;
-        for (k = 0; k < 14; k++)
+        for (int k = 0; k < 14; k++)
             if (memo_test_int(0, 5) == 0)
                 *extreme[k] = pow(10, (double)(memo_test_int(0, 1) ? memo_test_int(-330, 30)
                                                                    : memo_test_int(-9, 0)));
@@ -1121,44 +1100,17 @@ TEST(any_case_stays_finite) {
     CHECK_IS(n_predicted, >, 100);
 }
 
-/* ---- the seven tips of the paper, one test each ---------------------------------------------- */
-
-/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and
- * 80K the best SP-only layout has both above 1. */
-TEST(tip_1_the_best_of_both_is_a_mixture) {
-    int must_divide, at;
-    for (must_divide = 0; must_divide < 2; must_divide++)
-        for (at = 0; at < 2; at++) {
-            memo_parallel_desc d = make_case(llama3_8b(), 16, (64 + 16 * at) * 1024, 1);
-            const memo_parallel_layout* best = NULL;
-            int is_listed[17] = {0}, u;
-            int64_t i;
-            d.kv_heads_must_divide = must_divide;
-            own_list* list = list_of(&d);
-            for (i = 0; i < list->n_legal; i++) {
-                const memo_parallel_layout* l = &list->entries[i].layout;
-                if (l->ulysses * l->ring != 16) continue;
-                is_listed[l->ulysses] = 1;
-                if (!best) best = l;
-            }
-            for (u = 1; u <= 8; u *= 2) CHECK(is_listed[u]);
-            CHECK_IS(is_listed[16], ==, !must_divide);
-            CHECK_CASE(best && best->ulysses > 1 && best->ring > 1, "ulysses %d, ring %d",
-                       best ? (int)best->ulysses : 0, best ? (int)best->ring : 0);
-        }
-}
+/* ---- tips of the paper; test_paper_tables has all seven ------------------------------------- */
 
 /* LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: data 8 is faster than any SP layout of the same ZeRO
  * stage. */
 TEST(tip_2_data_before_sequence) {
-    int64_t k, micro;
-    for (k = 4; k <= 32; k *= 2)
-        for (micro = 1; micro <= 8; micro *= 2) {
+    for (int64_t k = 4; k <= 32; k *= 2)
+        for (int64_t micro = 1; micro <= 8; micro *= 2) {
             memo_parallel_desc d = make_case(llama2_7b(), 8, k * 1024, 8), one = d;
-            int64_t i;
             d.micro_batch = micro;
             own_list* list = list_of(&d);
-            for (i = 0; i < list->n_legal; i++) {
+            for (int64_t i = 0; i < list->n_legal; i++) {
                 const memo_parallel_entry* e = &list->entries[i];
                 memo_parallel_layout data = make_layout(8, 1, 1, 1, 1, e->layout.zero_stage);
                 if (e->layout.ulysses * e->layout.ring == 1 || e->layout.tensor > 1 ||
@@ -1177,8 +1129,7 @@ TEST(tip_2_data_before_sequence) {
 /* The ZeRO group has sp * dp ranks; traffic per block 12 d^2 for ZeRO 0/1/2, 18 d^2 for 3; with sp
  * > 1 the default is ZeRO >= 1. */
 TEST(tip_3_zero_spans_sequence_and_data) {
-    int round, zero;
-    for (round = 0; round < 300; round++) {
+    for (int round = 0; round < 300; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         if (!random_legal(&d, &l)) continue;
@@ -1188,7 +1139,7 @@ TEST(tip_3_zero_spans_sequence_and_data) {
     }
     /* A block of 12 d^2 parameters; all-gather and reduce-scatter pass half of what an all-reduce
      * does, and over 16 ranks 15 / 16 of that. */
-    for (zero = 0; zero < 4; zero++) {
+    for (int zero = 0; zero < 4; zero++) {
         memo_parallel_desc d = make_case(make_model(1, 4096, 16384, 32, 32, 0), 16, 8192, 2);
         memo_parallel_layout l = make_layout(2, 1, 1, 4, 2, zero);
         double elements;
@@ -1200,70 +1151,15 @@ TEST(tip_3_zero_spans_sequence_and_data) {
     }
 }
 
-/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes
- * scale with 1 / G. */
-TEST(tip_4_key_groups_help_sequence_only) {
-    int G;
-    double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
-    for (G = 1; G <= 4; G *= 2) {
-        memo_parallel_desc d = make_case(make_model(1, 4096, 14336, 32, 32 / G, 0), 8, 65536, 1);
-        memo_parallel_layout tensor = make_layout(1, 1, 8, 1, 1, 0);
-        memo_parallel_layout ulysses = make_layout(1, 1, 1, 8, 1, 1);
-        memo_parallel_layout ring = make_layout(1, 1, 1, 1, 8, 1);
-        double sent = predict(&d, &ring).sent_bytes[MEMO_PARALLEL_RING];
-        /* And the row dots: fp32, of 32 heads. */
-        CHECK(near(predict(&d, &ulysses).sent_bytes[MEMO_PARALLEL_ULYSSES],
-                   (4 + 4.0 / G) * unit / 8 + 4.0 * 65536 / 8 * 32 * 7 / 8));
-        CHECK(near(predict(&d, &tensor).sent_bytes[MEMO_PARALLEL_TENSOR], 8 * unit));
-        if (G == 1) ring_1 = sent;
-        CHECK(near(sent, ring_1 / G));
-    }
-}
-
-static int64_t longest_k(int n_gpus, memo_parallel_layout l) {
-    memo_parallel_desc d = make_case(llama3_8b(), n_gpus, 0, 1);
-    memo_parallel_prediction p;
-    int64_t low = 0, high = 4096;
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        d.sequence = 1024 * middle;
-        p = predict(&d, &l);
-        *(p.fits ? &low : &high) = middle;
-    }
-    return low;
-}
-
-/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3
- * (227K) within 5% of it. */
-TEST(tip_5_sequence_with_zero_3_is_as_long_as_tensor) {
-    int64_t sequence = longest_k(16, make_layout(1, 1, 1, 8, 2, 1));
-    int64_t tensor = longest_k(16, make_layout(1, 1, 8, 1, 2, 1));
-    int64_t sharded = longest_k(16, make_layout(1, 1, 1, 8, 2, 3));
-    CHECK_CASE(sequence == 94 && tensor == 220 && sharded == 227, "%lld, %lld, %lld",
-               (long long)sequence, (long long)tensor, (long long)sharded);
-    CHECK(sequence < tensor && fabs((double)sharded / (double)tensor - 1) <= 0.05);
-}
-
-/* A tensor degree above the KV heads is refused with the reason; ulysses 8, growing ring, ZeRO-3:
- * longest length grows with the GPUs (227K, 481K, 989K at 16, 32, 64). */
-TEST(tip_6_rings_grow_where_heads_end) {
-    memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
-    refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor: 16 is above the 8 key/value heads");
-    CHECK_IS(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)), ==, 227);
-    CHECK_IS(longest_k(32, make_layout(1, 1, 1, 8, 4, 3)), ==, 481);
-    CHECK_IS(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)), ==, 989);
-}
-
 /* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses
  * group leaves it. */
 TEST(tip_7_inner_groups_stay_in_a_node) {
     memo_parallel_desc d = make_case(llama3_8b(), 64, 65536, 64);
-    int64_t i;
     d.zero_stages = 1;
     d.activations = 1u << MEMO_PARALLEL_KEEP;
     own_list* list = list_of(&d);
     CHECK_IS(list->n_legal, >, 100);
-    for (i = 0; i < list->n_legal; i++) {
+    for (int64_t i = 0; i < list->n_legal; i++) {
         const memo_parallel_entry* e = &list->entries[i];
         const memo_parallel_layout* l = &e->layout;
         int seen[64] = {0}, t, u, r, k, p, leaves = 0;
@@ -1291,9 +1187,8 @@ TEST(tip_7_inner_groups_stay_in_a_node) {
 static char tool_out[200000], tool_err[4096];
 
 static void read_back(FILE* file, char* text, size_t size) {
-    size_t n;
     rewind(file);
-    n = fread(text, 1, size - 1, file);
+    size_t n = fread(text, 1, size - 1, file);
     text[n] = 0;
     (void)fclose(file);
 }
@@ -1325,10 +1220,9 @@ static int n_lines(const char* text) {
 /* A run of the tool: its exit status and its words; then words that it prints or, after "!", does
  * not. */
 static void tool_prints(const char* const (*cases)[3], size_t n) {
-    size_t i, k;
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         CHECK_CASE(tool(cases[i][0] + 2) == cases[i][0][0] - '0', "%s: %s", cases[i][0], tool_err);
-        for (k = 1; k < 3 && cases[i][k]; k++) {
+        for (size_t k = 1; k < 3 && cases[i][k]; k++) {
             const int is_absent = cases[i][k][0] == '!';
             CHECK_CASE((strstr(tool_out, cases[i][k] + is_absent) == NULL) == is_absent,
                        "%s: %s: %s", cases[i][0], cases[i][k], tool_out);
@@ -1373,9 +1267,8 @@ TEST(tool_takes_clusters) {
     static const char rest[] = "--gpus 16 --host-memory 1000 --top 0";
     static char expected[sizeof tool_out], other[sizeof tool_out];
     char line[512];
-    size_t k;
     *other = 0;
-    for (k = 0; k < sizeof figures / sizeof *figures; k++) {
+    for (size_t k = 0; k < sizeof figures / sizeof *figures; k++) {
         snprintf(line, sizeof line, "%s %s", rest, figures[k][1]);
         CHECK_IS(tool(line), <, 2);
         strcpy(expected, tool_out);

@@ -39,21 +39,19 @@ static double capped(const rule* r, double x) {
 static double row_loss(const rule* r, const double* logits, int64_t n, int64_t label,
                        double* gradient) {
     double max = -INFINITY, sum = 0, others = 0, mean = 0, lse, z;
-    int64_t i;
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         if (capped(r, logits[i]) > max) max = capped(r, logits[i]);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         z = capped(r, logits[i]);
         sum += exp(z - max);
         if (i != label) others += exp(z - max);
         mean += z / (double)n;
     }
     lse = max + log(sum);
-    for (i = 0; i < n; i++) {
-        double p, d;
+    for (int64_t i = 0; i < n; i++) {
         z = capped(r, logits[i]);
-        p = exp(z - max) / sum;
-        d = i == label ? -others / sum : p;
+        double p = exp(z - max) / sum;
+        double d = i == label ? -others / sum : p;
         d += r->smoothing * ((i == label) - 1 / (double)n) + 2 * r->z_weight * lse * p;
         gradient[i] = r->softcap > 0 ? d / pow(cosh(logits[i] / r->softcap), 2) : d;
     }
@@ -65,19 +63,17 @@ static double row_loss(const rule* r, const double* logits, int64_t n, int64_t l
 /* The reference's own gradient. */
 TEST(the_rule_s_gradient_matches_central_differences) {
     double x[20], gradient[20], ignored[20];
-    int k, i;
-    for (k = 0; k < 200; k++) {
+    for (int k = 0; k < 200; k++) {
         const int n = (int)memo_test_int(1, 20), label = (int)memo_test_int(0, n - 1);
         const rule r = random_rule();
-        for (i = 0; i < n; i++) x[i] = (memo_test_real() - 0.5) * 8;
+        for (int i = 0; i < n; i++) x[i] = (memo_test_real() - 0.5) * 8;
         row_loss(&r, x, n, label, gradient);
-        for (i = 0; i < n; i++) {
+        for (int i = 0; i < n; i++) {
             const double at = x[i], h = 1e-5;
-            double up, down;
             x[i] = at + h;
-            up = row_loss(&r, x, n, label, ignored);
+            double up = row_loss(&r, x, n, label, ignored);
             x[i] = at - h;
-            down = row_loss(&r, x, n, label, ignored);
+            double down = row_loss(&r, x, n, label, ignored);
             x[i] = at;
             CHECK_CASE(fabs((up - down) / (2 * h) - gradient[i]) <= 1e-7,
                        "case %d: %g by differences, not %g", k, (up - down) / (2 * h), gradient[i]);
@@ -94,8 +90,7 @@ TEST(the_rule_s_gradient_matches_central_differences) {
 TEST(kernels_match_the_reference) {
     static double logits[MAX_WIDTH], gradient[MAX_WIDTH];
     static float memory[MAX_PARTS][12 * (MAX_WIDTH + 16) + 16];
-    int k;
-    for (k = 0; k < 300; k++) {
+    for (int k = 0; k < 300; k++) {
         const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
         const memo_type type = types[memo_test_int(0, 2)];
         const int64_t n_rows = memo_test_int(1, 12), n = memo_test_int(1, k % 4 ? 40 : MAX_WIDTH);
@@ -203,9 +198,8 @@ TEST(kernels_match_the_reference) {
 TEST(kernels_write_nothing_else) {
     float logits[5 * 9], before[5 * 9], parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};
-    int has_gradient, i;
-    for (has_gradient = 0; has_gradient < 2; has_gradient++) {
-        for (i = 0; i < 45; i++) before[i] = logits[i] = (float)memo_test_real();
+    for (int has_gradient = 0; has_gradient < 2; has_gradient++) {
+        for (int i = 0; i < 45; i++) before[i] = logits[i] = (float)memo_test_real();
         memo_cross_entropy_desc desc = {.logits = logits,
                                         .d_logits = has_gradient ? logits : NULL,
                                         .labels = labels,
@@ -219,12 +213,12 @@ TEST(kernels_write_nothing_else) {
         CHECK_IS(memcmp(logits, before, sizeof before), ==, 0);
         CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error));
         CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc, &error)); /* sums NULL: nothing */
-        for (i = 0; i < 45; i++) {
+        for (int i = 0; i < 45; i++) {
             int is_logit = i / 9 < 4 && i % 9 < 7;
             CHECK(is_logit && has_gradient ? logits[i] != before[i] : logits[i] == before[i]);
         }
         CHECK_IS(losses[2], ==, 0);
-        for (i = 0; i < 7; i++) CHECK(!has_gradient || logits[2 * 9 + i] == 0);
+        for (int i = 0; i < 7; i++) CHECK(!has_gradient || logits[2 * 9 + i] == 0);
     }
 }
 
@@ -259,13 +253,12 @@ TEST(large_logits_and_confident_labels_are_exact) {
     enum { N = 500 };
     float x[N], d[N], loss;
     double exact[N], gradient[N], expected, worst = 0;
-    int base, gap, i, k;
-    for (base = 0; base < 5; base++)
-        for (gap = 0; gap < 5; gap++)
-            for (k = 0; k < 2; k++) { /* the label is the largest, or any */
+    for (int base = 0; base < 5; base++)
+        for (int gap = 0; gap < 5; gap++)
+            for (int k = 0; k < 2; k++) { /* the label is the largest, or any */
                 int32_t label = (int32_t)memo_test_int(0, N - 1);
                 memo_cross_entropy_desc desc = one_row(x, d, N, &label, &loss);
-                for (i = 0; i < N; i++) {
+                for (int i = 0; i < N; i++) {
                     x[i] = (float)(bases[base] + 3 * memo_test_real() +
                                    (i == (k ? label : N / 2) ? gaps[gap] : 0));
                     exact[i] = (double)x[i];
@@ -274,7 +267,7 @@ TEST(large_logits_and_confident_labels_are_exact) {
                 expected = row_loss(&plain, exact, N, label, gradient);
                 CHECK_CASE(fabs((double)loss - expected) <= 1e-7 * (20 + gaps[gap]) * expected,
                            "loss %g, not %g", (double)loss, expected);
-                for (i = 0; i < N; i++) {
+                for (int i = 0; i < N; i++) {
                     double off = fabs((double)d[i] - gradient[i]) / fabs(gradient[i]);
                     if (off > worst) worst = off;
                     CHECK_CASE(off <= 1e-7 * (20 + gaps[gap]), "logits near %g: %g, not %g",
@@ -388,12 +381,11 @@ typedef struct product_args {
 static memo_status logits_run(void* args, memo_error* e) {
     const product_args* a = (const product_args*)args;
     const tiles_case* c = a->p->c;
-    int64_t r, o, i;
     (void)e;
-    for (r = 0; r < a->tile.n_rows; r++)
-        for (o = 0; o < a->tile.n_columns; o++) {
+    for (int64_t r = 0; r < a->tile.n_rows; r++)
+        for (int64_t o = 0; o < a->tile.n_columns; o++) {
             double sum = 0;
-            for (i = 0; i < c->n_in; i++)
+            for (int64_t i = 0; i < c->n_in; i++)
                 sum += (double)c->x[(a->tile.first_row + r) * c->n_in + i] *
                        (double)c->weights[(a->tile.first_column + o) * c->n_in + i];
             typed_set(a->tile.logits, r * a->tile.n_columns + o, c->type, sum);
@@ -404,13 +396,12 @@ static memo_status logits_run(void* args, memo_error* e) {
 static memo_status gradients_run(void* args, memo_error* e) {
     const product_args* a = (const product_args*)args;
     const tiles_case* c = a->p->c;
-    int64_t r, o, i;
     (void)e;
-    for (r = 0; r < a->tile.n_rows; r++)
-        for (o = 0; o < a->tile.n_columns; o++) {
+    for (int64_t r = 0; r < a->tile.n_rows; r++)
+        for (int64_t o = 0; o < a->tile.n_columns; o++) {
             float d = typed_at(a->tile.logits, r * a->tile.n_columns + o, c->type);
             int64_t row = a->tile.first_row + r, column = a->tile.first_column + o;
-            for (i = 0; i < c->n_in; i++) {
+            for (int64_t i = 0; i < c->n_in; i++) {
                 a->p->d_x[row * c->n_in + i] += d * c->weights[column * c->n_in + i];
                 a->p->d_weights[column * c->n_in + i] += d * c->x[row * c->n_in + i];
             }
@@ -439,23 +430,22 @@ static memo_status zero_logits(void* context, const memo_loss_tile* tile, memo_e
 static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     tiles_case* c = (tiles_case*)rank->user;
     int32_t r = rank->comm->rank;
-    memo_loss_desc desc = memo_loss_desc_default();
     memo_loss_sizes sizes;
     own_loss* loss = NULL;
     int64_t before = rank->comm->sent_bytes;
     products p = {.c = c, .device = rank->device, .d_x = c->d_x[r], .d_weights = c->d_weights[r]};
-    desc.device = rank->device;
-    desc.stream = rank->stream;
-    desc.tensor = c->n_ranks > 1 ? rank->comm : NULL;
-    desc.vocabulary = c->vocabulary;
-    desc.type = c->type;
-    desc.tile_rows = c->tile_rows;
-    desc.softcap = (float)c->rule.softcap;
-    desc.smoothing = (float)c->rule.smoothing;
-    desc.z_weight = (float)c->rule.z_weight;
-    desc.functions.context = &p;
-    desc.functions.logits = give_logits;
-    desc.functions.gradients = take_gradients;
+    memo_loss_desc desc = {.device = rank->device,
+                           .stream = rank->stream,
+                           .tensor = c->n_ranks > 1 ? rank->comm : NULL,
+                           .vocabulary = c->vocabulary,
+                           .type = c->type,
+                           .tile_rows = c->tile_rows,
+                           .softcap = (float)c->rule.softcap,
+                           .smoothing = (float)c->rule.smoothing,
+                           .z_weight = (float)c->rule.z_weight,
+                           .functions.context = &p,
+                           .functions.logits = give_logits,
+                           .functions.gradients = take_gradients};
     memo_loss_tensors tensors = {.n_rows = c->n_rows,
                                  .labels = c->labels,
                                  .losses = c->losses[r],
@@ -485,33 +475,31 @@ static void check_tiles(tiles_case* c, int number) {
                           (double*)calloc((size_t)(c->vocabulary * c->n_in), sizeof(double));
     double sum = 0, n_labels = 0;
     double tolerance = (c->type == MEMO_TYPE_F32 ? 1e-5 : 4 * half_unit(c->type));
-    int64_t row, o, i;
-    int32_t r;
-    for (row = 0; row < c->n_rows; row++) {
+    for (int64_t row = 0; row < c->n_rows; row++) {
         double loss = 0;
-        for (o = 0; o < c->vocabulary; o++) {
+        for (int64_t o = 0; o < c->vocabulary; o++) {
             logits[o] = 0;
-            for (i = 0; i < c->n_in; i++)
+            for (int64_t i = 0; i < c->n_in; i++)
                 logits[o] += (double)c->x[row * c->n_in + i] * (double)c->weights[o * c->n_in + i];
         }
         if (c->labels[row] >= 0) {
             loss = row_loss(&c->rule, logits, c->vocabulary, c->labels[row], gradient);
             sum += loss;
             n_labels++;
-            for (o = 0; o < c->vocabulary; o++)
-                for (i = 0; i < c->n_in; i++) {
+            for (int64_t o = 0; o < c->vocabulary; o++)
+                for (int64_t i = 0; i < c->n_in; i++) {
                     double d = gradient[o] * (double)c->scale;
                     d_x[row * c->n_in + i] += d * (double)c->weights[o * c->n_in + i];
                     d_weights[o * c->n_in + i] += d * (double)c->x[row * c->n_in + i];
                 }
         }
-        for (r = 0; r < c->n_ranks; r++) {
+        for (int32_t r = 0; r < c->n_ranks; r++) {
             CHECK_CASE(fabs((double)c->losses[r][row] - loss) <= tolerance * 4,
                        "case %d: loss %g, not %g", number, (double)c->losses[r][row], loss);
             CHECK(memcmp(&c->losses[r][row], &c->losses[0][row], 4) == 0);
         }
     }
-    for (r = 0; r < c->n_ranks; r++) {
+    for (int32_t r = 0; r < c->n_ranks; r++) {
         CHECK_IS(c->sums[r][1], ==, n_labels);
         CHECK_IS(c->means[r], ==, n_labels > 0 ? c->sums[r][0] / n_labels : 0);
         CHECK(fabs(c->sums[r][0] - sum) <= tolerance * 4 * (double)(c->n_rows + 1));
@@ -521,15 +509,15 @@ static void check_tiles(tiles_case* c, int number) {
         CHECK(c->device_bytes[r] <=
               c->tile_rows * (4 * c->vocabulary + 20 * c->n_ranks + 4) + 1536);
     }
-    for (i = 0; i < c->n_rows * c->n_in; i++) {
+    for (int64_t i = 0; i < c->n_rows * c->n_in; i++) {
         double d = 0;
-        for (r = 0; r < c->n_ranks; r++) d += (double)c->d_x[r][i];
+        for (int32_t r = 0; r < c->n_ranks; r++) d += (double)c->d_x[r][i];
         CHECK_CASE(fabs(d - d_x[i]) <= tolerance * 2 * (double)c->scale, "case %d: d_x %g, not %g",
                    number, d, d_x[i]);
     }
-    for (i = 0; i < c->vocabulary * c->n_in; i++) {
+    for (int64_t i = 0; i < c->vocabulary * c->n_in; i++) {
         double d = 0;
-        for (r = 0; r < c->n_ranks; r++) d += (double)c->d_weights[r][i];
+        for (int32_t r = 0; r < c->n_ranks; r++) d += (double)c->d_weights[r][i];
         CHECK_CASE(fabs(d - d_weights[i]) <= tolerance * 2 * (double)(c->scale * (float)c->n_rows),
                    "case %d: d_weights %g, not %g", number, d, d_weights[i]);
     }
@@ -537,11 +525,9 @@ static void check_tiles(tiles_case* c, int number) {
 
 TEST(tiles_match_the_reference) {
     const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
-    int k;
-    for (k = 0; k < 40; k++) {
+    for (int k = 0; k < 40; k++) {
         own_memory float *x = NULL, *weights = NULL;
         int32_t labels[64], r;
-        int64_t i;
         tiles_case c = {.n_ranks = (int32_t)memo_test_int(1, 5)};
         c.n_rows = memo_test_int(1, 40);
         c.n_in = memo_test_int(1, 12);
@@ -552,10 +538,10 @@ TEST(tiles_match_the_reference) {
         c.rule = random_rule();
         x = floats(c.n_rows * c.n_in);
         weights = floats(c.vocabulary * c.n_in);
-        for (i = 0; i < c.n_rows * c.n_in; i++) x[i] = (float)(memo_test_real() * 2 - 1);
-        for (i = 0; i < c.vocabulary * c.n_in; i++)
+        for (int64_t i = 0; i < c.n_rows * c.n_in; i++) x[i] = (float)(memo_test_real() * 2 - 1);
+        for (int64_t i = 0; i < c.vocabulary * c.n_in; i++)
             weights[i] = (float)(memo_test_real() * 2 - 1) / (float)c.n_in;
-        for (i = 0; i < c.n_rows; i++)
+        for (int64_t i = 0; i < c.n_rows; i++)
             labels[i] = memo_test_int(0, 4) ? (int32_t)memo_test_int(0, c.vocabulary - 1) : -1;
         c.x = x;
         c.weights = weights;
@@ -578,11 +564,8 @@ TEST(tiles_match_the_reference) {
 /* Three rows of a vocabulary of 7 on this rank. */
 static memo_loss_desc small_loss(thread_rank* rank, const int32_t* labels,
                                  memo_loss_tensors* tensors) {
-    memo_loss_desc desc = memo_loss_desc_default();
-    desc.device = rank->device;
-    desc.stream = rank->stream;
-    desc.vocabulary = 7;
-    desc.functions.context = rank;
+    memo_loss_desc desc = {
+        .device = rank->device, .stream = rank->stream, .vocabulary = 7, .functions.context = rank};
     desc.functions.logits = desc.functions.gradients = zero_logits;
     memset(tensors, 0, sizeof *tensors);
     tensors->n_rows = 3;
@@ -652,19 +635,15 @@ static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_e
 /* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0:
  * only the loss. */
 TEST(runs_on_a_recorder) {
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_loss_desc desc = memo_loss_desc_default();
     int32_t labels[10] = {0, 1, 2, 3, 4, -1, 6, 0, 0, 6};
     memo_recorder* recorder;
-    memo_schedule* schedule;
-    own_check* check = NULL;
     memo_loss* loss;
     double sums[3] = {0, 0, 0};
     int n_calls = 0;
     open_host();
-    recorder_desc.device = host;
+    memo_recorder_desc recorder_desc = {.device = host};
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    desc.device = memo_recorder_get_device(recorder);
+    memo_loss_desc desc = {.device = memo_recorder_get_device(recorder)};
     CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
     desc.vocabulary = 7;
     desc.tile_rows = 4;
@@ -686,8 +665,8 @@ TEST(runs_on_a_recorder) {
     tensors.scale = 0;
     CHECK_OK(memo_loss_run(loss, &tensors, &error));
     memo_loss_destroy(loss);
-    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    memo_schedule* schedule = recorded(recorder);
+    own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
     memo_stream_destroy(desc.device, desc.stream, NULL);
     memo_recorder_destroy(recorder);

@@ -31,10 +31,8 @@ static features features_of(int k) {
  * high ones, so that they never overlap each other. */
 static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
     static const int64_t alignments[] = {1, 2, 4, 8, 16};
-    memo_plan* plan = NULL;
     int64_t i, n_gaps = with.has_gaps ? memo_test_int(0, n) : 0, gap = 0;
-    CHECK_OK(memo_plan_create(n, n_gaps, with.has_alignment ? alignments[memo_test_int(0, 3)] : 1,
-                              &plan, &error));
+    memo_plan* plan = new_plan(n, n_gaps, with.has_alignment ? alignments[memo_test_int(0, 3)] : 1);
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = 100 + i;
@@ -54,9 +52,8 @@ static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
     }
     plan->n_gaps = gap;
     if (with.has_fixed) {
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t raised = memo_test_int(0, 1) * 64 * memo_test_int(0, largest);
-        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         for (i = 0; i < n; i++) {
             plan->buffers[i].is_fixed = memo_test_int(0, 3) == 0;
@@ -81,14 +78,13 @@ static void solve_valid(memo_plan* plan, const memo_plan_desc* desc, int k) {
 static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
     const int64_t peak = plan->peak_bytes, n = plan->n_buffers;
     own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof *offsets);
-    int64_t i;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         offsets[i] = plan->buffers[i].offset_bytes;
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = -7;
     }
     solve_valid(plan, desc, k);
     CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d, buffer %d", k, (int)i);
 }
 
@@ -135,10 +131,9 @@ static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
 }
 
 static int64_t brute_force(const memo_plan* plan) {
-    int64_t i, j;
     brute b = {.plan = plan, .best = INT64_MAX};
-    for (i = 0; i < plan->n_buffers; i++)
-        for (j = 0; j < plan->n_buffers; j++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        for (int64_t j = 0; j < plan->n_buffers; j++)
             b.meets[i][j] = i == j ? 0 : slow_meet_bytes(plan, i, j);
     brute_place(&b, 0, 0);
     return b.best;
@@ -189,14 +184,12 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
  * the top below it is higher by now, or a fixed item bars it, its key rises instead.  With every
  * item in one piece (rule 0), and with its gaps, among fixed ones (rule 1). */
 TEST(lowest_offset_is_lowest) {
-    int k;
-    for (k = 0; k < 500; k++) {
+    for (int k = 0; k < 500; k++) {
         features with = {0, 0, 0};
         own_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
         int64_t i, rank, n_placed, offsets[80], key[80];
-        int run;
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
         with.has_alignment = k % 3 == 1;
@@ -204,7 +197,7 @@ TEST(lowest_offset_is_lowest) {
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         CHECK_IS(memoi_fit_create(&fit, &problem, 0, HUGE_VAL), ==, 1);
-        for (run = 0; run < 2 * (int)MEMOI_N_ORDERS; run++) {
+        for (int run = 0; run < 2 * (int)MEMOI_N_ORDERS; run++) {
             int rule = run % 2;
             memoi_greedy_order_items(&problem, (memoi_item_order)(run / 2), NULL, greedy.ranked);
             CHECK(rule ? memoi_fit_stack(&fit, greedy.ranked) : memoi_greedy_run(&greedy));
@@ -243,9 +236,7 @@ TEST(lowest_offset_is_lowest) {
 
 /* No time at all: every rule stops, and there is a plan. */
 TEST(a_deadline_leaves_a_plan) {
-    int k;
-    for (k = 0; k < 16; k++) {
-        memo_plan_desc desc = memo_plan_desc_default();
+    for (int k = 0; k < 16; k++) {
         memoi_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
@@ -259,8 +250,8 @@ TEST(a_deadline_leaves_a_plan) {
         memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
-        desc.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO;
-        desc.time_limit_s = 1e-9;
+        memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,
+                               .time_limit_s = 1e-9};
         solve_valid(plan, &desc, k);
     }
 }
@@ -269,15 +260,11 @@ TEST(a_deadline_leaves_a_plan) {
 TEST(search_fills_cut_rectangles) {
     int k, n_met = 0;
     for (k = 0; k < 40; k++) {
-        own_plan* plan = NULL;
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(20, 60), i;
-        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(n, 0, 1);
         cut_rectangle(plan->buffers, n, 1000, 1);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
-        desc.node_limit = 100000;
-        desc.time_limit_s = 1000;
-        desc.n_threads = 1 + k % 3;
+        memo_plan_desc desc = {.node_limit = 100000, .time_limit_s = 1000, .n_threads = 1 + k % 3};
         solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000;
         solve_again(plan, &desc, k);
@@ -290,14 +277,11 @@ TEST(search_fills_cut_rectangles) {
 TEST(large_rectangles_are_filled_at_once) {
     int k, n_met = 0;
     for (k = 0; k < 6 && n_met == 0; k++) {
-        own_plan* plan = NULL;
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(1000, 1200), i;
-        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(n, 0, 1);
         cut_rectangle(plan->buffers, n, 1000000, 3);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
-        desc.node_limit = 60000;
-        desc.time_limit_s = 1000;
+        memo_plan_desc desc = {.node_limit = 60000, .time_limit_s = 1000};
         solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000000;
     }
@@ -306,11 +290,9 @@ TEST(large_rectangles_are_filled_at_once) {
 
 /* A fixed buffer above does not raise the bound of a part without it. */
 TEST(a_part_has_a_bound_of_its_own) {
-    own_plan* plan = NULL;
     own_problem problem, part;
-    int64_t i;
-    CHECK_OK(memo_plan_create(4, 0, 1, &plan, &error));
-    for (i = 0; i < 4; i++) {
+    own_plan* plan = new_plan(4, 0, 1);
+    for (int64_t i = 0; i < 4; i++) {
         plan->buffers[i].size_bytes = 10;
         plan->buffers[i].begin = i > 0;
         plan->buffers[i].end = 1 + (i > 0);
@@ -328,15 +310,13 @@ TEST(no_effort_is_left_over) {
     int k, n_open = 0;
     for (k = 0; k < 12; k++) {
         enum { HARD = 300, EASY = 300 };
-        own_plan* plan = NULL;
         own_problem problem;
         memoi_solution best;
-        int64_t i;
-        CHECK_OK(memo_plan_create(HARD + EASY, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(HARD + EASY, 0, 1);
         cut_rectangle(plan->buffers, HARD, 5000, 1);
-        for (i = 0; i < HARD; i++)
+        for (int64_t i = 0; i < HARD; i++)
             plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
-        for (i = HARD; i < HARD + EASY; i++) {
+        for (int64_t i = HARD; i < HARD + EASY; i++) {
             plan->buffers[i].begin = 4 * HARD + i;
             plan->buffers[i].end = plan->buffers[i].begin + 1;
             plan->buffers[i].size_bytes = memo_test_int(1, 1000);
@@ -359,8 +339,7 @@ TEST(no_effort_is_left_over) {
 }
 
 TEST(search_meets_brute_force) {
-    int k;
-    for (k = 0; k < 2000; k++) {
+    for (int k = 0; k < 2000; k++) {
         memo_plan_desc desc = memo_plan_desc_default();
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
         solve_valid(plan, &desc, k);
@@ -403,13 +382,9 @@ TEST(freed_tails_are_used) {
 }
 
 TEST(search_is_valid_and_deterministic) {
-    int k;
-    for (k = 0; k < 300; k++) {
-        memo_plan_desc desc = memo_plan_desc_default();
+    for (int k = 0; k < 300; k++) {
         own_plan* plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
-        desc.node_limit = 3000;
-        desc.time_limit_s = 1000;
-        desc.seed = (uint64_t)k;
+        memo_plan_desc desc = {.node_limit = 3000, .time_limit_s = 1000, .seed = (uint64_t)k};
         solve_valid(plan, &desc, k);
         solve_again(plan, &desc, k);
     }
@@ -420,10 +395,8 @@ TEST(search_is_valid_and_deterministic) {
 TEST(proofs_halve_what_is_open) {
     int k, n_above = 0;
     for (k = 0; k < 200; k++) {
-        own_plan* plan = NULL;
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(2, 5), i;
-        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(n, 0, 1);
         for (i = 0; i < n; i++) {
             memo_buffer* buffer = &plan->buffers[i];
             buffer->begin = memo_test_int(0, 2);
@@ -431,9 +404,8 @@ TEST(proofs_halve_what_is_open) {
             buffer->size_bytes = memo_test_int(1, 200000);
             buffer->alignment_bytes = (int64_t)1 << memo_test_int(0, 17);
         }
-        desc.node_limit = 3000;
-        desc.time_limit_s = 1000;
-        desc.n_threads = (int32_t)memo_test_int(1, 3);
+        memo_plan_desc desc = {
+            .node_limit = 3000, .time_limit_s = 1000, .n_threads = (int32_t)memo_test_int(1, 3)};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "case %d: %lld of %lld", k,
                    (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
@@ -482,8 +454,7 @@ TEST(cores_meet_brute_force) {
 
 /* Can a set of items lie on each other from an offset to the capacity?  By all orders. */
 static int is_stackable(const memoi_problem* problem, int set, int64_t from, int64_t capacity) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         int64_t low = memob_align_up(from, item->alignment);
         if (set >> i & 1 && low + item->size <= capacity &&
@@ -498,11 +469,10 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
 TEST(alignments_leave_holes_in_a_stack) {
     int k, n_holes = 0;
     for (k = 0; k < 300; k++) {
-        own_plan* plan = NULL;
         own_problem problem;
         memoi_search search;
         int64_t n = memo_test_int(2, 5), sum = 0, i, base;
-        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(n, 0, 1);
         for (i = 0; i < n; i++) {
             plan->buffers[i].end = 1;
             plan->buffers[i].size_bytes = memo_test_int(1, 12);
@@ -530,10 +500,8 @@ TEST(plans_with_alignments_are_proven) {
     static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
     int k, n_proven = 0;
     for (k = 0; k < 40; k++) {
-        own_plan* plan = NULL;
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = 25, i;
-        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        own_plan* plan = new_plan(n, 0, 1);
         for (i = 0; i < n; i++) {
             memo_buffer* buffer = &plan->buffers[i];
             buffer->begin = memo_test_int(0, 25);
@@ -541,8 +509,7 @@ TEST(plans_with_alignments_are_proven) {
             buffer->size_bytes = sizes[memo_test_int(0, 6)];
             buffer->alignment_bytes = memo_test_int(0, 2) ? 1 : (int64_t)8 << memo_test_int(0, 2);
         }
-        desc.node_limit = 5000;
-        desc.time_limit_s = 1000;
+        memo_plan_desc desc = {.node_limit = 5000, .time_limit_s = 1000};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
     }
@@ -553,11 +520,9 @@ TEST(plans_with_alignments_are_proven) {
  * sum of their sizes, though at no time more than two are live. */
 TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     enum { N = 20 };
-    memo_plan_desc desc = memo_plan_desc_default();
-    own_plan* plan = NULL;
     int64_t sum = 0, i, j, time = 0, n_gaps = 0;
     int k;
-    CHECK_OK(memo_plan_create(N, N * N * N, 1, &plan, &error));
+    own_plan* plan = new_plan(N, N * N * N, 1);
     for (i = 0; i < N; i++) {
         plan->buffers[i].id = i;
         plan->buffers[i].size_bytes = 64 * memo_test_int(1, 100) + 1;
@@ -572,7 +537,7 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
             }
     }
     plan->n_gaps = n_gaps;
-    desc.node_limit = 1;
+    memo_plan_desc desc = {.node_limit = 1};
     solve_valid(plan, &desc, k);
     CHECK_IS(plan->peak_bytes, ==, sum);
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
@@ -585,10 +550,9 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
     static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
     memo_plan* plan;
     memoi_problem problem;
-    int k, i;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
-        for (i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i++) {
             plan->buffers[i].id = i;
             plan->buffers[i].size_bytes = 64 * (3 + 2 * i);
             plan->buffers[i].alignment_bytes = alignments[k][i];
@@ -596,7 +560,7 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
         }
         pose(plan, &problem);
         CHECK_IS(problem.unit_bytes, ==, 64);
-        for (i = 0; i < 3; i++)
+        for (int i = 0; i < 3; i++)
             CHECK_IS(problem.items[i].alignment, ==, memob_max(alignments[k][i] / 64, 1));
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
@@ -711,9 +675,8 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
 
 /* With alignments and gaps, which the exact search cannot solve in time. */
 TEST(a_climb_beats_an_order_search) {
-    int k;
     double sum = 0, sum_orders = 0;
-    for (k = 0; k < 6; k++) {
+    for (int k = 0; k < 6; k++) {
         features with = {0, 1, 1};
         own_plan* plan = random_plan(150, 1000, with);
         memo_plan_desc desc = memo_plan_desc_default();
@@ -732,10 +695,8 @@ TEST(a_climb_beats_an_order_search) {
 /* Too large for the search: windows meet the bound up to 0.05 %, are no worse than greedy around
  * fixed, aligned buffers, and do the same with the same nodes. */
 TEST(large_plans_are_improved) {
-    int k;
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         features with = {0, 0, 0};
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = 8500, i, greedy;
         with.has_alignment = k;
         own_plan* plan = random_plan(n, 1000, with);
@@ -743,7 +704,7 @@ TEST(large_plans_are_improved) {
             memo_buffer* buffer = &plan->buffers[i];
             buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
         }
-        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         for (i = 0; i < n && k; i += 8) plan->buffers[i].is_fixed = 1;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
@@ -770,18 +731,14 @@ static void keep_nodes(void* user, const char* line) {
 TEST(windows_keep_the_node_limit) {
     enum { LIMIT = 1500 };
     const features with = {0, 0, 0};
-    int64_t i;
     int k, n_full = 0;
     for (k = 0; k < 6; k++) {
         own_plan* plan = random_plan(8500, 1000, with);
-        memo_plan_desc desc = memo_plan_desc_default();
         long long nodes = 0;
-        for (i = 0; i < plan->n_buffers; i++)
+        for (int64_t i = 0; i < plan->n_buffers; i++)
             plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, memo_test_int(1, 200));
-        desc.node_limit = LIMIT;
-        desc.time_limit_s = 1000;
-        desc.log.write = keep_nodes;
-        desc.log.user = &nodes;
+        memo_plan_desc desc = {
+            .node_limit = LIMIT, .time_limit_s = 1000, .log.write = keep_nodes, .log.user = &nodes};
         solve_valid(plan, &desc, k);
         CHECK_CASE(nodes <= LIMIT + 1, "case %d: %lld nodes", k, nodes);
         n_full += nodes >= LIMIT;
@@ -793,13 +750,12 @@ TEST(windows_keep_the_node_limit) {
 TEST(threads_give_the_same_plan_twice) {
     int k, n_other = 0;
     for (k = 0; k < 60; k++) {
-        memo_plan_desc desc = memo_plan_desc_default();
         int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
         own_plan* plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
-        desc.node_limit = 10000;
-        desc.time_limit_s = 1000;
-        desc.n_threads = (int32_t)memo_test_int(2, 5);
-        desc.seed = (uint64_t)k;
+        memo_plan_desc desc = {.node_limit = 10000,
+                               .time_limit_s = 1000,
+                               .n_threads = (int32_t)memo_test_int(2, 5),
+                               .seed = (uint64_t)k};
         solve_valid(plan, &desc, k);
         peak = plan->peak_bytes;
         bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
@@ -844,14 +800,12 @@ static void check_program(const memo_plan* plan, int k) {
 
 TEST(mip_meets_brute_force) {
 #ifdef MEMO_LP_SOLVE
-    int k;
-    for (k = 0; k < 2000; k++) {
+    for (int k = 0; k < 2000; k++) {
         features with = {0, 0, 0};
-        memo_plan_desc desc = memo_plan_desc_default();
         with.has_fixed = k % 3 == 1;
         with.has_gaps = k / 3 % 2;
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
-        desc.engine = MEMO_PLAN_ENGINE_MIP;
+        memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
         solve_valid(plan, &desc, k);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == brute_force(plan),
                    "case %d: mip %lld, brute force %lld", k, (long long)plan->peak_bytes,
@@ -859,18 +813,16 @@ TEST(mip_meets_brute_force) {
         if (k < 200) check_program(plan, k);
     }
 #else
-    memo_plan* plan;
-    memo_plan_desc desc = memo_plan_desc_default();
     int64_t i;
     /* greedy needs 5 here, the bound is 4: were it at the bound, no MIP would be asked */
     static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
-    CHECK_OK(memo_plan_create(5, 0, 1, &plan, &error));
+    memo_plan* plan = new_plan(5, 0, 1);
     for (i = 0; i < 5; i++) {
         plan->buffers[i].begin = rows[i][0];
         plan->buffers[i].end = rows[i][1];
         plan->buffers[i].size_bytes = rows[i][2];
     }
-    desc.engine = MEMO_PLAN_ENGINE_MIP;
+    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
     i = (int64_t)memo_plan_solve(plan, &desc, &error);
     CHECK(i == MEMO_STATUS_OK || i == MEMO_STATUS_UNSUPPORTED);
     memo_plan_destroy(plan);
@@ -880,18 +832,16 @@ TEST(mip_meets_brute_force) {
 TEST(memory_that_runs_out_is_reported) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_AUTO,
                                                MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
-    size_t k;
-    for (k = 0; k < 4; k++) {
+    for (size_t k = 0; k < 4; k++) {
         features with = {0, 0, 0};
-        memo_plan_desc desc = memo_plan_desc_default();
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
         with.has_gaps = 1;
         own_plan* plan = random_plan(40, 1000, with);
-        desc.engine = engines[k];
-        desc.node_limit = 2000;
-        desc.time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000;
+        memo_plan_desc desc = {.engine = engines[k],
+                               .node_limit = 2000,
+                               .time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000};
         for (n = 0; n < 2000 && !is_through; n++) { /* a sort can do without its memory */
             mallocs_left = n;
             status = memo_plan_solve(plan, &desc, &error);
@@ -909,9 +859,7 @@ TEST(memory_that_runs_out_is_reported) {
 }
 
 TEST(odd_problems_are_answered) {
-    own_plan* plan = NULL;
-    memo_plan_desc desc = memo_plan_desc_default();
-    CHECK_OK(memo_plan_create(0, 0, 0, &plan, &error));
+    own_plan* plan = new_plan(0, 0, 0);
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK(plan->peak_bytes == 0 && plan->proof == MEMO_PROOF_OPTIMAL);
     memo_plan_destroy(plan);
@@ -931,7 +879,7 @@ TEST(odd_problems_are_answered) {
     plan->buffers[1].offset_bytes = 48;
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK_IS(plan->peak_bytes, ==, 80);
-    desc.capacity_bytes = 79;
+    memo_plan_desc desc = {.capacity_bytes = 79};
     CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_OK(memo_plan_validate(plan, &error));
     desc.capacity_bytes = 80;

@@ -87,8 +87,7 @@ static memo_plan* random_problem(void) {
 /* ---- an independent validator ---------------------------------------------------------------- */
 
 static int is_power(int64_t a) {
-    int64_t p;
-    for (p = 1; p <= (int64_t)1 << 40; p *= 2)
+    for (int64_t p = 1; p <= (int64_t)1 << 40; p *= 2)
         if (a == p) return 1;
     return 0;
 }
@@ -128,9 +127,8 @@ static const char* fault_of(const memo_plan* plan) {
 }
 
 static int fixed_clash(const memo_plan* plan) {
-    int64_t i, j;
-    for (i = 0; i < plan->n_buffers; i++)
-        for (j = 0; j < i; j++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        for (int64_t j = 0; j < i; j++)
             if (plan->buffers[i].is_fixed && plan->buffers[j].is_fixed &&
                 slow_share_bytes(plan, i, j) && slow_conflict(plan, i, j))
                 return 1;
@@ -140,8 +138,7 @@ static int fixed_clash(const memo_plan* plan) {
 /* May sizes, alignments and fixed offsets together pass 2^62? */
 static int may_pass(const memo_plan* plan) {
     double sum = 0, top = 0, widest = 0;
-    int64_t i;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         double size = (double)slow_size(plan, i);
         sum += size;
         if (plan->buffers[i].is_fixed && (double)plan->buffers[i].offset_bytes + size > top)
@@ -166,16 +163,13 @@ TEST(every_case_is_planned_or_refused) {
     int round, n_planned = 0, n_refused = 0, n_infeasible = 0;
     for (round = 0; round < 20000; round++) {
         memo_plan* plan = random_problem();
-        memo_plan_desc desc = memo_plan_desc_default();
         uint64_t fixed_sum = 0;
-        int64_t i;
         const char* fault = fault_of(plan);
         int must_refuse = fault || fixed_clash(plan), may_refuse = !fault && may_pass(plan);
-        desc.engine = engines[memo_test_int(0, 1)];
-        desc.node_limit = 300;
-        desc.time_limit_s = 1000;
+        memo_plan_desc desc = {
+            .engine = engines[memo_test_int(0, 1)], .node_limit = 300, .time_limit_s = 1000};
         if (memo_test_int(0, 2) == 0) desc.capacity_bytes = memo_test_int(1, 200);
-        for (i = 0; i < plan->n_buffers; i++)
+        for (int64_t i = 0; i < plan->n_buffers; i++)
             if (plan->buffers[i].is_fixed) fixed_sum += (uint64_t)plan->buffers[i].offset_bytes;
         memo_status status = memo_plan_solve(plan, &desc, &error);
         if (status == MEMO_STATUS_INVALID_ARGUMENT) {
@@ -190,7 +184,7 @@ TEST(every_case_is_planned_or_refused) {
             CHECK_CASE(status == (is_met ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE), "round %d: %s",
                        round, error.message);
             CHECK_OK(memo_plan_validate(plan, &error));
-            for (i = 0; i < plan->n_buffers; i++)
+            for (int64_t i = 0; i < plan->n_buffers; i++)
                 if (plan->buffers[i].is_fixed) fixed_sum -= (uint64_t)plan->buffers[i].offset_bytes;
             CHECK_CASE(fixed_sum == 0, "round %d: a fixed buffer has moved", round);
             n_planned += is_met;

@@ -34,13 +34,12 @@ static void set_peak(memo_plan* plan) {
 
 /* The lowest offset at which buffer i overlaps no earlier buffer. */
 static void first_fit(memo_plan* plan) {
-    int64_t i, k;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         const int64_t alignment = slow_alignment(plan, i);
         if (buffer->is_fixed) continue;
         buffer->offset_bytes = 0;
-        for (k = 0; k < plan->n_buffers; k++) {
+        for (int64_t k = 0; k < plan->n_buffers; k++) {
             if (k == i || (k > i && !plan->buffers[k].is_fixed) || !slow_collide(plan, i, k))
                 continue;
             buffer->offset_bytes += alignment;
@@ -54,8 +53,7 @@ static void first_fit(memo_plan* plan) {
 static memo_plan* random_plan(int64_t n) {
     static const int64_t alignments[] = {1, 2, 8, 64};
     int64_t i, k, n_gaps = n && memo_test_int(0, 1) ? memo_test_int(0, n) : 0;
-    memo_plan* plan;
-    CHECK_OK(memo_plan_create(n, n_gaps, alignments[memo_test_int(0, 3)], &plan, &error));
+    memo_plan* plan = new_plan(n, n_gaps, alignments[memo_test_int(0, 3)]);
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = 100 - i;
@@ -119,13 +117,11 @@ TEST(lifetimes_match_the_trace) {
                               "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
                               "free 13 513\nmark iteration end\n");
     static const int64_t begins[] = {0, 1, 3, 4, 6}, ends[] = {8, 2, 5, 7, 8};
-    own_plan* plan = NULL;
-    int64_t i;
-    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    own_plan* plan = plan_of_trace(trace, 0);
     CHECK(plan->n_buffers == 5 && plan->n_times == 8 && plan->body_begin == 3);
     CHECK(plan->alignment_bytes == 512 && plan->proof == MEMO_PROOF_NONE);
     CHECK_IS(plan->lower_bound_bytes, ==, 512 + 512 + 1024);
-    for (i = 0; i < 5; i++) {
+    for (int64_t i = 0; i < 5; i++) {
         CHECK_IS(plan->buffers[i].id, ==, 10 + i);
         CHECK(plan->buffers[i].begin == begins[i] && plan->buffers[i].end == ends[i]);
         CHECK_IS((plan->buffers[i].memory_class == MEMO_CLASS_PERSISTENT), ==, (i == 0));
@@ -157,14 +153,13 @@ TEST(sums_that_overflow_are_refused) {
 TEST(another_stream_keeps_a_buffer) {
     /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of
      * 2. */
-    own_plan* plan = NULL;
     static const char lines[] = "memo trace 1\nmalloc 1 8\nuse 1 1\nrecord 5 1\nfree 1 8\n"
                                 "malloc 2 8\nwait 5 0\nmalloc 3 8\n";
     char text[256];
     snprintf(text, sizeof text, "%send 7 %016llx\n", lines,
              (unsigned long long)memob_hash(lines, (int64_t)strlen(lines)));
     own_trace* trace = parsed(text);
-    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    own_plan* plan = plan_of_trace(trace, 0);
     CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
     CHECK(plan->holds[0].buffer == 0 && plan->holds[0].lane == 0 && plan->holds[0].until == 3);
     CHECK_IS(plan->n_times, ==, 4);
@@ -175,11 +170,10 @@ TEST(another_stream_keeps_a_buffer) {
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
     char behind[MEMOB_STREAMS], carries[16];
-    int64_t i;
     memset(behind, 0, sizeof behind);
     memset(carries, 0, sizeof carries);
     behind[stream] = 1;
-    for (i = use + 1; i < later; i++) {
+    for (int64_t i = use + 1; i < later; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_RECORD) carries[request->id] = behind[request->stream];
         if (request->kind == MEMO_REQUEST_WAIT && carries[request->id]) behind[request->stream] = 1;
@@ -190,9 +184,8 @@ static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int
 /* Do all operations on the buffer of malloc m come after it?  A stream may use the buffer from m
  * on, unless it waits for the buffer's own stream before its use. */
 static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64_t m) {
-    int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
-    for (i = m + 1; i < trace->n_requests && is_behind; i++)
+    for (int64_t i = m + 1; i < trace->n_requests && is_behind; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_USE && memob_request_origin(trace, i) == m &&
             !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
             is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
@@ -205,9 +198,8 @@ TEST(holds_wait_for_all_streams) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         own_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
-        own_plan* plan = NULL;
         int64_t i, k, m, n = 0, number[200];
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        own_plan* plan = plan_of_trace(trace, 1);
         for (i = 0; i < trace->n_requests; i++)
             if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
         for (i = 0; i < trace->n_requests; i++) {
@@ -235,8 +227,7 @@ TEST(holds_wait_for_all_streams) {
 /* --- preparing --- */
 
 TEST(preparing_sorts_and_sums) {
-    own_plan* plan = NULL;
-    CHECK_OK(memo_plan_create(3, 2, 0, &plan, &error));
+    own_plan* plan = new_plan(3, 2, 0);
     CHECK_IS(plan->alignment_bytes, ==, 1);
     plan->buffers[0].id = 7;
     plan->buffers[0].begin = 5;
@@ -268,12 +259,11 @@ TEST(preparing_sorts_and_sums) {
 }
 
 TEST(bad_problems_are_named) {
-    int i;
     memo_plan* plan = (memo_plan*)&plan;
     CHECK(memo_plan_create(-1, 0, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK(memo_plan_create(1, 0, 3, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK_FAILS(memo_plan_create((int64_t)1 << 60, 0, 1, &plan, &error), OUT_OF_HOST_MEMORY);
-    for (i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++) {
         CHECK_OK(memo_plan_create(2, 2, 64, &plan, &error));
         plan->buffers[0].end = plan->buffers[1].end = 10;
         memo_buffer* buffer = &plan->buffers[1];
@@ -319,13 +309,11 @@ TEST(validator_agrees_with_the_slow_one) {
     int round, n_valid = 0, n_invalid = 0;
     for (round = 0; round < 400; round++) {
         own_plan* plan = random_plan(memo_test_int(0, 25));
-        int k;
         CHECK(!slow_fault(plan));
         CHECK_OK(memo_plan_validate(plan, &error));
-        for (k = 0; k < 6 && plan->n_buffers > 0; k++) {
+        for (int k = 0; k < 6 && plan->n_buffers > 0; k++) {
             memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
             memo_buffer saved = *buffer;
-            int expected, found;
             if (buffer->is_fixed) continue;
             buffer->offset_bytes =
                 plan->alignment_bytes * memo_test_int(0, plan->peak_bytes / plan->alignment_bytes);
@@ -333,8 +321,8 @@ TEST(validator_agrees_with_the_slow_one) {
             if (k == 1) buffer->size_bytes += memo_test_int(0, 100);
             if (k != 2) set_peak(plan);
             if (k == 3) plan->lower_bound_bytes += memo_test_int(0, 1);
-            expected = !slow_fault(plan);
-            found = memo_plan_validate(plan, &error) == MEMO_STATUS_OK;
+            int expected = !slow_fault(plan);
+            int found = memo_plan_validate(plan, &error) == MEMO_STATUS_OK;
             CHECK_CASE(expected == found, "round %d: %s", round, error.message);
             n_valid += expected;
             n_invalid += !expected;
@@ -359,10 +347,8 @@ TEST(validator_demands_a_plan) {
 /* 100000 buffers, thousands of them live at once, each in its own lane. */
 TEST(large_plans_validate_quickly) {
     const int64_t n = 100000, n_lanes = 20000;
-    own_plan* plan = NULL;
-    int64_t i;
-    CHECK_OK(memo_plan_create(n, 0, 512, &plan, &error));
-    for (i = 0; i < n; i++) {
+    own_plan* plan = new_plan(n, 0, 512);
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = 512;
@@ -384,8 +370,7 @@ TEST(large_plans_validate_quickly) {
 /* --- files --- */
 
 TEST(plans_make_the_round_trip) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         own_plan* plan = random_plan(memo_test_int(0, 30));
         own_plan* again = NULL;
         char *first, *second;
@@ -457,7 +442,6 @@ TEST(bad_plans_are_named) {
                                            {"wait 0 1 0 64 0", "to: out of range (64)"},
                                            {"wait 0 1 0 1 -1", "cost"}};
     memo_plan* plan;
-    int i;
     const char* newer = "memo plan 2\n";
     const char* trace = "memo trace 1\n";
     CHECK_IS(parse(newer, 12, &plan), ==, MEMO_STATUS_VERSION);
@@ -534,7 +518,7 @@ TEST(bad_plans_are_named) {
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
             15, 14, "lane 1 may not reuse the first before time 4");
-    for (i = 0; i < (int)(sizeof waits / sizeof *waits); i++) {
+    for (int i = 0; i < (int)(sizeof waits / sizeof *waits); i++) {
         char lines[512];
         snprintf(lines, sizeof lines,
                  HEAD "buffers 2\ngaps 0\nholds 0\nwaits 1\n"
@@ -574,16 +558,15 @@ TEST(damage_with_a_right_checksum_is_no_crash) {
     memo_plan* plan = random_plan(8);
     memo_plan* again;
     own_memory char *text = NULL, *copy = NULL;
-    int round, k;
     CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
     memo_plan_destroy(plan);
     text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     int64_t n = (int64_t)(strstr(text, "end ") - text);
     copy = (char*)malloc((size_t)n + 80);
-    for (round = 0; round < 4000; round++) {
+    for (int round = 0; round < 4000; round++) {
         memcpy(copy, text, (size_t)n);
-        for (k = (int)memo_test_int(1, 3); k > 0; k--)
+        for (int k = (int)memo_test_int(1, 3); k > 0; k--)
             copy[memo_test_int(12, n - 1)] = " \n-0123456789abufxgap"[memo_test_int(0, 19)];
         snprintf(copy + n, 80, "end %d %016llx\n", 10 + 8 + (int)memo_test_int(0, 8),
                  (unsigned long long)memob_hash(copy, n));
@@ -613,14 +596,12 @@ static int64_t count(const char* text, const char* what) {
 
 static int n_classes(const memo_plan* plan) {
     int is_there[3] = {0, 0, 0};
-    int64_t i;
-    for (i = 0; i < plan->n_buffers; i++) is_there[plan->buffers[i].memory_class] = 1;
+    for (int64_t i = 0; i < plan->n_buffers; i++) is_there[plan->buffers[i].memory_class] = 1;
     return is_there[0] + is_there[1] + is_there[2];
 }
 
 TEST(pictures_are_well_formed) {
-    int round;
-    for (round = 0; round < 40; round++) {
+    for (int round = 0; round < 40; round++) {
         own_plan* plan = random_plan(memo_test_int(0, 40));
         own_trace* trace =
             parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward "
@@ -644,10 +625,8 @@ TEST(pictures_are_well_formed) {
 }
 
 TEST(pictures_of_large_plans_stay_small) {
-    own_plan* plan = NULL;
-    int64_t i;
-    CHECK_OK(memo_plan_create(50000, 0, 512, &plan, &error));
-    for (i = 0; i < plan->n_buffers; i++) {
+    own_plan* plan = new_plan(50000, 0, 512);
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         plan->buffers[i].begin = i;
         plan->buffers[i].end = i + 3;
         plan->buffers[i].size_bytes = 512;

@@ -44,13 +44,12 @@ static int n_usages;
 /* Nodes are in the order of the host, so edges lead forward: the nodes that reach i are known
  * before i + 1. */
 static void find_reaches(void) {
-    int from, i, k;
     memset(g.reaches, 0, sizeof g.reaches);
-    for (from = 0; from < g.n_nodes; from++) {
+    for (int from = 0; from < g.n_nodes; from++) {
         g.reaches[from][from] = 1;
-        for (i = from + 1; i < g.n_nodes; i++) {
+        for (int i = from + 1; i < g.n_nodes; i++) {
             int hit = g.wait_of[i] >= 0 && g.reaches[from][g.wait_of[i]];
-            for (k = i - 1; k >= from && !hit; k--)
+            for (int k = i - 1; k >= from && !hit; k--)
                 if (g.stream[i] < 0 || g.stream[k] < 0 || g.stream[k] == g.stream[i])
                     hit = g.reaches[from][k];
             g.reaches[from][i] = (unsigned char)hit;
@@ -125,16 +124,15 @@ static void lay_out(const memo_trace* trace, const unsigned char* early) {
 
 static void reference_prepare(const memo_trace* trace) {
     unsigned char early[200];
-    int i, u;
     lay_out(trace, NULL);
     memset(early, 0, sizeof early);
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int i = 0; i < trace->n_requests; i++) {
         int origin = (int)memob_request_origin(trace, i);
         int stream = trace->requests[i].stream;
         if (trace->requests[i].kind != MEMO_REQUEST_USE || stream == trace->requests[origin].stream)
             continue;
         /* the first usage of this malloc has its points in order: the malloc, then uses */
-        for (u = 0; u < n_usages; u++) {
+        for (int u = 0; u < n_usages; u++) {
             int buffer = 0, nth = 0, j;
             for (j = 0; j < origin; j++) buffer += trace->requests[j].kind == MEMO_REQUEST_MALLOC;
             if (usages[u].buffer != buffer) continue;
@@ -149,18 +147,16 @@ static void reference_prepare(const memo_trace* trace) {
 }
 
 static int all_reach(const usage* a, const usage* b) {
-    int i, k;
-    for (i = 0; i < a->n_points; i++)
-        for (k = 0; k < b->n_points; k++)
+    for (int i = 0; i < a->n_points; i++)
+        for (int k = 0; k < b->n_points; k++)
             if (a->points[i] == b->points[k] || !g.reaches[a->points[i]][b->points[k]]) return 0;
     return 1;
 }
 
 /* Is the plan safe?  place[k]: index in the plan of the k-th malloc. */
 static int reference_check(const memo_plan* plan, const int* place) {
-    int i, k;
-    for (i = 0; i < n_usages; i++) {
-        for (k = 0; k < i; k++) {
+    for (int i = 0; i < n_usages; i++) {
+        for (int k = 0; k < i; k++) {
             const memo_buffer* a = &plan->buffers[place[usages[i].buffer]];
             const memo_buffer* b = &plan->buffers[place[usages[k].buffer]];
             if (usages[i].buffer == usages[k].buffer || a->size_bytes == 0 || b->size_bytes == 0)
@@ -225,19 +221,16 @@ static void copy_request(const memo_trace* trace, int64_t i, memo_trace* to) {
 
 /* Without request `gone`. */
 static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
-    memo_trace* made;
-    int64_t i;
-    CHECK_OK(memo_trace_create(&made, &error));
-    for (i = 0; i < trace->n_requests; i++)
+    memo_trace* made = new_trace();
+    for (int64_t i = 0; i < trace->n_requests; i++)
         if (i != gone) copy_request(trace, i, made);
     return made;
 }
 
 /* With requests for the waits that a plan buys, of events from 4 on. */
 static memo_trace* trace_with_waits(const memo_trace* trace, const memo_plan* plan) {
-    memo_trace* made;
     int64_t i, k, time = 0;
-    CHECK_OK(memo_trace_create(&made, &error));
+    memo_trace* made = new_trace();
     for (i = 0; i < trace->n_requests; i++) {
         memo_request_kind kind = trace->requests[i].kind;
         for (k = 0; k < plan->n_waits && kind == MEMO_REQUEST_MALLOC; k++)
@@ -258,14 +251,13 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
     memset(waits, 0, (size_t)n * sizeof *waits);
     for (k = 0; k < 20 * n && n_waits < n && plan->n_buffers > 1; k++) {
         memo_wait* wait = &waits[n_waits];
-        const memo_buffer *freed, *requested;
         wait->freed = memo_test_int(0, plan->n_buffers - 1);
         wait->requested = memo_test_int(0, plan->n_buffers - 1);
         wait->from = plan->buffers[memo_test_int(0, plan->n_buffers - 1)].stream;
         wait->to = plan->buffers[memo_test_int(0, plan->n_buffers - 1)].stream;
         wait->cost_s = (double)memo_test_int(1, 9);
-        freed = &plan->buffers[wait->freed];
-        requested = &plan->buffers[wait->requested];
+        const memo_buffer* freed = &plan->buffers[wait->freed];
+        const memo_buffer* requested = &plan->buffers[wait->requested];
         n_waits += wait->from != wait->to && freed->end < requested->begin &&
                    freed->end >= plan->body_begin && requested->begin >= plan->body_begin &&
                    freed->memory_class != MEMO_CLASS_PERSISTENT &&
@@ -314,10 +306,8 @@ TEST(check_is_reachability) {
 
 /* A trace of one stream, with trims in between. */
 static memo_trace* trimmed(const memo_trace* trace) {
-    memo_trace* made;
-    int64_t i;
-    CHECK_OK(memo_trace_create(&made, &error));
-    for (i = 0; i < trace->n_requests; i++) {
+    memo_trace* made = new_trace();
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         const int64_t origin = memob_request_origin(trace, i);
         const memo_request* malloced = &trace->requests[origin < 0 ? i : origin];
         if (trace->requests[i].kind == MEMO_REQUEST_USE && malloced->size_bytes > 1)
@@ -386,9 +376,8 @@ TEST(trims_free_tails) {
         CHECK_CASE(map_is_clear(trace, plan, place), "round %d", round);
         for (k = 0; k < 20 && plan->n_gaps > 0; k++) {
             const int64_t moved = memo_test_int(0, plan->n_buffers - 1);
-            int is_clear;
             plan->buffers[moved].offset_bytes = memo_test_int(0, 60);
-            is_clear = map_is_clear(trace, plan, place);
+            int is_clear = map_is_clear(trace, plan, place);
             CHECK_CASE((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK) == is_clear,
                        "round %d, move %d: map %d", round, k, is_clear);
             plan->proof = MEMO_PROOF_FEASIBLE;
@@ -433,10 +422,9 @@ TEST(bought_waits_match_waits_of_the_trace) {
                                         (int)memo_test_int(0, 1), 0);
         own_plan *plan = plan_of_trace(trace, 1), *reference = NULL;
         memo_wait waits[4];
-        int64_t n_waits, bare_peak;
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        bare_peak = plan->peak_bytes;
-        n_waits = random_waits(plan, 4, waits);
+        int64_t bare_peak = plan->peak_bytes;
+        int64_t n_waits = random_waits(plan, 4, waits);
         CHECK_OK(memo_plan_set_waits(plan, trace, waits, n_waits, &error));
         CHECK_IS(plan->n_waits, ==, n_waits);
         own_trace* full = trace_with_waits(trace, plan);
@@ -468,9 +456,8 @@ TEST(bought_waits_match_waits_of_the_trace) {
 static memo_status replay(const memo_trace* trace, memo_arena* arena, const memo_device* device,
                           const memo_stream* streams, memo_event* events) {
     void* address[200];
-    int64_t i;
     memo_status status = memo_arena_begin(arena, &error);
-    for (i = 0; i < trace->n_requests && !status; i++) {
+    for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         const memo_request* r = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i);
         const memo_request* buffer = origin < 0 ? NULL : &trace->requests[origin];
@@ -495,29 +482,27 @@ static memo_status replay(const memo_trace* trace, memo_arena* arena, const memo
 /* Two micro-batches on a recorder over `inner`; the arena's waits are in the recording. */
 static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
                                  const memo_device* inner, int64_t* n_races) {
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_arena_desc desc = memo_arena_desc_default();
     memo_recorder* recorder = NULL;
     memo_arena* arena = NULL;
     memo_stream streams[64] = {NULL};
     memo_event events[4] = {NULL};
     memo_schedule* schedule;
     memo_check* check = NULL;
-    int i, k;
-    recorder_desc.device = inner;
+    memo_recorder_desc recorder_desc = {.device = inner};
     memo_status status = memo_recorder_create(&recorder_desc, &recorder, &error);
     if (status) return status;
-    desc.device = memo_recorder_get_device(recorder);
-    for (i = 0; i < 64 && !status; i += 21)
+    memo_arena_desc desc = {.device = memo_recorder_get_device(recorder)};
+    for (int i = 0; i < 64 && !status; i += 21)
         status = memo_stream_create(desc.device, "stream", 0, &streams[i], &error);
-    for (i = 0; i < 4 && !status; i++) status = memo_event_create(desc.device, &events[i], &error);
+    for (int i = 0; i < 4 && !status; i++)
+        status = memo_event_create(desc.device, &events[i], &error);
     desc.plan = plan;
     desc.streams = streams;
     desc.n_streams = 64;
     if (!status) status = memo_arena_create(&desc, &arena, &error);
-    for (k = 0; k < 2 && !status; k++) {
+    for (int k = 0; k < 2 && !status; k++) {
         status = replay(trace, arena, desc.device, streams, events);
-        for (i = 0; i < 64 && !status; i += 21)
+        for (int i = 0; i < 64 && !status; i += 21)
             status = memo_stream_synchronize(desc.device, streams[i], &error);
     }
     if (!status) status = memo_recorder_get_schedule(recorder, &schedule, &error);
@@ -525,9 +510,9 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
     if (!status) *n_races = check->n_races;
     memo_check_destroy(check);
     memo_arena_destroy(arena);
-    for (i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++)
         if (events[i]) memo_event_destroy(desc.device, events[i], NULL);
-    for (i = 0; i < 64; i++)
+    for (int i = 0; i < 64; i++)
         if (streams[i]) memo_stream_destroy(desc.device, streams[i], NULL);
     memo_recorder_destroy(recorder);
     return status;
@@ -542,10 +527,9 @@ TEST(the_arena_makes_bought_waits) {
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     for (round = 0; round < 150; round++) {
         own_trace* trace = random_trace(45, 3, 0, 0, 0);
-        own_trace* bare = NULL;
         memo_wait waits[4];
         int64_t i, n_races = -1, n_waits;
-        CHECK_OK(memo_trace_create(&bare, &error));
+        own_trace* bare = new_trace();
         for (i = 0; i < trace->n_requests; i++) { /* a stream that reads has waited for the owner */
             if (trace->requests[i].kind == MEMO_REQUEST_USE) {
                 const memo_request* r = &trace->requests[memob_request_origin(trace, i)];
@@ -564,10 +548,8 @@ TEST(the_arena_makes_bought_waits) {
 
         /* The arena needs the streams. */
         if (n_waits > 0) {
-            memo_arena_desc desc = memo_arena_desc_default();
             memo_arena* arena = NULL;
-            desc.plan = plan;
-            desc.device = host;
+            memo_arena_desc desc = {.plan = plan, .device = host};
             CHECK_IS(memo_arena_create(&desc, &arena, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
             CHECK(!arena && strstr(error.message, "memo_arena_desc.streams: ") != NULL);
         }
@@ -600,7 +582,6 @@ TEST(the_arena_makes_bought_waits) {
 TEST(waits_of_other_plans_are_refused) {
     own_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
     own_plan* plan = plan_of_trace(trace, 1);
-    memo_plan_desc desc = memo_plan_desc_default();
     memo_wait wait = {0, 0, 0, 21, 0};
     const int64_t n_holds = plan->n_holds;
     CHECK_ERROR(memo_plan_set_waits(plan, trace, &wait, 1, &error), INVALID_ARGUMENT,
@@ -608,8 +589,7 @@ TEST(waits_of_other_plans_are_refused) {
     CHECK_ERROR(memo_plan_set_waits(plan, other, NULL, 0, &error), INVALID_ARGUMENT,
                 "not those of the trace");
     CHECK(plan->n_holds == n_holds && plan->n_waits == 0);
-    desc.offers = &wait;
-    desc.n_offers = 1;
+    memo_plan_desc desc = {.offers = &wait, .n_offers = 1};
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
                 "memo_plan_desc.n_offers: 1, and trace is NULL");
     desc.trace = trace;
@@ -625,8 +605,7 @@ TEST(waits_of_other_plans_are_refused) {
 
 static double cost_of(const memo_wait* waits, int64_t n) {
     double cost = 0;
-    int64_t i;
-    for (i = 0; i < n; i++) cost += waits[i].cost_s;
+    for (int64_t i = 0; i < n; i++) cost += waits[i].cost_s;
     return cost;
 }
 
@@ -635,11 +614,10 @@ static double cost_of(const memo_wait* waits, int64_t n) {
 static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wait* offers,
                          int n_offers, int64_t capacity) {
     double least = -1;
-    int set, i;
-    for (set = 0; set < 1 << n_offers; set++) {
+    for (int set = 0; set < 1 << n_offers; set++) {
         memo_wait chosen[8];
         int64_t n = 0;
-        for (i = 0; i < n_offers; i++)
+        for (int i = 0; i < n_offers; i++)
             if (set >> i & 1) chosen[n++] = offers[i];
         if (least >= 0 && cost_of(chosen, n) >= least) continue;
         CHECK_OK(memo_plan_set_waits(plan, trace, chosen, n, &error));
@@ -705,23 +683,19 @@ TEST(the_cheapest_waits_are_bought) {
 /* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are
  * refused in turn. */
 TEST(buying_without_memory_is_reported) {
-    own_trace* trace = NULL;
     own_plan* plan = NULL;
     memo_wait offers[5];
-    memo_plan_desc desc = memo_plan_desc_default();
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     long long k, live;
     int is_through = 0; /* no request was refused */
-    CHECK_OK(memo_trace_create(&trace, &error));
+    own_trace* trace = new_trace();
     for (k = 0; k < 6; k++) {
         memo_wait wait = {k, k + 1, (int32_t)(k % 2), (int32_t)(1 - k % 2), 1};
         CHECK_OK(memo_trace_malloc(trace, k, 8, MEMO_CLASS_TRANSIENT, (int32_t)(k % 2), &error));
         CHECK_OK(memo_trace_free(trace, k, &error));
         if (k < 5) offers[k] = wait;
     }
-    desc.trace = trace;
-    desc.offers = offers;
-    desc.n_offers = 5;
+    memo_plan_desc desc = {.trace = trace, .offers = offers, .n_offers = 5};
     live = mallocs_live;
     for (k = 0; !is_through; k++) {
         plan = plan_of_trace(trace, 1);
@@ -755,10 +729,9 @@ TEST(conflicts_match_unsafe_pairs) {
         own_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
                                         round % 3 == 0, (int)memo_test_int(0, 1));
         own_plan* plan = plan_of_trace(trace, 1);
-        int64_t i, k;
-        for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 1000 * i;
-        for (i = 0; i < plan->n_buffers; i++) {
-            for (k = i + 1; k < plan->n_buffers; k++) {
+        for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 1000 * i;
+        for (int64_t i = 0; i < plan->n_buffers; i++) {
+            for (int64_t k = i + 1; k < plan->n_buffers; k++) {
                 int expected = slow_conflict(plan, i, k);
                 if (!plan->buffers[i].size_bytes || !plan->buffers[k].size_bytes) continue;
                 plan->buffers[k].offset_bytes = plan->buffers[i].offset_bytes;
@@ -841,8 +814,7 @@ TEST(plans_by_pairs_are_the_smallest) {
         for (i = 0; i < n; i++) order[i] = i;
         expected = least_peak(plan, clash, order, 0, offsets, 0, INT64_MAX);
         for (e = 0; e < 3; e++) {
-            memo_plan_desc desc = memo_plan_desc_default();
-            desc.engine = engines[e];
+            memo_plan_desc desc = {.engine = engines[e]};
             memo_status status = memo_plan_solve(plan, &desc, &error);
             if (status == MEMO_STATUS_UNSUPPORTED) continue;
             CHECK_OK(status);
@@ -871,8 +843,7 @@ TEST(plans_by_pairs_are_the_smallest) {
 /* The largest sum of sizes of buffers that all conflict with each other. */
 static int64_t largest_set(const memo_plan* plan) {
     int64_t largest = 0, n = plan->n_buffers, i, k;
-    uint32_t set;
-    for (set = 0; set < (uint32_t)1 << n; set++) {
+    for (uint32_t set = 0; set < (uint32_t)1 << n; set++) {
         int64_t sum = 0;
         for (i = 0; i < n && sum >= 0; i++) {
             if (!(set >> i & 1)) continue;
@@ -887,18 +858,16 @@ static int64_t largest_set(const memo_plan* plan) {
 
 /* Holds at random, which need not make an order. */
 static memo_plan* random_holds(int64_t n) {
-    memo_plan* plan;
-    int64_t i, k;
-    CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+    memo_plan* plan = new_plan(n, 0, 1);
     plan->holds = (memo_hold*)memob_calloc(3 * n, sizeof(memo_hold));
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = memo_test_int(1, 20);
         buffer->begin = 2 * i;
         buffer->end = buffer->begin + memo_test_int(1, 8);
         buffer->lane = (int32_t)memo_test_int(64, 66);
-        for (k = 64; k < 67; k++) {
+        for (int64_t k = 64; k < 67; k++) {
             if (memo_test_int(0, 2)) continue;
             plan->holds[plan->n_holds].buffer = i;
             plan->holds[plan->n_holds].lane = (int32_t)k;
@@ -946,13 +915,11 @@ TEST(bounds_and_sections_follow_conflicts) {
 
 /* Fixed buffers that a hold keeps apart may not share bytes; no order of others helps that. */
 TEST(fixed_buffers_that_a_hold_keeps_apart_are_refused) {
-    own_plan* plan = NULL;
     memo_hold hold = {0, 2, 64};
-    int k;
-    CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+    own_plan* plan = new_plan(3, 0, 1);
     plan->holds = (memo_hold*)memob_calloc(1, sizeof hold);
     plan->holds[plan->n_holds++] = hold;
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         plan->buffers[k].begin = k;
         plan->buffers[k].end = k + 1;
         plan->buffers[k].size_bytes = 8;
@@ -968,18 +935,16 @@ TEST(fixed_buffers_that_a_hold_keeps_apart_are_refused) {
 
 /* Blocks cut into buffers of several streams, and streams that wait in patterns. */
 TEST(tilings_and_patterns_are_proven) {
-    memo_plan_desc desc = memo_plan_desc_default();
-    int n_streams, which, k;
-    desc.time_limit_s = 60;
-    for (n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
+    memo_plan_desc desc = {.time_limit_s = 60};
+    for (int n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
         own_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK_CASE(plan->peak_bytes == 1 << 20 && plan->proof == MEMO_PROOF_OPTIMAL,
                    "%d streams: %lld", n_streams, (long long)plan->peak_bytes);
     }
-    for (which = 0; which < N_PATTERNS; which++)
-        for (k = 0; k < 2; k++) {
+    for (int which = 0; which < N_PATTERNS; which++)
+        for (int k = 0; k < 2; k++) {
             own_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
             CHECK_OK(memo_plan_solve(plan, &desc, &error));
             CHECK_OK(memo_plan_validate(plan, &error));
@@ -991,12 +956,9 @@ TEST(tilings_and_patterns_are_proven) {
 /* Too many buffers for sections instead of pairs.  Two streams with a wait now and then. */
 TEST(large_problems_keep_their_pairs) {
     enum { N = 9000, LIVE = 8 };
-    memo_plan_desc desc = memo_plan_desc_default();
-    own_trace* trace = NULL;
     memoi_problem problem;
-    int64_t i;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    for (i = 0; i < N + LIVE; i++) {
+    own_trace* trace = new_trace();
+    for (int64_t i = 0; i < N + LIVE; i++) {
         if (i < N)
             CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(1, 64), MEMO_CLASS_TRANSIENT,
                                        (int32_t)(i % 2), &error));
@@ -1010,7 +972,7 @@ TEST(large_problems_keep_their_pairs) {
     CHECK_OK(memoi_problem_pose(plan, &problem, &error));
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
-    desc.time_limit_s = 1;
+    memo_plan_desc desc = {.time_limit_s = 1};
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
     CHECK_OK(memo_plan_check(plan, trace, &error));
@@ -1020,21 +982,18 @@ TEST(large_problems_keep_their_pairs) {
  * 1.  So many pairs are not listed. */
 TEST(too_many_pairs_are_planned_as_lifetimes) {
     enum { N = 6000 };
-    memo_plan_desc desc = memo_plan_desc_default();
-    own_trace* trace = NULL;
-    int64_t i;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    for (i = 0; i < N; i++) {
+    own_trace* trace = new_trace();
+    for (int64_t i = 0; i < N; i++) {
         CHECK_OK(memo_trace_malloc(trace, i, 8, MEMO_CLASS_TRANSIENT, 0, &error));
         CHECK_OK(memo_trace_free(trace, i, &error));
     }
-    for (i = N; i < 2 * N; i++) {
+    for (int64_t i = N; i < 2 * N; i++) {
         CHECK_OK(memo_trace_malloc(trace, i, 8, MEMO_CLASS_TRANSIENT, 1, &error));
         CHECK_OK(memo_trace_free(trace, i, &error));
     }
     CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
     own_plan* plan = plan_of_trace(trace, 8);
-    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
     CHECK(plan->lower_bound_bytes == 8 && plan->peak_bytes >= 16);
@@ -1056,13 +1015,10 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
  * planning. */
 TEST(thousands_of_lanes_are_planned_in_time) {
     enum { N = 4000, AHEAD = 5 };
-    memo_plan_desc desc = memo_plan_desc_default();
-    own_plan* plan = NULL;
-    int64_t i;
-    CHECK_OK(memo_plan_create(N, 0, 512, &plan, &error));
+    own_plan* plan = new_plan(N, 0, 512);
     plan->holds = (memo_hold*)memob_calloc(N, sizeof(memo_hold));
     plan->n_holds = N - AHEAD;
-    for (i = 0; i < N; i++) {
+    for (int64_t i = 0; i < N; i++) {
         plan->buffers[i].id = i;
         plan->buffers[i].size_bytes = 512 * (1 + i % 13);
         plan->buffers[i].begin = 2 * i;
@@ -1073,7 +1029,7 @@ TEST(thousands_of_lanes_are_planned_in_time) {
         plan->holds[i].lane = (int32_t)(64 + i + AHEAD);
         plan->holds[i].until = 2 * i + 6 * AHEAD;
     }
-    desc.time_limit_s = 2;
+    memo_plan_desc desc = {.time_limit_s = 2};
     clock_t start = clock();
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -1086,8 +1042,7 @@ TEST(thousands_of_lanes_are_planned_in_time) {
 TEST(early_users_are_seen) {
     memo_trace* trace;
     memo_plan* plan;
-    int is_waited;
-    for (is_waited = 0; is_waited < 2; is_waited++) {
+    for (int is_waited = 0; is_waited < 2; is_waited++) {
         CHECK_OK(memo_trace_create(&trace, &error));
         CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
         CHECK_OK(memo_trace_free(trace, 1, &error));
@@ -1131,8 +1086,7 @@ TEST(recorded_traces_meet_their_bounds) {
                   {"gpt2-124m-b8-s1k-store", 9357140168},
                   {"llama-1b-s8k-recompute", 13281361928},
                   {"llama-1b-s8k-store", 26989330696}};
-    int k;
-    for (k = 0; k < 5; k++) {
+    for (int k = 0; k < 5; k++) {
         char path[128];
         own_trace* trace = NULL;
         snprintf(path, sizeof path, "tests/data/%s.trace", traces[k].name);
@@ -1150,8 +1104,7 @@ TEST(shared_streams_are_planned_by_pairs) {
     static const char* const names[] = {"fsdp-limit2-ckpt", "offload-reload-unsynced",
                                         "prefetch-mid-bwd"};
     static const int64_t peaks[] = {4877975552, 12899581952, 12901154816};
-    int k;
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         char path[128];
         own_trace* trace = NULL;
         snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", names[k]);

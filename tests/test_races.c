@@ -24,8 +24,7 @@ static memo_schedule* reread(const memo_schedule* schedule, char** text) {
 
 static int n_runs(const memo_schedule* schedule) {
     int n = 0;
-    int64_t i;
-    for (i = 0; i < schedule->n_ops; i++) n += schedule->ops[i].kind == MEMO_OP_RUN;
+    for (int64_t i = 0; i < schedule->n_ops; i++) n += schedule->ops[i].kind == MEMO_OP_RUN;
     return n;
 }
 
@@ -33,15 +32,12 @@ static int n_runs(const memo_schedule* schedule) {
  * neither.  Returns the number of operations. */
 static int check_file(const char* path, int is_faulty) {
     own_schedule* schedule = NULL;
-    own_check* check = NULL;
     char why[2048], *text = memo_test_file(path, NULL), *line = text;
-    int64_t i;
-    int n;
     CHECK_OK(memo_schedule_read(path, &schedule, &error));
     if (!schedule) return 0;
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    own_check* check = check_of(schedule);
     CHECK_CASE((check->n_races > 0) == is_faulty && check->n_unrecorded_waits == 0, "%s", path);
-    for (i = 0; i < check->n_races; i++) {
+    for (int64_t i = 0; i < check->n_races; i++) {
         line = strstr(line, "\n#! ");
         CHECK_CASE(line != NULL, "%s: %lld races, and fewer lines", path,
                    (long long)check->n_races);
@@ -52,7 +48,7 @@ static int check_file(const char* path, int is_faulty) {
                    path, why);
     }
     CHECK_CASE(!line || !strstr(line, "\n#! "), "%s: more lines than races", path);
-    n = n_runs(schedule);
+    int n = n_runs(schedule);
     free(text);
     return n;
 }
@@ -67,14 +63,13 @@ TEST(races_that_others_shipped) {
     while ((entry = readdir(folder)) != NULL) {
         size_t length = strlen(entry->d_name);
         char path[600];
-        int n;
         if (entry->d_name[0] == '.') continue;
         n_files++;
         if (length < strlen(faulty) || strcmp(entry->d_name + length - strlen(faulty), faulty))
             continue;
         n_pairs++;
         snprintf(path, sizeof path, "tests/races/%s", entry->d_name);
-        n = check_file(path, 1);
+        int n = check_file(path, 1);
         snprintf(path, sizeof path, "tests/races/%.*s.fixed.schedule",
                  (int)(length - strlen(faulty)), entry->d_name);
         CHECK_CASE(check_file(path, 0) == n, "%s: as many operations as the faulty one", path);
@@ -88,9 +83,8 @@ TEST(races_that_others_shipped) {
 
 static void check_why(const char* text, const char* expected) {
     own_schedule* schedule = parsed(text);
-    own_check* check = NULL;
     char why[1024], cut[16];
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 1);
     if (check->n_races) {
         memo_race_explain(schedule, &check->races[0], why, sizeof why);
@@ -131,10 +125,9 @@ TEST(operations_are_described) {
     own_schedule* schedule = parsed("stream \"a b\"\nstream c\nrecord e \"a b\"\n"
                                     "wait e c\nrun x c\nsync c\nsync event e\n");
     char text[80];
-    int i;
     memo_schedule_describe(schedule, 0, text, sizeof text);
     CHECK_CASE(!strcmp(text, "record of event e (operation 0, on \"a b\")"), "%s", text);
-    for (i = 1; i < 5; i++) {
+    for (int i = 1; i < 5; i++) {
         memo_schedule_describe(schedule, i, text, sizeof text);
         CHECK_CASE(!strcmp(text, expected[i]), "%s", text);
     }
@@ -150,13 +143,12 @@ TEST(operations_are_described) {
 
 /* Is b the schedule a, written and read, apart from fields that the file omits? */
 static void check_same(const memo_schedule* a, const memo_schedule* b) {
-    int64_t i, k;
     CHECK_OK(memo_schedule_compare(a, b, &error));
     CHECK_IS(a->n_streams, ==, b->n_streams);
-    for (i = 0; i < a->n_ops && i < b->n_ops; i++) {
+    for (int64_t i = 0; i < a->n_ops && i < b->n_ops; i++) {
         const memo_op *x = &a->ops[i], *y = &b->ops[i];
         CHECK_IS(fabs(x->duration_s - y->duration_s), <, 1e-12);
-        for (k = 0; k < x->n_reads + x->n_writes; k++)
+        for (int64_t k = 0; k < x->n_reads + x->n_writes; k++)
             CHECK(!memcmp(&a->ranges[x->first_range + k], &b->ranges[y->first_range + k],
                           sizeof(memo_range)));
     }
@@ -179,11 +171,9 @@ static void take_op(memo_schedule* schedule, int64_t at) {
 }
 
 static int has_race(const memo_schedule* schedule, int64_t first, int64_t second) {
-    own_check* check = NULL;
-    int64_t i;
     int has = 0;
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    for (i = 0; i < check->n_races; i++)
+    own_check* check = check_of(schedule);
+    for (int64_t i = 0; i < check->n_races; i++)
         has |= check->races[i].first == first && check->races[i].second == second;
     return has;
 }
@@ -224,12 +214,10 @@ TEST(following_a_diagnosis_fixes_the_race) {
         own_schedule* schedule =
             random_schedule((int)memo_test_int(2, 30), (int)memo_test_int(2, 4), 30, 0);
         own_schedule* again = reread(schedule, NULL);
-        own_check* check = NULL;
-        int64_t i;
         if (!again) return;
         check_same(schedule, again);
-        CHECK_OK(memo_schedule_check(again, &check, &error));
-        for (i = 0; i < check->n_races; i++) {
+        own_check* check = check_of(again);
+        for (int64_t i = 0; i < check->n_races; i++) {
             char why[2048];
             memo_race_explain(again, &check->races[i], why, sizeof why);
             n_recorded += strstr(why, "no event is recorded") != NULL;
@@ -256,7 +244,6 @@ TEST(every_line_of_the_format) {
                              "sync compute\nsync event done");
     static const uint64_t ranges[][2] = {{10, 30}, {100, 110}, {102, 104},
                                          {11, 11}, {5, 6},     {7, 9}};
-    int64_t i;
     if (!s) return;
     CHECK(s->n_ops == 7 && s->n_streams == 3 && s->n_events == 2);
     CHECK(!strcmp(s->text + s->streams[1], "to \"host\" \\"));
@@ -264,7 +251,7 @@ TEST(every_line_of_the_format) {
     CHECK(s->ops[0].stream == 0 && s->ops[0].n_more_streams == 1 && s->more_streams[0] == 2);
     CHECK(s->ops[0].n_reads == 4 && s->ops[0].n_writes == 2);
     CHECK_IS(fabs(s->ops[0].duration_s - 1.5e-6), <, 1e-15);
-    for (i = 0; i < 6; i++)
+    for (int64_t i = 0; i < 6; i++)
         CHECK(s->ranges[i].begin == ranges[i][0] && s->ranges[i].end == ranges[i][1]);
     CHECK(s->ops[1].kind == MEMO_OP_RECORD && s->ops[1].stream == 1 && s->ops[1].event == 0);
     CHECK(s->ops[2].kind == MEMO_OP_WAIT && s->ops[2].stream == 0 && s->ops[2].event == 0);
@@ -312,8 +299,7 @@ TEST(faults_have_a_file_a_line_and_a_reason) {
                  {"stream a\nsync event\n", "an event is expected", 2},
                  {"stream a\nsync \"event\"\n", "no such stream", 2}};
     memo_schedule* schedule;
-    size_t i;
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_status status = read_text(cases[i].text, &schedule);
         CHECK_CASE(status == MEMO_STATUS_FORMAT && !schedule, "%s", cases[i].text);
         CHECK_CASE(error.line == cases[i].line && strstr(error.message, "text.schedule:") &&
@@ -326,8 +312,7 @@ TEST(faults_have_a_file_a_line_and_a_reason) {
 
 /* A file that is cut anywhere is refused: without its last ranges a race would be missed. */
 TEST(cut_files_are_refused) {
-    int n;
-    for (n = 0; n < 3; n++) {
+    for (int n = 0; n < 3; n++) {
         memo_schedule *schedule = random_schedule(30, 3, 30, 0), *cut = NULL;
         own_memory char* text = NULL;
         size_t k, n_bytes;
@@ -345,21 +330,17 @@ TEST(cut_files_are_refused) {
 /* Two streams of one name must not become one, which would have no race with itself. */
 TEST(streams_of_one_name_stay_two) {
     own_schedule *schedule = NULL, *again = NULL;
-    own_check* check = NULL;
-    memo_op_desc op = memo_op_desc_default();
     memo_range bytes = {3, 9};
-    int i;
     CHECK_OK(memo_schedule_create(&schedule, &error));
-    op.writes = &bytes;
-    op.n_writes = 1;
-    for (i = 0; i < 2; i++) {
+    memo_op_desc op = {.writes = &bytes, .n_writes = 1};
+    for (int i = 0; i < 2; i++) {
         CHECK_OK(memo_schedule_add_stream(schedule, "ring \"", &op.stream, &error));
         CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
     }
     again = reread(schedule, NULL);
     CHECK(again && again->n_streams == 2);
     CHECK(again && !strcmp(again->text + again->streams[1], "ring \" #1"));
-    CHECK_OK(memo_schedule_check(again, &check, &error));
+    own_check* check = check_of(again);
     CHECK_IS(check->n_races, ==, 1);
 }
 
@@ -404,9 +385,8 @@ TEST(names_that_look_alike_stay_apart) {
 }
 
 TEST(names_are_checked) {
-    own_schedule* schedule = NULL;
     memo_range bytes = {3, 2};
-    CHECK_OK(memo_schedule_create(&schedule, &error));
+    own_schedule* schedule = new_empty_schedule();
     CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, "x", &error), INVALID_ARGUMENT);
     bytes.end = 9;
     CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, NULL, &error), INVALID_ARGUMENT);
@@ -417,16 +397,13 @@ TEST(names_are_checked) {
 TEST(links_become_time) {
     char* text;
     own_schedule *schedule = NULL, *again = NULL;
-    memo_op_desc op = memo_op_desc_default();
     memo_range bytes = {4, 8};
     int32_t stream, link;
     CHECK_OK(memo_schedule_create(&schedule, &error));
     CHECK_OK(memo_schedule_add_stream(schedule, "s", &stream, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "l", 1e6, &link, &error));
     CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "weights", &error));
-    op.duration_s = 2e-6;
-    op.link = link;
-    op.link_bytes = 3;
+    memo_op_desc op = {.duration_s = 2e-6, .link = link, .link_bytes = 3};
     CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
     again = reread(schedule, &text);
     CHECK_CASE(text && strstr(text, "takes 5000\n") &&

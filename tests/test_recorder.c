@@ -49,8 +49,7 @@ FAKE(info, int64_t* free_bytes, int64_t* total_bytes) {
 FAKE(stream_create, MEMO_UNUSED const char* name, MEMO_UNUSED int32_t priority,
      memo_stream* stream) {
     fake* f = (fake*)context;
-    int i;
-    for (i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++) {
         if (f->streams[i].is_used) continue;
         f->streams[i].is_used = 1;
         f->streams[i].now = f->host_now;
@@ -70,8 +69,7 @@ FAKE(stream_synchronize, memo_stream stream) {
 }
 FAKE(event_create, memo_event* event) {
     fake* f = (fake*)context;
-    int i;
-    for (i = 0; i < 512; i++) {
+    for (int i = 0; i < 512; i++) {
         if (f->events[i].is_used) continue;
         f->events[i].is_used = 1;
         f->events[i].is_recorded = 0;
@@ -127,9 +125,8 @@ FAKE(copy, memo_stream stream, MEMO_UNUSED memo_copy_kind kind, void* to, const 
 }
 FAKE(copy_rows, memo_stream stream, memo_copy_kind kind, void* to, int64_t to_stride_bytes,
      const void* from, int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows) {
-    int64_t i;
     memo_status status = MEMO_STATUS_OK;
-    for (i = 0; i < n_rows && !status; i++)
+    for (int64_t i = 0; i < n_rows && !status; i++)
         status = fake_copy(context, stream, kind, (char*)to + i * to_stride_bytes,
                            (const char*)from + i * from_stride_bytes, row_bytes, e);
     return status;
@@ -189,10 +186,8 @@ static int n_events_used(const fake* f) {
 }
 
 static memo_recorder* new_recorder(const memo_device* device, int is_timed) {
-    memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
-    desc.device = device;
-    desc.is_timed = is_timed;
+    memo_recorder_desc desc = {.device = device, .is_timed = is_timed};
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     return recorder;
 }
@@ -226,8 +221,7 @@ static void rig_close(rig* g) {
 #define own_rig OWNED(rig_close) rig
 
 static memo_schedule* rig_schedule(const rig* g) {
-    memo_schedule* s;
-    CHECK_OK(memo_recorder_get_schedule(g->recorder, &s, &error));
+    memo_schedule* s = recorded(g->recorder);
     return s;
 }
 
@@ -251,7 +245,6 @@ TEST(calls_become_a_schedule) {
     fake* f = g.f;
     memo_device* d = g.d;
     memo_stream other;
-    memo_op_desc desc = memo_op_desc_default();
     memo_range range;
     char a[64] = "from here", b[64] = "";
     void* memory;
@@ -269,9 +262,7 @@ TEST(calls_become_a_schedule) {
     CHECK_OK(f->device.stream_create(f, "other", 0, &other, &error)); /* not through the recorder */
     CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK(is_done);
-    desc.name = "forward 0";
-    desc.writes = &range;
-    desc.n_writes = 1;
+    memo_op_desc desc = {.name = "forward 0", .writes = &range, .n_writes = 1};
     desc.link = 7; /* of no meaning here */
     range.begin = (uint64_t)(uintptr_t)a;
     range.end = range.begin + 10;
@@ -325,7 +316,6 @@ TEST(calls_become_a_schedule) {
 TEST(launches_are_annotated_in_a_line) {
     own_rig g = rig_open(0, 0);
     char x[64], y[64];
-    int k;
     CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "fill", &error, memo_writes(y, 64)));
     CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "gemm", &error, memo_reads(x, 16), memo_writes(y, 8),
                            memo_reads(x + 32, 4), memo_writes(x, -1)));
@@ -343,23 +333,21 @@ TEST(launches_are_annotated_in_a_line) {
     CHECK(is_range(s, 1, 0, x, 16) && is_range(s, 1, 1, x + 32, 4));
     CHECK(is_range(s, 1, 2, y, 8) && is_range(s, 1, 3, x, 0));
     CHECK(s->ops[2].n_reads == 16 && s->ops[2].n_writes == 0);
-    for (k = 0; k < 16; k++) CHECK(is_range(s, 2, k, x + k, 1));
+    for (int k = 0; k < 16; k++) CHECK(is_range(s, 2, k, x + k, 1));
     g.f->device.annotate = NULL;
     CHECK_OK(MEMO_ANNOTATE(&g.f->device, g.compute, "nothing", &error, memo_reads(x, 16)));
     CHECK_IS(g.f->n_annotated, ==, 0);
 }
 
 TEST(a_missing_wait_is_found) {
-    int with_wait;
-    for (with_wait = 0; with_wait < 2; with_wait++) {
+    for (int with_wait = 0; with_wait < 2; with_wait++) {
         own_rig g = rig_open(0, 0);
-        own_check* check = NULL;
         char a[16], b[16];
         CHECK_OK(memo_fill(g.d, g.compute, a, 1, 16, &error));
         CHECK_OK(memo_event_record(g.d, g.event, g.compute, &error));
         if (with_wait) CHECK_OK(memo_event_wait(g.d, g.event, g.copy, &error));
         CHECK_OK(memo_copy(g.d, g.copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
-        CHECK_OK(memo_schedule_check(rig_schedule(&g), &check, &error));
+        own_check* check = check_of(rig_schedule(&g));
         CHECK(check->n_races == !with_wait && check->n_redundant_waits == 0);
     }
 }
@@ -369,7 +357,6 @@ TEST(handles_may_come_again) {
     memo_device* d = g.d;
     memo_stream second;
     memo_event again;
-    own_check* check = NULL;
     CHECK_OK(memo_event_record(d, g.event, g.compute, &error));
     CHECK_OK(memo_event_destroy(d, g.event, &error));
     CHECK_OK(memo_event_create(d, &again, &error));
@@ -382,7 +369,7 @@ TEST(handles_may_come_again) {
     memo_schedule* s = rig_schedule(&g);
     CHECK(s->n_streams == 3 && s->n_events == 2 && s->n_ops == 3);
     CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 2);
-    CHECK_OK(memo_schedule_check(s, &check, &error));
+    own_check* check = check_of(s);
     CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 1);
 }
 
@@ -392,10 +379,8 @@ TEST(times_match_the_device) {
     memo_device* d = g.d;
     memo_schedule* s;
     memo_simulation *measured, *simulated;
-    memo_op_desc desc = memo_op_desc_default();
     char a[64] = "", b[64];
-    int64_t i;
-    desc.name = "forward";
+    memo_op_desc desc = {.name = "forward"};
     CHECK_OK(memo_annotate(d, g.compute, &desc, &error)); /* 0: 0 to 20 */
     fake_launch(f, g.compute, 20);
     CHECK_OK(memo_event_record(d, g.event, g.compute, &error));          /* 1: 20 */
@@ -418,7 +403,7 @@ TEST(times_match_the_device) {
     {
         static const double start[9] = {0, 20, 0, 5, 20, 20, 0, 50, 50};
         static const double end[9] = {20, 20, 5, 20, 50, 27, 50, 53, 53};
-        for (i = 0; i < 9; i++)
+        for (int64_t i = 0; i < 9; i++)
             CHECK_CASE(measured->start_s[i] == start[i] && measured->end_s[i] == end[i],
                        "op %d: %g to %g", (int)i, measured->start_s[i], measured->end_s[i]);
     }
@@ -427,7 +412,7 @@ TEST(times_match_the_device) {
     CHECK(s->ops[4].duration_s == 30 && s->ops[7].duration_s == 99);
     s->ops[7].duration_s = 3;
     CHECK_OK(memo_schedule_simulate(s, &simulated, &error)); /* the model of the device agrees */
-    for (i = 0; i < 9; i++)
+    for (int64_t i = 0; i < 9; i++)
         CHECK(simulated->start_s[i] == measured->start_s[i] &&
               simulated->end_s[i] == measured->end_s[i]);
     memo_simulation_destroy(simulated);
@@ -454,7 +439,6 @@ TEST(pauses_leave_no_trace_but_a_sync) {
     own_rig g = rig_open(1, 1);
     memo_device* d = g.d;
     memo_stream later;
-    own_check* check = NULL;
     memo_op_desc desc = memo_op_desc_default();
     char a[64], b[64];
     int32_t is_done;
@@ -484,7 +468,7 @@ TEST(pauses_leave_no_trace_but_a_sync) {
     CHECK(s->n_ops == 6 && s->n_streams == 3);
     CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 3, MEMO_OP_SYNC, "sync", 2));
     CHECK(is_op(s, 4, MEMO_OP_RUN, "fill", 2));
-    CHECK_OK(memo_schedule_check(s, &check, &error));
+    own_check* check = check_of(s);
     CHECK(check->n_races == 0 && check->n_unrecorded_waits == 0);
 }
 
@@ -495,10 +479,9 @@ TEST(recorders_stack) {
     memo_device* d = memo_recorder_get_device(outer);
     memo_stream stream;
     memo_schedule *a, *b;
-    memo_op_desc desc = memo_op_desc_default();
     char bytes[8];
     CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
-    desc.name = "work";
+    memo_op_desc desc = {.name = "work"};
     CHECK_OK(memo_annotate(d, stream, &desc, &error));
     CHECK_OK(memo_fill(d, stream, bytes, 0, 8, &error));
     CHECK_OK(memo_stream_synchronize(d, stream, &error));
@@ -543,18 +526,16 @@ FAKE(event_create_untimed, memo_event* event) {
 }
 
 TEST(untimed_events_fall_back_to_timed_ones) {
-    int kind, is_recorded;
-    for (kind = 0; kind < 3; kind++)
-        for (is_recorded = 0; is_recorded < 2; is_recorded++) {
+    for (int kind = 0; kind < 3; kind++)
+        for (int is_recorded = 0; is_recorded < 2; is_recorded++) {
             own_memory fake* f = fake_create(1);
-            memo_recorder_desc desc = memo_recorder_desc_default();
             own_recorder* recorder = NULL;
             const memo_device* d = &f->device;
             memo_event event = NULL;
             if (kind > 0) f->device.event_create_untimed = fake_event_create_untimed;
             if (kind > 1)
                 f->device.struct_bytes = (int64_t)offsetof(memo_device, event_create_untimed);
-            desc.device = &f->device;
+            memo_recorder_desc desc = {.device = &f->device};
             if (is_recorded) {
                 CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
                 d = memo_recorder_get_device(recorder);
@@ -570,16 +551,13 @@ TEST(untimed_events_fall_back_to_timed_ones) {
 /* --- without memory --- */
 
 static memo_status short_run(fake* f) {
-    memo_recorder_desc desc = memo_recorder_desc_default();
     own_recorder* recorder = NULL;
     memo_stream a = NULL, b = NULL;
     memo_event event = NULL;
     memo_schedule* s;
     memo_op_desc op = memo_op_desc_default();
     char bytes[64];
-    int i;
-    desc.device = &f->device;
-    desc.is_timed = 1;
+    memo_recorder_desc desc = {.device = &f->device, .is_timed = 1};
     memo_status status = memo_recorder_create(&desc, &recorder, &error);
     if (status) return status;
     memo_device* d = memo_recorder_get_device(recorder);
@@ -587,7 +565,7 @@ static memo_status short_run(fake* f) {
     status = d->stream_create(c, "a", 0, &a, &error);
     if (!status) status = d->stream_create(c, "b", 0, &b, &error);
     if (!status) status = d->event_create(c, &event, &error);
-    for (i = 0; i < 10 && !status; i++) {
+    for (int i = 0; i < 10 && !status; i++) {
         status = d->annotate(c, a, &op, &error);
         if (!status) status = d->event_record(c, event, a, &error);
         if (!status) status = d->event_wait(c, event, b, &error);
@@ -636,10 +614,8 @@ TEST(paper_records_what_nothing_runs) {
     memo_recorder* recorder;
     memo_stream first, second;
     memo_event event;
-    memo_schedule* s;
     char *from = (char*)(uintptr_t)512, *to = (char*)(uintptr_t)1024; /* never accessed */
     int32_t is_done = 0;
-    int64_t i;
     desc.on_paper = desc.is_timed = 1;
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     memo_device* d = memo_recorder_get_device(recorder);
@@ -658,10 +634,10 @@ TEST(paper_records_what_nothing_runs) {
     CHECK_OK(memo_event_destroy(d, event, &error));
     CHECK_OK(memo_stream_destroy(d, first, &error));
     CHECK_OK(memo_stream_destroy(d, second, &error));
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    memo_schedule* s = recorded(recorder);
     CHECK(is_done && s->n_streams == 2);
     CHECK_IS(s->n_ops, ==, sizeof kinds / sizeof *kinds);
-    for (i = 0; i < s->n_ops; i++) CHECK_IS(s->ops[i].kind, ==, kinds[i]);
+    for (int64_t i = 0; i < s->n_ops; i++) CHECK_IS(s->ops[i].kind, ==, kinds[i]);
     memo_recorder_destroy(recorder);
     desc.on_paper = 0;
     CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -671,18 +647,13 @@ TEST(paper_records_what_nothing_runs) {
 
 TEST(the_host_device_is_recorded) {
     enum { SIZE = 1 << 20 };
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device *host, *d;
     memo_stream compute, copy;
     memo_event written, moved;
-    memo_schedule* s;
-    memo_check* check;
     memo_simulation *measured, *simulated;
-    memo_op_desc desc = memo_op_desc_default();
     memo_range range;
     void *on_device, *on_host;
-    int64_t i;
-    host_desc.to_host_bytes_per_s = (double)SIZE / 0.03;
+    memo_host_device_desc host_desc = {.to_host_bytes_per_s = (double)SIZE / 0.03};
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     memo_recorder* recorder = new_recorder(host, 1);
     d = memo_recorder_get_device(recorder);
@@ -695,9 +666,7 @@ TEST(the_host_device_is_recorded) {
     CHECK_OK(d->event_create(c, &moved, &error));
     range.begin = (uint64_t)(uintptr_t)on_device;
     range.end = range.begin + SIZE;
-    desc.name = "forward";
-    desc.writes = &range;
-    desc.n_writes = 1;
+    memo_op_desc desc = {.name = "forward", .writes = &range, .n_writes = 1};
     CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 0 */
     CHECK_OK(memo_host_device_sleep(host, compute, 0.02, &error));
     CHECK_OK(d->event_record(c, written, compute, &error));                          /* 1 */
@@ -712,13 +681,13 @@ TEST(the_host_device_is_recorded) {
     CHECK_OK(d->fill(c, compute, on_device, 0, SIZE, &error)); /* 7 */
     CHECK_OK(d->stream_synchronize(c, compute, &error));       /* 8 */
     CHECK_OK(d->stream_synchronize(c, copy, &error));          /* 9 */
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    memo_schedule* s = recorded(recorder);
     CHECK_IS(s->n_ops, ==, 10);
-    CHECK_OK(memo_schedule_check(s, &check, &error));
+    memo_check* check = check_of(s);
     CHECK(check->n_races == 0 && check->n_redundant_waits == 0 && check->n_waits == 2);
     memo_check_destroy(check);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
-    for (i = 0; i < s->n_ops; i++) CHECK_IS(measured->start_s[i], <=, measured->end_s[i]);
+    for (int64_t i = 0; i < s->n_ops; i++) CHECK_IS(measured->start_s[i], <=, measured->end_s[i]);
     CHECK_IS(measured->end_s[0] - measured->start_s[0], >, 0.018);
     CHECK_IS(measured->end_s[3] - measured->start_s[3], >, 0.027);
     CHECK_IS(measured->start_s[3], >=, measured->end_s[0] - 0.001);

@@ -10,6 +10,7 @@
 
 #include "memo_test.h"
 #include "typed.h"
+#include "owned.h"
 #include <sys/mman.h>
 
 static memo_error error;
@@ -41,8 +42,7 @@ static float random_f32(void) {
 }
 
 static void fill_random(void* array, memo_type type, int64_t n) {
-    int64_t i;
-    for (i = 0; i < n; i++) typed_set(array, i, type, memo_test_real() * 4 - 2);
+    for (int64_t i = 0; i < n; i++) typed_set(array, i, type, memo_test_real() * 4 - 2);
 }
 
 static float rounded_to(memo_type type, float value) {
@@ -56,8 +56,7 @@ static int same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 /* --- types --- */
 
 TEST(sixteen_bits_survive_both_ways) {
-    int bits;
-    for (bits = 0; bits < 65536; bits++) {
+    for (int bits = 0; bits < 65536; bits++) {
         float half = memo_f32_from_f16((uint16_t)bits), brain = memo_f32_from_bf16((uint16_t)bits);
         if (half == half)
             CHECK_CASE(memo_f16_from_f32(half) == bits, "f16 %04x", bits);
@@ -89,11 +88,9 @@ static void check_narrowing(float value) {
 }
 
 TEST(narrowing_rounds_to_nearest_even) {
-    int64_t i;
-    int bits;
-    for (i = 0; i < 200000; i++) check_narrowing(random_f32());
+    for (int64_t i = 0; i < 200000; i++) check_narrowing(random_f32());
     /* Around every number of 16 bits, and every middle of two, a step to each side. */
-    for (bits = 0; bits < 0x7c00; bits++) {
+    for (int bits = 0; bits < 0x7c00; bits++) {
         float low = memo_f32_from_f16((uint16_t)bits),
               high = memo_f32_from_f16((uint16_t)(bits + 1));
         float middle = high < INFINITY ? low + (high - low) / 2 : 65520.0f;
@@ -102,7 +99,7 @@ TEST(narrowing_rounds_to_nearest_even) {
         check_narrowing(nextafterf(middle, INFINITY));
         check_narrowing(-nextafterf(low, INFINITY));
     }
-    for (bits = 0; bits < 0x7f7f; bits++) {
+    for (int bits = 0; bits < 0x7f7f; bits++) {
         float low = memo_f32_from_bf16((uint16_t)bits),
               high = memo_f32_from_bf16((uint16_t)(bits + 1));
         float middle = low / 2 + high / 2;
@@ -117,8 +114,7 @@ TEST(narrowing_rounds_to_nearest_even) {
 
 TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
-    int c;
-    for (c = 0; c < 400; c++) {
+    for (int c = 0; c < 400; c++) {
         int64_t i, element;
         memo_add_desc cast = {.to_type = types[memo_test_int(0, N_TYPES - 1)]};
         cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
@@ -147,8 +143,7 @@ TEST(casts_each_element_and_no_other) {
 TEST(gathers_and_scatters_rows) {
     static char from_memory[16384], to_memory[16384], expected[16384];
     int64_t index[40];
-    int c;
-    for (c = 0; c < 600; c++) {
+    for (int c = 0; c < 600; c++) {
         int is_gather = (int)memo_test_int(0, 1), shift = (int)memo_test_int(0, 1);
         int64_t i, n_from, n_to, unit = memo_test_int(0, 2) ? 16 : 1;
         memo_rows_desc rows = {.n_rows = memo_test_int(0, 40)};
@@ -193,8 +188,7 @@ TEST(gathers_and_scatters_rows) {
 
 TEST(adds_rows_in_fp32) {
     static float a_memory[4096], b_memory[4096], to_memory[4096];
-    int c;
-    for (c = 0; c < 600; c++) {
+    for (int c = 0; c < 600; c++) {
         int64_t row, column, in_place = memo_test_int(0, 2) == 0;
         memo_add_desc add = {.a_type = types[memo_test_int(0, N_TYPES - 1)]};
         add.b_type = types[memo_test_int(0, N_TYPES - 1)];
@@ -235,9 +229,7 @@ TEST(adds_rows_in_fp32) {
 TEST(sums_products_of_rows) {
     static float a[8192], b[8192];
     float sums[20];
-    int c;
-    for (c = 0; c < 300; c++) {
-        int64_t row, column;
+    for (int c = 0; c < 300; c++) {
         memo_add_desc desc = {.a_type = types[memo_test_int(0, N_TYPES - 1)]};
         desc.b_type = types[memo_test_int(0, N_TYPES - 1)];
         desc.n_rows = memo_test_int(0, 20);
@@ -249,9 +241,9 @@ TEST(sums_products_of_rows) {
         fill_random(a, desc.a_type, 8192);
         fill_random(b, desc.b_type, 8192);
         CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &desc, &error));
-        for (row = 0; row < desc.n_rows; row++) {
+        for (int64_t row = 0; row < desc.n_rows; row++) {
             double sum = 0, size = 0;
-            for (column = 0; column < desc.n_columns; column++) {
+            for (int64_t column = 0; column < desc.n_columns; column++) {
                 int64_t at = row * (desc.b_stride ? desc.b_stride : desc.n_columns) + column;
                 double product = (double)typed_at(a, row * desc.n_columns + column, desc.a_type) *
                                  typed_at(b, at, desc.b_type);
@@ -270,13 +262,13 @@ TEST(sums_products_of_rows) {
 static void attend(const double* scores, const double* values, int64_t n, int64_t n_columns,
                    float* out, float* lse) {
     double largest = -INFINITY, sum = 0;
-    int64_t k, c;
-    for (k = 0; k < n; k++)
+    for (int64_t k = 0; k < n; k++)
         if (scores[k] > largest) largest = scores[k];
-    for (k = 0; k < n; k++) sum += exp(scores[k] - largest);
-    for (c = 0; c < n_columns; c++) {
+    for (int64_t k = 0; k < n; k++) sum += exp(scores[k] - largest);
+    for (int64_t c = 0; c < n_columns; c++) {
         double weighted = 0;
-        for (k = 0; k < n; k++) weighted += exp(scores[k] - largest) * values[k * n_columns + c];
+        for (int64_t k = 0; k < n; k++)
+            weighted += exp(scores[k] - largest) * values[k * n_columns + c];
         out[c] = n ? (float)(weighted / sum) : NAN; /* without keys the output is undefined */
     }
     *lse = n ? (float)(largest + log(sum)) : -INFINITY;
@@ -286,8 +278,7 @@ TEST(merges_parts_of_attention) {
     enum { N_KEYS = 24, N_COLUMNS = 70, N_PARTS = 5 };
     static double scores[N_KEYS], values[N_KEYS * N_COLUMNS];
     static float out[N_COLUMNS], whole[N_COLUMNS], part[N_COLUMNS];
-    int c;
-    for (c = 0; c < 300; c++) {
+    for (int c = 0; c < 300; c++) {
         int64_t n_columns = memo_test_int(1, N_COLUMNS), k, begin = 0, p;
         double spread = memo_test_int(0, 3) == 0 ? 300 : 4;
         float lse = -INFINITY, whole_lse, part_lse;
@@ -320,8 +311,7 @@ TEST(merges_parts_of_attention) {
 TEST(sinks_count_once) {
     static float out[60 * 7 * 20], lse[60 * 7], dots[60 * 7], sinks[7], d_sinks[7];
     static double expected[60 * 7 * 20];
-    int c;
-    for (c = 0; c < 50; c++) {
+    for (int c = 0; c < 50; c++) {
         int64_t n_rows = memo_test_int(0, 60), n_heads = memo_test_int(1, 7), i, h, e;
         int64_t n_columns = memo_test_int(1, 20);
         double sums[7] = {0}, sizes[7] = {0};
@@ -330,11 +320,10 @@ TEST(sinks_count_once) {
             d_sinks[h] = 1;
         }
         for (i = 0; i < n_rows * n_heads; i++) {
-            double sink, keys;
             lse[i] = memo_test_int(0, 4) ? (float)(memo_test_real() * 8 - 4) : -INFINITY;
             dots[i] = lse[i] == -INFINITY ? 0 : (float)(memo_test_real() * 2 - 1);
-            sink = exp((double)sinks[i % n_heads]);
-            keys = exp((double)lse[i]);
+            double sink = exp((double)sinks[i % n_heads]);
+            double keys = exp((double)lse[i]);
             for (e = 0; e < n_columns; e++) {
                 out[i * n_columns + e] =
                     lse[i] == -INFINITY ? 0 : (float)(memo_test_real() * 2 - 1);
@@ -370,8 +359,7 @@ TEST(sinks_count_once) {
 
 /* 2^-24 of 8 + |a - b|, as the header promises, also of a weight that is beside one near 1. */
 TEST(merge_weights_are_exact) {
-    int i;
-    for (i = 0; i < 100000; i++) {
+    for (int i = 0; i < 100000; i++) {
         float a = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
         float b = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
         memo_merge_weights w = memo_merge_weights_of(a, b);
@@ -387,9 +375,8 @@ TEST(merge_weights_are_exact) {
 TEST(merge_survives_extremes) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
     memo_merge_weights w;
-    size_t i, k;
-    for (i = 0; i < sizeof lses / sizeof lses[0]; i++) {
-        for (k = 0; k < sizeof lses / sizeof lses[0]; k++) {
+    for (size_t i = 0; i < sizeof lses / sizeof lses[0]; i++) {
+        for (size_t k = 0; k < sizeof lses / sizeof lses[0]; k++) {
             float a = lses[i], b = lses[k], lse = memo_merge_lse(a, b);
             w = memo_merge_weights_of(a, b);
             CHECK_CASE(w.out >= 0 && w.part >= 0 && fabsf(w.out + w.part - 1) <= 1.2e-7f,
@@ -414,7 +401,6 @@ TEST(merge_leaves_other_batches_alone) {
     static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
     static float lse[BATCHES * STRIDE], part_lse[BATCHES * STRIDE];
     static uint16_t part[BATCHES * STRIDE * COLUMNS];
-    int64_t b, row, column;
     memo_merge_desc merge = {0};
     fill_random(out, MEMO_TYPE_F32, BATCHES * STRIDE * COLUMNS);
     fill_random(lse, MEMO_TYPE_F32, BATCHES * STRIDE);
@@ -434,11 +420,11 @@ TEST(merge_leaves_other_batches_alone) {
         float lse_before[BATCHES * STRIDE];
         memcpy(lse_before, lse, sizeof lse);
         CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
-        for (b = 0; b < BATCHES; b++) {
-            for (row = 0; row < STRIDE; row++) {
+        for (int64_t b = 0; b < BATCHES; b++) {
+            for (int64_t row = 0; row < STRIDE; row++) {
                 int64_t at = b * STRIDE + row;
                 memo_merge_weights w = memo_merge_weights_of(lse_before[at], part_lse[at]);
-                for (column = 0; column < COLUMNS; column++) {
+                for (int64_t column = 0; column < COLUMNS; column++) {
                     float old = before[at * COLUMNS + column], expected = old;
                     if (row < ROWS) {
                         float other = memo_f32_from_bf16(part[at * COLUMNS + column]);
@@ -597,15 +583,12 @@ TEST(run_on_a_host_stream) {
     static const int64_t index[2] = {99, -1};
     static const char* const names[] = {"cast", "add", "gather rows"};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_device *host, *device;
     memo_recorder* recorder;
-    memo_schedule* schedule;
-    memo_check* check;
     memo_stream stream;
     int64_t i, n = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    recorder_desc.device = host;
+    memo_recorder_desc recorder_desc = {.device = host};
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
     device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
@@ -636,14 +619,13 @@ TEST(run_on_a_host_stream) {
     CHECK_IS(memo_row_cast(device, stream, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
-    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
+    memo_schedule* schedule = recorded(recorder);
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
             CHECK_IS(strcmp(memo_schedule_op_name(schedule, i), names[n++]), ==, 0);
     CHECK_IS(n, ==, 3);
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
-    memo_check_destroy(check);
     memo_stream_destroy(device, stream, NULL);
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);

@@ -8,12 +8,11 @@
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
                      int32_t link, int64_t link_bytes) {
-    memo_op_desc desc = memo_op_desc_default();
-    desc.name = name;
-    desc.stream = stream;
-    desc.duration_s = duration_s;
-    desc.link = link;
-    desc.link_bytes = link_bytes;
+    memo_op_desc desc = {.name = name,
+                         .stream = stream,
+                         .duration_s = duration_s,
+                         .link = link,
+                         .link_bytes = link_bytes};
     CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
@@ -91,25 +90,21 @@ TEST(check_finds_the_textbook_cases) {
         {"run w a writes 0..100\nrecord e a\nrun w a writes 200..300\nsync event e\n"
          "run r b reads 0..100\nrun r b reads 200..300\nsync a\nrun r c reads 200..300\n",
          "0 waits, 3 conflicts, race 2-5 in 200..300"}};
-    size_t c;
-    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         char text[400], found[200];
-        int64_t i;
-        int n;
-        own_check* check = NULL;
         snprintf(text, sizeof text, "stream a\nstream b\nstream c\n%s", cases[c][0]);
         own_schedule* schedule = parsed(text);
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
-        n = snprintf(found, sizeof found, "%d waits, %d conflicts", (int)check->n_waits,
-                     (int)check->n_conflicts);
-        for (i = 0; i < check->n_races; i++)
+        own_check* check = check_of(schedule);
+        int n = snprintf(found, sizeof found, "%d waits, %d conflicts", (int)check->n_waits,
+                         (int)check->n_conflicts);
+        for (int64_t i = 0; i < check->n_races; i++)
             n += snprintf(found + n, sizeof found - (size_t)n, ", race %d-%d in %d..%d",
                           (int)check->races[i].first, (int)check->races[i].second,
                           (int)check->races[i].range.begin, (int)check->races[i].range.end);
-        for (i = 0; i < check->n_unrecorded_waits; i++)
+        for (int64_t i = 0; i < check->n_unrecorded_waits; i++)
             n += snprintf(found + n, sizeof found - (size_t)n, ", unrecorded %d",
                           (int)check->unrecorded_waits[i]);
-        for (i = 0; i < check->n_redundant_waits; i++)
+        for (int64_t i = 0; i < check->n_redundant_waits; i++)
             n += snprintf(found + n, sizeof found - (size_t)n, ", redundant %d",
                           (int)check->redundant_waits[i]);
         CHECK_CASE(!strcmp(found, cases[c][1]), "%s: %s", cases[c][0], found);
@@ -122,16 +117,14 @@ TEST(check_finds_the_textbook_cases) {
 
 static int is_on(const memo_schedule* schedule, int64_t i, int32_t stream) {
     const memo_op* op = &schedule->ops[i];
-    int64_t k;
     if (op->kind == MEMO_OP_SYNC) return 0;
-    for (k = 0; k < op->n_more_streams; k++)
+    for (int64_t k = 0; k < op->n_more_streams; k++)
         if (schedule->more_streams[op->first_more_stream + k] == stream) return 1;
     return op->stream == stream;
 }
 
 static int64_t latest_record(const memo_schedule* schedule, int64_t i) {
-    int64_t k;
-    for (k = i - 1; k >= 0; k--)
+    for (int64_t k = i - 1; k >= 0; k--)
         if (schedule->ops[k].kind == MEMO_OP_RECORD &&
             schedule->ops[k].event == schedule->ops[i].event)
             return k;
@@ -141,11 +134,10 @@ static int64_t latest_record(const memo_schedule* schedule, int64_t i) {
 /* path[a][b]: a happens before b; all edges written out, then closed. */
 static void brute_order(const memo_schedule* schedule, int64_t without, char path[SMALL][SMALL]) {
     int64_t n = schedule->n_ops, a, b, c;
-    int32_t s;
     memset(path, 0, SMALL * SMALL);
     for (a = 0; a < n; a++)
         for (b = a + 1; b < n; b++)
-            for (s = 0; s < schedule->n_streams; s++)
+            for (int32_t s = 0; s < schedule->n_streams; s++)
                 if (is_on(schedule, a, s) && is_on(schedule, b, s)) path[a][b] = 1;
     for (b = 0; b < n; b++) {
         const memo_op* op = &schedule->ops[b];
@@ -165,11 +157,10 @@ static void brute_order(const memo_schedule* schedule, int64_t without, char pat
 static int brute_conflict(const memo_schedule* schedule, int64_t a, int64_t b, uint64_t byte) {
     const memo_op* ops[2];
     int touches[2] = {0, 0}, writes[2] = {0, 0}, k;
-    int64_t i;
     ops[0] = &schedule->ops[a];
     ops[1] = &schedule->ops[b];
     for (k = 0; k < 2; k++) {
-        for (i = 0; i < ops[k]->n_reads + ops[k]->n_writes; i++) {
+        for (int64_t i = 0; i < ops[k]->n_reads + ops[k]->n_writes; i++) {
             const memo_range* range = &schedule->ranges[ops[k]->first_range + i];
             if (byte < range->begin || byte >= range->end) continue;
             touches[k] = 1;
@@ -187,24 +178,22 @@ TEST(check_agrees_with_brute_force) {
         own_schedule* schedule =
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes, 0);
         int64_t n = schedule->n_ops, a, b, i, n_races = 0, next_redundant = 0, next_unrecorded = 0;
-        own_check* check = NULL;
-        uint64_t byte;
         brute_order(schedule, -1, path);
         memset(conflict, 0, sizeof conflict);
         for (a = 0; a < n; a++)
             for (b = a + 1; b < n; b++)
-                for (byte = 0; byte < 70 && !conflict[a][b]; byte++)
+                for (uint64_t byte = 0; byte < 70 && !conflict[a][b]; byte++)
                     conflict[a][b] = (char)brute_conflict(schedule, a, b, byte);
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        own_check* check = check_of(schedule);
         for (i = 0; i < check->n_races; i++) {
             const memo_race* race = &check->races[i];
             CHECK_CASE(race->first < race->second && conflict[race->first][race->second] &&
                            !path[race->first][race->second],
                        "round %d", round);
             CHECK_IS(race->range.begin, <, race->range.end);
-            for (byte = race->range.begin; byte < race->range.end; byte++)
+            for (uint64_t byte = race->range.begin; byte < race->range.end; byte++)
                 CHECK(brute_conflict(schedule, race->first, race->second, byte));
-            for (byte = 0; byte < race->range.begin; byte++)
+            for (uint64_t byte = 0; byte < race->range.begin; byte++)
                 CHECK(!brute_conflict(schedule, race->first, race->second, byte));
         }
         for (a = 0; a < n; a++)
@@ -259,7 +248,6 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
     own_memory double* left = (double*)calloc((size_t)n + 1, sizeof(double));
     own_memory int* users = (int*)calloc((size_t)schedule->n_links + 1, sizeof(int));
     double now = 0;
-    int32_t s;
     while (n_done < n) {
         double step = 1e300;
         int is_changed = 1;
@@ -274,7 +262,7 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
                     if (before->kind == MEMO_OP_SYNC) is_free = 0;
                     if (op->kind == MEMO_OP_SYNC && op->event < 0 && is_on(schedule, a, op->stream))
                         is_free = 0;
-                    for (s = 0; s < schedule->n_streams; s++)
+                    for (int32_t s = 0; s < schedule->n_streams; s++)
                         if (is_on(schedule, a, s) && is_on(schedule, b, s)) is_free = 0;
                     if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
                         a == latest_record(schedule, b))
@@ -317,17 +305,13 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
 }
 
 TEST(simulation_agrees_with_slow_one) {
-    int round;
-    for (round = 0; round < 2000; round++) {
+    for (int round = 0; round < 2000; round++) {
         own_schedule* schedule =
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10, round % 4);
         double start[SMALL], end[SMALL], makespan = 0;
-        own_times* simulation = NULL;
-        int64_t i;
-        int32_t s;
         slow_simulate(schedule, start, end);
-        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-        for (i = 0; i < schedule->n_ops; i++) {
+        own_times* simulation = times_of(schedule);
+        for (int64_t i = 0; i < schedule->n_ops; i++) {
             int is_run = schedule->ops[i].kind == MEMO_OP_RUN;
             if (end[i] > makespan) makespan = end[i];
             CHECK_CASE(fabs(simulation->end_s[i] - end[i]) < 1e-9, "round %d op %d: %g, not %g",
@@ -338,9 +322,9 @@ TEST(simulation_agrees_with_slow_one) {
                 CHECK_IS(simulation->start_s[i], <=, simulation->end_s[i]);
         }
         CHECK_IS(fabs(simulation->makespan_s - makespan), <, 1e-9);
-        for (s = 0; s < schedule->n_streams; s++) {
+        for (int32_t s = 0; s < schedule->n_streams; s++) {
             double first = -1, last = 0, busy = 0;
-            for (i = 0; i < schedule->n_ops; i++) {
+            for (int64_t i = 0; i < schedule->n_ops; i++) {
                 if (schedule->ops[i].kind != MEMO_OP_RUN || !is_on(schedule, i, s)) continue;
                 if (first < 0) first = start[i];
                 last = end[i];
@@ -355,13 +339,12 @@ TEST(simulation_agrees_with_slow_one) {
 
 TEST(links_are_shared) {
     memo_schedule* schedule = new_schedule(3, 0);
-    memo_simulation* simulation;
     int32_t down, up;
     CHECK_OK(memo_schedule_add_link(schedule, "down", 10, &down, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "up", 20, &up, &error));
     run_time(schedule, 0, "a", 0, down, 100);
     run_time(schedule, 1, "b", 0, down, 100);
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    memo_simulation* simulation = times_of(schedule);
     CHECK(simulation->end_s[0] == 20 && simulation->end_s[1] == 20); /* twice the 10 s of each */
     CHECK(simulation->busy_s[0] == 20 && simulation->busy_s[2] == 0);
     memo_simulation_destroy(simulation);
@@ -390,8 +373,7 @@ TEST(waits_show_how_long_they_hold) {
         parsed("stream a\nstream b\nrun long a takes 10000000000\nrecord e a\n"
                "run short b takes 4000000000\nwait e b\nrun after b takes 1000000000\nsync b\n"
                "run last a takes 2000000000\n");
-    own_times* simulation = NULL;
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    own_times* simulation = times_of(schedule);
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
     CHECK(simulation->start_s[4] == 10 && simulation->start_s[6] == 11);
     CHECK_IS(simulation->makespan_s, ==, 13);
@@ -405,10 +387,9 @@ TEST(measured_starts_at_zero) {
         parsed("stream a\nstream b\nrun long a takes 10000000000\nrecord e a\nwait e b\n"
                "run after b takes 1000000000\nsync b\n");
     memo_simulation* times;
-    int64_t i;
     CHECK_IS(memo_schedule_measured(schedule, &times, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(times == NULL);
-    for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
+    for (int64_t i = 0; i < 4; i++) { /* as if the base were 100 s later */
         static const double start[4] = {-100, 0, -99, -90}, end[4] = {-90, 0, -90, -89};
         schedule->ops[i].start_s = start[i];
         schedule->ops[i].end_s = end[i];
@@ -437,8 +418,7 @@ TEST(compare_names_the_first_difference) {
         {"run x a writes 0..100\nrecord e a\nrecord f a\nwait e b\nrun more b\n",
          "only in the recorded"}};
     memo_schedule* promised = NULL;
-    size_t c;
-    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         char text[200];
         snprintf(text, sizeof text, "stream a\nstream b\n%s", cases[c][0]);
         own_schedule* recorded = parsed(text);
@@ -581,27 +561,24 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
 }
 
 TEST(files_are_well_formed) {
-    int round;
-    for (round = 0; round < 60; round++) {
+    for (int round = 0; round < 60; round++) {
         own_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
-        own_times* times = NULL;
         own_memory char *chrome = NULL, *svg = NULL;
         static const char letters[] =
             "a\x80\x9f\xa0\xbf\xc0\xc3\xe0\xed\xef\xf0\xf4\xf5\xff\xbe\x7f\x01";
         char name[13] = "";
-        int64_t i;
         int n_drawn = 0, n_waits = 0;
         int32_t stream;
         CHECK_OK(memo_schedule_add_stream(schedule, "a \"quoted\" <name> & \\ more\n\x01", &stream,
                                           &error));
-        for (i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
+        for (int64_t i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
         CHECK_OK(memo_schedule_add_stream(schedule, name, &stream, &error));
         run_time(schedule, stream, name, 1, 0, 0);
         run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
         if (round % 7 == 0)
-            for (i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
-        CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
-        for (i = 0; i < schedule->n_ops; i++) {
+            for (int64_t i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
+        own_times* times = times_of(schedule);
+        for (int64_t i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
             if (op->kind == MEMO_OP_RUN) n_drawn += 1 + (int)op->n_more_streams;
             if (op->kind == MEMO_OP_WAIT) n_waits += times->end_s[i] > times->start_s[i];
@@ -620,8 +597,7 @@ TEST(files_are_well_formed) {
     }
     {
         own_schedule* schedule = new_schedule(0, 0);
-        own_times* times = NULL;
-        CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+        own_times* times = times_of(schedule);
         char* svg = written(schedule, times, NULL, 1);
         CHECK(is_xml(svg));
         free(svg);
@@ -635,12 +611,10 @@ TEST(files_are_well_formed) {
 TEST(ticks_have_no_exponent) {
     static const char* const ticks[] = {">0 s<", ">8000<", ">10000<", ">14000<"};
     own_schedule* schedule = new_schedule(1, 0);
-    own_times* times = NULL;
-    int i;
     run_time(schedule, 0, "long", 15000, 0, 0);
-    CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+    own_times* times = times_of(schedule);
     own_memory char* svg = written(schedule, times, NULL, 1);
-    for (i = 0; i < 4; i++) CHECK_CASE(strstr(svg, ticks[i]), "%s", ticks[i]);
+    for (int i = 0; i < 4; i++) CHECK_CASE(strstr(svg, ticks[i]), "%s", ticks[i]);
     CHECK(!strstr(svg, "e+"));
 }
 
@@ -651,7 +625,6 @@ static memo_status everything(const char* file) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     memo_simulation* times = NULL;
-    memo_op_desc desc = memo_op_desc_default();
     memo_range range = range_of(0, 10);
     int32_t more = 1, a, b, event = -1, link;
     memo_status status = memo_schedule_create(&schedule, &error);
@@ -659,12 +632,12 @@ static memo_status everything(const char* file) {
     if (!status) status = memo_schedule_add_stream(schedule, "b", &b, &error);
     if (!status) status = memo_schedule_add_event(schedule, &event, &error);
     if (!status) status = memo_schedule_add_link(schedule, "l", 1, &link, &error);
-    desc.name = "a name that is long enough to make the text grow at some point";
-    desc.writes = &range;
-    desc.n_writes = 1;
-    desc.link = 1;
-    desc.link_bytes = 5;
-    desc.more_streams = &more;
+    memo_op_desc desc = {.name = "a name that is long enough to make the text grow at some point",
+                         .writes = &range,
+                         .n_writes = 1,
+                         .link = 1,
+                         .link_bytes = 5,
+                         .more_streams = &more};
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 1;
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
@@ -697,7 +670,6 @@ static memo_status everything(const char* file) {
 
 TEST(no_memory_is_an_error) {
     char path[250];
-    int n;
     memo_test_path(path, "memory.schedule");
     FILE* file = fopen(path, "w");
     CHECK(file && fputs("stream a\nstream \"b c\"\nbuffer d 100\n"
@@ -705,7 +677,7 @@ TEST(no_memory_is_an_error) {
                         "wait f \"b c\"\nsync event g\n",
                         file) >= 0);
     if (file) fclose(file);
-    for (n = 0; n < 1000; n++) {
+    for (int n = 0; n < 1000; n++) {
         mallocs_left = n;
         memo_status status = everything(path);
         if (mallocs_left >= 0) { /* this time all requests were met */
@@ -724,49 +696,42 @@ TEST(no_memory_is_an_error) {
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
 TEST(large_schedules_are_handled) {
     memo_schedule* schedule = new_schedule(4, 8);
-    memo_check* check;
-    memo_simulation* times;
     int32_t link;
-    int i, k;
     CHECK_OK(memo_schedule_add_link(schedule, "link", 1e9, &link, &error));
-    for (i = 0; i < 4000; i++) {
-        memo_op_desc desc = memo_op_desc_default();
+    for (int i = 0; i < 4000; i++) {
         memo_range ranges[10];
-        for (k = 0; k < 10; k++) {
+        for (int k = 0; k < 10; k++) {
             uint64_t begin = memo_test_random() % 1000000;
             ranges[k] = range_of(begin, begin + memo_test_random() % 100000);
         }
-        desc.stream = i % 4;
-        desc.reads = ranges;
-        desc.n_reads = 7;
-        desc.writes = ranges + 7;
-        desc.n_writes = 3;
-        desc.duration_s = memo_test_real();
-        desc.link = link;
+        memo_op_desc desc = {.stream = i % 4,
+                             .reads = ranges,
+                             .n_reads = 7,
+                             .writes = ranges + 7,
+                             .n_writes = 3,
+                             .duration_s = memo_test_real(),
+                             .link = link};
         desc.link_bytes = memo_test_int(0, 1000000000);
         CHECK_OK(memo_schedule_add_wait(schedule, (i + 7) % 8, i % 4, &error));
         CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         CHECK_OK(memo_schedule_add_record(schedule, i % 8, i % 4, &error));
     }
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    memo_check* check = check_of(schedule);
     CHECK(check->n_races == 0 && check->n_waits == 4000);
     memo_check_destroy(check);
-    CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+    memo_simulation* times = times_of(schedule);
     CHECK_IS(times->makespan_s, >, 0);
     memo_simulation_destroy(times);
     memo_schedule_destroy(schedule);
 
     schedule = new_schedule(2, 0); /* rows of a table: even columns against odd ones, then all */
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         static memo_range rows[100000];
-        memo_op_desc desc = memo_op_desc_default();
-        for (k = 0; k < 100000; k++) {
+        for (int k = 0; k < 100000; k++) {
             uint64_t begin = (uint64_t)(99999 - k) * 64 + (i == 1 ? 32 : 0);
             rows[k] = range_of(begin, begin + (i == 3 ? 64 : 32));
         }
-        desc.stream = i == 2 ? 0 : i % 2;
-        desc.writes = rows;
-        desc.n_writes = 100000;
+        memo_op_desc desc = {.stream = i == 2 ? 0 : i % 2, .writes = rows, .n_writes = 100000};
         CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
     }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));

@@ -12,12 +12,9 @@ static memo_error error;
 
 static memo_sharding sharding_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                  int64_t n_tokens) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
-    desc.kind = kind;
-    desc.ring = ring;
-    desc.ulysses = ulysses;
-    desc.n_tokens = n_tokens;
+    memo_sharding_desc desc = {
+        .kind = kind, .ring = ring, .ulysses = ulysses, .n_tokens = n_tokens};
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     return sharding;
 }
@@ -34,14 +31,13 @@ static int64_t make_documents(int64_t n_tokens, int64_t* begins) {
 }
 static memo_sharding sharding_of_documents(int32_t ring, int32_t ulysses, const int64_t* begins,
                                            int64_t n_documents) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
-    desc.kind = MEMO_SHARDING_DOCUMENTS;
-    desc.ring = ring;
-    desc.ulysses = ulysses;
-    desc.n_tokens = begins[n_documents];
-    desc.document_begins = begins;
-    desc.n_documents = n_documents;
+    memo_sharding_desc desc = {.kind = MEMO_SHARDING_DOCUMENTS,
+                               .ring = ring,
+                               .ulysses = ulysses,
+                               .n_tokens = begins[n_documents],
+                               .document_begins = begins,
+                               .n_documents = n_documents};
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     return sharding;
 }
@@ -55,12 +51,10 @@ static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_to
 }
 
 TEST(every_sharding_validates) {
-    int32_t kind, ring, ulysses;
-    int64_t n_tokens;
-    for (kind = 0; kind < 3; kind++)
-        for (ring = 1; ring <= 9; ring++)
-            for (ulysses = 1; ulysses <= 9; ulysses++)
-                for (n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
+    for (int32_t kind = 0; kind < 3; kind++)
+        for (int32_t ring = 1; ring <= 9; ring++)
+            for (int32_t ulysses = 1; ulysses <= 9; ulysses++)
+                for (int64_t n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
                     memo_sharding sharding =
                         sharding_of((memo_sharding_kind)kind, ring, ulysses, n_tokens);
                     CHECK_CASE(!sharding_check(&sharding, &error), "%s ring %d ulysses %d: %s",
@@ -70,11 +64,9 @@ TEST(every_sharding_validates) {
 }
 
 TEST(every_sharding_of_documents_validates) {
-    int32_t ring, ulysses;
-    int k;
-    for (ring = 1; ring <= 9; ring++)
-        for (ulysses = 1; ulysses <= 9; ulysses++)
-            for (k = 0; k < 5; k++) {
+    for (int32_t ring = 1; ring <= 9; ring++)
+        for (int32_t ulysses = 1; ulysses <= 9; ulysses++)
+            for (int k = 0; k < 5; k++) {
                 int64_t begins[MAX_DOCUMENTS + 1];
                 int64_t n_documents = make_documents(memo_test_int(1, 400), begins);
                 memo_sharding sharding = sharding_of_documents(ring, ulysses, begins, n_documents);
@@ -87,16 +79,14 @@ TEST(every_sharding_of_documents_validates) {
 /* If 2 rd divides its length, each document is cut as zigzag cuts a sequence. */
 TEST(documents_that_divide_are_zigzags) {
     static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
-    int32_t rank;
-    int64_t d, i;
     memo_sharding sharding = sharding_of_documents(3, 1, begins, 5);
     CHECK_IS(sharding.padded_tokens, ==, 84);
-    for (rank = 0; rank < 3; rank++) {
+    for (int32_t rank = 0; rank < 3; rank++) {
         int64_t row = 0;
-        for (d = 0; d < 5; d++) {
+        for (int64_t d = 0; d < 5; d++) {
             int64_t n = begins[d + 1] - begins[d];
             memo_sharding zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 1, n ? n : 6);
-            for (i = 0; i < n / 3; i++)
+            for (int64_t i = 0; i < n / 3; i++)
                 CHECK_IS(memo_sharding_position(&sharding, rank, row++), ==,
                          begins[d] + memo_sharding_position(&zigzag, rank, i));
         }
@@ -105,13 +95,12 @@ TEST(documents_that_divide_are_zigzags) {
 
 /* Pairs of query and key of a causal mask within documents, by ring rank. */
 static void count_pairs(const memo_sharding* sharding, int64_t* n_pairs) {
-    memo_mask mask = memo_mask_default();
     memo_run runs[2 * MAX_DOCUMENTS + 1];
     int64_t i, begin, end;
     int32_t r, k;
-    mask.n_tokens = sharding->n_tokens;
-    mask.document_begins = sharding->document_begins;
-    mask.n_documents = sharding->n_documents;
+    memo_mask mask = {.n_tokens = sharding->n_tokens,
+                      .document_begins = sharding->document_begins,
+                      .n_documents = sharding->n_documents};
     for (r = 0; r < sharding->ring; r++) {
         int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
         CHECK(n <= 2 * sharding->n_documents + 1 &&
@@ -128,8 +117,7 @@ static void count_pairs(const memo_sharding* sharding, int64_t* n_pairs) {
  * by more than two rows of each. */
 TEST(documents_are_balanced) {
     double worst = 0;
-    int k;
-    for (k = 0; k < 300; k++) {
+    for (int k = 0; k < 300; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 9), r;
         int64_t begins[MAX_DOCUMENTS + 1], n_pairs[9], least, most;
         int64_t n_documents = make_documents(memo_test_int(1, 3000), begins), d;
@@ -164,14 +152,13 @@ TEST(zigzag_of_the_sequence_does_not_balance_documents) {
 
 /* The paper's Algorithm 2, literally: chunk the sequence, concatenate, chunk again. */
 TEST(zigzag_is_algorithm_2) {
-    int32_t rd, ud, r, u;
-    for (rd = 1; rd <= 5; rd++)
-        for (ud = 1; ud <= 5; ud++) {
+    for (int32_t rd = 1; rd <= 5; rd++)
+        for (int32_t ud = 1; ud <= 5; ud++) {
             int64_t s = 2 * rd * ud * 3, chunk = s / (2 * rd), local = s / (rd * ud), i;
             memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, rd, ud, s);
             CHECK(sharding.padded_tokens == s && sharding.local_tokens == local);
-            for (r = 0; r < rd; r++)
-                for (u = 0; u < ud; u++)
+            for (int32_t r = 0; r < rd; r++)
+                for (int32_t u = 0; u < ud; u++)
                     for (i = 0; i < local; i++) {
                         int64_t in_reorder = u * local + i;
                         int64_t seq = in_reorder < chunk
@@ -187,10 +174,9 @@ TEST(the_check_finds_wrong_shardings) {
     static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
     const memo_sharding zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50);
     const memo_sharding documents = sharding_of_documents(3, 2, begins, 2);
-    int k;
     CHECK_OK(sharding_check(&zigzag, &error));
     CHECK_OK(sharding_check(&documents, &error));
-    for (k = 0; k < 8; k++) {
+    for (int k = 0; k < 8; k++) {
         memo_sharding wrong = k < 6 ? zigzag : documents;
         if (k == 0) wrong.local_tokens--;
         if (k == 1) wrong.ring_tokens += 2;
@@ -208,7 +194,6 @@ TEST(invalid_arguments_are_refused) {
     static const int64_t begins[] = {0, 3, 8};
     memo_sharding_desc plain = memo_sharding_desc_default(), documents;
     memo_sharding sharding;
-    int k;
     plain.n_tokens = 8;
     CHECK_OK(memo_sharding_make(&plain, &sharding, &error));
     CHECK(sharding.ring == 1 && sharding.ulysses == 1 && sharding.local_tokens == 8);
@@ -217,7 +202,7 @@ TEST(invalid_arguments_are_refused) {
     documents.document_begins = begins;
     documents.n_documents = 2;
     CHECK_OK(memo_sharding_make(&documents, &sharding, &error));
-    for (k = 0; k < 7; k++) {
+    for (int k = 0; k < 7; k++) {
         memo_sharding_desc bad = k < 4 ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
         if (k == 1) bad.ring = -1;
@@ -232,8 +217,7 @@ TEST(invalid_arguments_are_refused) {
 }
 
 TEST(rows_go_and_come_back) {
-    int k;
-    for (k = 0; k < 200; k++) {
+    for (int k = 0; k < 200; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 5), ulysses = (int32_t)memo_test_int(1, 5), rank;
         int64_t n_tokens = memo_test_int(1, 90), n_batch = memo_test_int(1, 3);
         int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
@@ -267,9 +251,8 @@ TEST(positions_count_within_documents) {
     static const int64_t begins[] = {0, 4, 4, 11, 20};
     memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 20);
     int64_t positions[8], i;
-    int32_t rank;
     CHECK_IS(sharding.local_tokens, ==, 4);
-    for (rank = 0; rank < 6; rank++) {
+    for (int32_t rank = 0; rank < 6; rank++) {
         memo_sharding_positions(&sharding, rank, NULL, 0, positions);
         for (i = 0; i < 4; i++)
             CHECK_IS(positions[i], ==, memo_sharding_position(&sharding, rank, i));
@@ -281,7 +264,7 @@ TEST(positions_count_within_documents) {
         }
     }
     sharding = sharding_of_documents(2, 1, begins, 4); /* knows them itself */
-    for (rank = 0; rank < 2; rank++) {
+    for (int32_t rank = 0; rank < 2; rank++) {
         int64_t n_zeros = 0, more[10];
         memo_sharding_positions(&sharding, rank, NULL, 0, more);
         for (i = 0; i < 10; i++) {
@@ -301,8 +284,7 @@ static double loss_of(int64_t position, int32_t label) {
 /* All ranks together have the labels of the sequence: none lost, none added, none across a
  * border. */
 TEST(labels_are_shifted_before_sharding) {
-    int k;
-    for (k = 0; k < 100; k++) {
+    for (int k = 0; k < 100; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 4), rank;
         int64_t n_tokens = memo_test_int(1, 70), n_batch = memo_test_int(1, 2), i, b;
         int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(-5, 5);
@@ -355,11 +337,10 @@ static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
     const memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101);
     int32_t labels[64];
     double sums[2], gradient, expected = 0;
-    int64_t i;
-    for (i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
+    for (int64_t i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
     sums[1] = (double)memo_sharding_labels(&sharding, me, 1, tokens, 1, NULL, 0, -1, labels);
     sums[0] = 0;
-    for (i = 0; i < sharding.local_tokens; i++)
+    for (int64_t i = 0; i < sharding.local_tokens; i++)
         if (labels[i] != -1)
             sums[0] += loss_of(memo_sharding_position(&sharding, me, i), labels[i]);
     gradient = sums[0];
@@ -381,16 +362,14 @@ static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
 
 TEST(the_mean_loss_matches_one_rank) {
     int32_t tokens[101];
-    int i;
-    for (i = 0; i < 101; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
+    for (int i = 0; i < 101; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
     CHECK_OK(thread_ranks_run(6, mean_loss_rank, tokens, &error));
 }
 
 static int prints(const memo_sharding* sharding, const char* expected) {
-    int is_same;
     memo_text text = {0};
     memo_sharding_put(sharding, &text);
-    is_same = !strcmp(text.data, expected);
+    int is_same = !strcmp(text.data, expected);
     memo_text_free(&text);
     return is_same;
 }
@@ -415,12 +394,11 @@ TEST(who_holds_what_is_printed) {
 }
 
 TEST(heads_are_dealt_out) {
-    int32_t group, n_kv, ulysses, u;
-    for (group = 1; group <= 5; group++)
-        for (n_kv = 1; n_kv <= 9; n_kv++)
-            for (ulysses = 1; ulysses <= 9; ulysses++) {
+    for (int32_t group = 1; group <= 5; group++)
+        for (int32_t n_kv = 1; n_kv <= 9; n_kv++)
+            for (int32_t ulysses = 1; ulysses <= 9; ulysses++) {
                 int32_t n_q = group * n_kv, next = 0;
-                for (u = 0; u < ulysses; u++) {
+                for (int32_t u = 0; u < ulysses; u++) {
                     memo_ulysses_heads heads = memoi_shape_split_heads(n_q, n_kv, ulysses, u);
                     CHECK_IS(heads.first_q, ==, next);
                     CHECK(heads.n_q >= n_q / ulysses && heads.n_q <= (n_q + ulysses - 1) / ulysses);

@@ -49,9 +49,8 @@ static void multiply(double* out, const double* in, double w[C][C]) {
 /* gin += w^T gout, gw += gout in^T. */
 static void multiply_back(double* gin, double gw[C][C], const double* gout, const double* in,
                           double w[C][C]) {
-    int i, j;
-    for (i = 0; i < C; i++)
-        for (j = 0; j < C; j++) {
+    for (int i = 0; i < C; i++)
+        for (int j = 0; j < C; j++) {
             gin[j] += w[i][j] * gout[i];
             gw[i][j] += gout[i] * in[j];
         }
@@ -60,14 +59,13 @@ static void multiply_back(double* gin, double gw[C][C], const double* gout, cons
 /* Weights of row i of the sequence over rows 0..i; shares has room for them. */
 static void attend(const double* q, const double* k, int64_t i, double* shares) {
     double most = -1e300, sum = 0;
-    int64_t j;
     int c;
-    for (j = 0; j <= i; j++) {
+    for (int64_t j = 0; j <= i; j++) {
         for (shares[j] = 0, c = 0; c < C; c++) shares[j] += q[c] * k[j * C + c];
         if (shares[j] > most) most = shares[j];
     }
-    for (j = 0; j <= i; j++) sum += shares[j] = exp(shares[j] - most);
-    for (j = 0; j <= i; j++) shares[j] /= sum;
+    for (int64_t j = 0; j <= i; j++) sum += shares[j] = exp(shares[j] - most);
+    for (int64_t j = 0; j <= i; j++) shares[j] /= sum;
 }
 
 /* One row of one tensor, from tensors before it; r is a row of the slice, i of the sequence. */
@@ -76,19 +74,18 @@ static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i
     double* out = rows(m, layer, t) + r * C;
     double shares[ROWS_MOST];
     int64_t j;
-    int c;
     if (t == T_K || t == T_V)
         multiply(rows(m, layer, t) + i * C, in, m->w[layer][t == T_K ? 1 : 2]);
     if (t == T_Q) multiply(out, in, m->w[layer][0]);
     if (t == T_ATTENTION) {
         attend(rows(m, layer, T_Q) + r * C, rows(m, layer, T_K), i, shares);
-        for (c = 0; c < C; c++)
+        for (int c = 0; c < C; c++)
             for (out[c] = in[c], j = 0; j <= i; j++)
                 out[c] += shares[j] * rows(m, layer, T_V)[j * C + c];
     }
     if (t == T_MIDDLE) multiply(out, rows(m, layer, T_ATTENTION) + r * C, m->w[layer][3]);
     if (t == T_RELU)
-        for (c = 0; c < C; c++) {
+        for (int c = 0; c < C; c++) {
             double z = rows(m, layer, T_MIDDLE)[r * C + c];
             out[c] = z > 0 ? z : 0;
         }
@@ -97,18 +94,16 @@ static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int64_t begin, end, r;
-    int32_t t;
-    int c;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
     for (r = 0; r < end - begin; r++) {
         double add[C], *h = rows(m, layer, T_HANDED) + r * C;
-        for (c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
-        for (c = 0; c < C; c++)
+        for (int c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
+        for (int c = 0; c < C; c++)
             rows(m, layer, T_INPUT)[r * C + c] = m->forgets_input && layer ? 7 : h[c];
-        for (t = T_K; t < N_TENSORS; t++) compute_row(m, layer, t, r, begin + r);
+        for (int32_t t = T_K; t < N_TENSORS; t++) compute_row(m, layer, t, r, begin + r);
         multiply(add, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
-        for (c = 0; c < C; c++) h[c] += add[c];
+        for (int c = 0; c < C; c++) h[c] += add[c];
     }
     if (m->output && layer == LAYERS - 1 && end == m->n_rows)
         memcpy(m->output, rows(m, layer, T_HANDED), (size_t)(end - begin) * C * sizeof(double));
@@ -190,9 +185,8 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     static const memo_tensor_rule rules[] = {
         MEMO_TENSOR_HANDED, MEMO_TENSOR_INPUT, MEMO_TENSOR_LAYER, MEMO_TENSOR_LAYER,
         MEMO_TENSOR_ROWS,   MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS,  MEMO_TENSOR_ROWS};
-    int i;
     memset(m, 0, sizeof *m);
-    for (i = 0; i < N_TENSORS; i++) {
+    for (int i = 0; i < N_TENSORS; i++) {
         m->tensors[i].name = names[i];
         m->tensors[i].row_bytes = C * (int64_t)sizeof(double);
         m->tensors[i].rule = rules[i];
@@ -216,8 +210,8 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->desc.n_buffers = 1;
     m->desc.policy = policy;
     m->desc.alpha = 0.5;
-    for (i = 0; i < LAYERS * 5 * C * C; i++) (&m->w[0][0][0][0])[i] = 0.4 * sin(i * 1.7 + 1);
-    for (i = 0; i < ROWS_MOST * C; i++) (&m->x[0][0])[i] = cos(i * 0.9);
+    for (int i = 0; i < LAYERS * 5 * C * C; i++) (&m->w[0][0][0][0])[i] = 0.4 * sin(i * 1.7 + 1);
+    for (int i = 0; i < ROWS_MOST * C; i++) (&m->x[0][0])[i] = cos(i * 0.9);
 }
 
 /* A micro-batch, whose loss and gradients remain. */
@@ -234,9 +228,8 @@ static memo_status run_batch(model* m, int64_t n_rows, int32_t shape) {
 /* Two micro-batches of n_rows. */
 static memo_status model_run(model* m, int64_t n_rows) {
     memo_status status = memo_session_create(&m->desc, &m->session, &error);
-    int k;
     if (status) m->session = NULL; /* step has seen that of a dry run */
-    for (k = 0; k < 2 && !status; k++) status = run_batch(m, n_rows, 0);
+    for (int k = 0; k < 2 && !status; k++) status = run_batch(m, n_rows, 0);
     return status;
 }
 
@@ -255,8 +248,7 @@ static int same_bits(const model* a, const model* b) {
 static double distance(const model* a, const model* b) {
     const double *x = &a->gw[0][0][0][0], *y = &b->gw[0][0][0][0];
     double most = 0, largest = 0;
-    size_t i;
-    for (i = 0; i < sizeof a->gw / sizeof *x; i++) {
+    for (size_t i = 0; i < sizeof a->gw / sizeof *x; i++) {
         most = memo_test_worst(most, fabs(x[i] - y[i]));
         if (fabs(y[i]) > largest) largest = fabs(y[i]);
     }
@@ -269,13 +261,11 @@ TEST(gradients_are_those_without_slices) {
                                          {20, 10, 7}, {9, 64, 9},  {96, 4, 95}};
     static model whole, sliced, first;
     int n_spilled = 0;
-    size_t k;
-    for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         const int64_t n = lengths[k][0], rows_now = lengths[k][2];
-        int policy;
         model_init(&whole, n, 0, MEMO_POLICY_KEEP);
         model_run_once(&whole, rows_now);
-        for (policy = 0; policy < MEMO_POLICY_ROWS + 3; policy++) {
+        for (int policy = 0; policy < MEMO_POLICY_ROWS + 3; policy++) {
             const int is_checked = policy == MEMO_POLICY_ROWS,
                       spills = policy == MEMO_POLICY_ROWS + 1;
             model_init(&sliced, n, lengths[k][1],
@@ -317,13 +307,11 @@ TEST(gradients_are_those_without_slices) {
 TEST(memory_does_not_grow_with_the_length) {
     static const int64_t row = C * (int64_t)sizeof(double);
     int64_t rest = 0;
-    int k;
-    for (k = 1; k <= 16; k += k < 4 ? 1 : 3) {
+    for (int k = 1; k <= 16; k += k < 4 ? 1 : 3) {
         static model m;
         const int64_t n = 6 * k;
         const int64_t of_length =
             (2 * 2 + 2) * row * n; /* keys, values of two layers; gradients of one */
-        memo_host_device_desc host = memo_host_device_desc_default();
         memo_device* device = NULL;
         memo_step_plan* plan = NULL;
         model_init(&m, n, 6, MEMO_POLICY_ALPHA);
@@ -335,7 +323,7 @@ TEST(memory_does_not_grow_with_the_length) {
             CHECK_CASE(labs((long)(plan->device_bytes - of_length - rest)) <= 5 * 512,
                        "%lld rows: %lld and %lld bytes", (long long)n,
                        (long long)(plan->device_bytes - of_length), (long long)rest);
-        host.device_memory_bytes = plan->device_bytes;
+        memo_host_device_desc host = {.device_memory_bytes = plan->device_bytes};
         CHECK_OK(memo_host_device_create(&host, &device, &error));
         m.desc.device = device;
         m.desc.computes_on_host = 1;
@@ -354,7 +342,6 @@ TEST(forwards_alone_and_plans_from_files) {
     char path[512];
     double output[2][6 * C];
     memo_step_plan *plan = NULL, *again = NULL;
-    int k;
     snprintf(path, sizeof path, "%s/slices.plan", memo_test_folder());
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
@@ -363,7 +350,7 @@ TEST(forwards_alone_and_plans_from_files) {
     CHECK_OK(memo_step_plan_read(&m.desc, path, &again, &error));
     CHECK_IS(again->swap.n_slices, ==, 5);
     CHECK_OK(memo_session_open(&m.desc, again, &m.session, &error));
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         memo_batch batch = {0, 0, 0};
         batch.is_forward_only = !k;
         m.output = output[k];
@@ -441,13 +428,12 @@ TEST(shapes_have_slices) {
     static const memo_shape shapes[] = {{31, 0}, {13, 0}, {31, 1}, {5, 0}};
     static const int32_t order[] = {0, 2, 1, 3, 2, 1, 0, 3};
     static model alone[4], all;
-    int policy, k;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         model_init(&alone[k], 31, 8, MEMO_POLICY_KEEP);
         if (shapes[k].is_forward_only) continue;
         model_run_once(&alone[k], shapes[k].n_rows);
     }
-    for (policy = 0; policy <= MEMO_POLICY_ROWS; policy++) {
+    for (int policy = 0; policy <= MEMO_POLICY_ROWS; policy++) {
         model_init(&all, 31, 8,
                    policy == MEMO_POLICY_ROWS ? MEMO_POLICY_ALPHA : (memo_policy)policy);
         all.desc.is_checked = policy == MEMO_POLICY_ROWS;
@@ -456,7 +442,7 @@ TEST(shapes_have_slices) {
         if (policy == MEMO_POLICY_MEMO) all.desc.device_bytes = 15 * 31 * C * 8 + 1024;
         CHECK_CASE(memo_session_create(&all.desc, &all.session, &error) == MEMO_STATUS_OK,
                    "policy %d: %s", policy, error.message);
-        for (k = 0; k < 8 && all.session; k++) {
+        for (int k = 0; k < 8 && all.session; k++) {
             CHECK_OK(run_batch(&all, 0, order[k]));
             CHECK_IS(memo_session_get_n_slices(all.session), ==,
                      (shapes[order[k]].n_rows - 1) / 8 + 1);
@@ -534,8 +520,7 @@ static void is_near(double a, double b) {
  * layer of five does not count. */
 TEST(times_are_lines) {
     static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {45, 10}, {96, 32}, {31, 31}, {8, 2}};
-    size_t k;
-    for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
         static model m;
         const int64_t n = lengths[k][0], rows_now = lengths[k][1];
         const double middle = (double)n / 2, all = (double)n, of_slice = (double)rows_now;
@@ -575,11 +560,10 @@ TEST(times_are_lines) {
 
 /* A larger table, for plans alone: times of a slice grow with its position. */
 static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
-    int t;
     model_init(m, n_rows, 0, MEMO_POLICY_MEMO);
     m->desc.slice_rows = 0;
     m->desc.tile_rows = 128;
-    for (t = 0; t < N_TENSORS; t++) m->tensors[t].row_bytes = 256 * (1 + t % 3);
+    for (int t = 0; t < N_TENSORS; t++) m->tensors[t].row_bytes = 256 * (1 + t % 3);
     m->tensors[T_INPUT].row_bytes = m->tensors[T_HANDED].row_bytes;
     memset(profile, 0, sizeof *profile);
     profile->n_rows = 2048;
@@ -589,7 +573,7 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
     profile->forward_growth_s[0] = 0.006;
     profile->backward_growth_s[0] = 0.015;
     profile->n_tensors = N_TENSORS;
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         snprintf(profile->tensors[t].name, sizeof profile->tensors[t].name, "%s",
                  m->tensors[t].name);
         profile->tensors[t].recompute_s_per_row[0] =
@@ -608,12 +592,9 @@ TEST(the_planner_chooses_the_size) {
     for (k = 0; k < 4; k++) {
         memo_profile profile;
         memo_step_plan *plan = NULL, *larger = NULL;
-        memo_swap_plan_desc costs = memo_swap_plan_desc_default();
-        memo_swap_times times = memo_swap_times_default();
         memo_kind_times kinds[1];
         double per_row[2 * N_TENSORS];
         own_schedule* schedule = NULL;
-        own_times* simulation = NULL;
         table_init(&m, &profile, n);
         m.desc.device_bytes = of_length + (int64_t)(n >> k) * 7000;
         CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
@@ -637,14 +618,14 @@ TEST(the_planner_chooses_the_size) {
         profile.forward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
         profile.backward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
         profile.n_rows = plan->swap.n_rows;
-        costs.swap = &plan->swap;
+        memo_swap_plan_desc costs = {.swap = &plan->swap};
         CHECK_OK(memo_swap_plan_use_profile(&costs, kinds, per_row, &profile, &error));
-        times.kinds = kinds;
-        times.to_host_bytes_per_s = costs.to_host_bytes_per_s;
-        times.to_device_bytes_per_s = costs.to_device_bytes_per_s;
-        times.copy_s = costs.copy_s;
+        memo_swap_times times = {.kinds = kinds,
+                                 .to_host_bytes_per_s = costs.to_host_bytes_per_s,
+                                 .to_device_bytes_per_s = costs.to_device_bytes_per_s,
+                                 .copy_s = costs.copy_s};
         CHECK_OK(memo_swap_generate(&plan->swap, &times, &schedule, &error));
-        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        own_times* simulation = times_of(schedule);
         CHECK_CASE(fabs(simulation->makespan_s / plan->times->step_s - 1) < 0.05,
                    "%lld rows: %g s, predicted %g s", (long long)plan->swap.n_rows,
                    simulation->makespan_s, plan->times->step_s);
@@ -665,8 +646,6 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
                                           {"mlp", 1536, MEMO_TENSOR_ROWS, 0}};
     int round, n_keeping = 0;
     for (round = 0; round < 6; round++) {
-        memo_swap_desc swap = memo_swap_desc_default();
-        memo_swap_plan_desc desc = memo_swap_plan_desc_default();
         memo_swap_plan *plan = NULL, *other = NULL;
         memo_swap_sizes least, most;
         int64_t rows[N * 3];
@@ -677,14 +656,13 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
                                  .backward_s = 2,
                                  .forward_growth_s = 0.5,
                                  .recompute_s_per_row = per_row};
-        swap.tensors = tensors;
-        swap.n_tensors = 3;
-        swap.n_layers = N;
-        swap.n_slices = S;
-        swap.n_rows = 4;
-        swap.tile_rows = 2;
-        desc.swap = &swap;
-        desc.kinds = &times;
+        memo_swap_desc swap = {.tensors = tensors,
+                               .n_tensors = 3,
+                               .n_layers = N,
+                               .n_slices = S,
+                               .n_rows = 4,
+                               .tile_rows = 2};
+        memo_swap_plan_desc desc = {.swap = &swap, .kinds = &times};
         desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = 16384 / (1 + 4 * memo_test_real());
         for (i = 0; i < N * 3; i++) rows[i] = i % 3 == 0 ? MEMO_ROWS_KEPT : i % 3 == 1 ? 4 : 0;
         swap.rows = rows;

@@ -86,10 +86,9 @@ static void world_of(const attention_case* c, world* all) {
 
 /* The errors of the tensors of a case whose reference w has, and what the ranks report. */
 static void errors_of(const attention_case* c, whole* w, double errors[N_TENSORS], world* all) {
-    int t;
     world_init(all, c, w);
     CHECK_CASE(world_run(all), "%s", case_text(c));
-    for (t = OUT; t < N_TENSORS; t++) errors[t] = error_of(c, w, t);
+    for (int t = OUT; t < N_TENSORS; t++) errors[t] = error_of(c, w, t);
     printf("# %s, ring %d, ulysses %d: out %.4g, d_q %.4g, d_k %.4g, d_v %.4g\n",
            memo_type_name(c->type), (int)c->ring, (int)c->ulysses, errors[OUT], errors[D_Q],
            errors[D_K], errors[D_V]);
@@ -102,16 +101,15 @@ static void expect_no_worse(attention_case c, const int32_t (*degrees)[2], int n
     double errors[N_TENSORS], of_one[N_TENSORS];
     whole w;
     world all;
-    int i, t;
     c.ring = c.ulysses = 1;
     whole_create(&w, &c);
     reference_run(&c, &w);
     errors_of(&c, &w, of_one, &all);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         c.ring = degrees[i][0];
         c.ulysses = degrees[i][1];
         errors_of(&c, &w, errors, &all);
-        for (t = OUT; t < N_TENSORS; t++)
+        for (int t = OUT; t < N_TENSORS; t++)
             if (t != D_OUT)
                 CHECK_CASE(errors[t] <= factor * of_one[t] + more,
                            "%s: %s is off by %.4g, on one rank by %.4g", case_text(&c),
@@ -149,9 +147,8 @@ static void set_documents(attention_case* c, const int64_t* begins, int64_t n) {
 }
 
 static void random_documents(attention_case* c, int64_t most) {
-    int64_t k;
     c->n_documents = memo_test_int(1, most);
-    for (k = 1; k < c->n_documents; k++)
+    for (int64_t k = 1; k < c->n_documents; k++)
         c->document_begins[k] = memo_test_int(c->document_begins[k - 1], c->n_tokens);
     c->document_begins[c->n_documents] = c->n_tokens;
 }
@@ -159,12 +156,9 @@ static void random_documents(attention_case* c, int64_t most) {
 static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                       int64_t n_tokens, int32_t n_q_heads, int32_t n_kv_heads,
                                       int32_t head_size, memo_type type) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    sharding.kind = kind;
-    sharding.ring = ring;
-    sharding.ulysses = ulysses;
-    sharding.n_tokens = n_tokens;
+    memo_sharding_desc sharding = {
+        .kind = kind, .ring = ring, .ulysses = ulysses, .n_tokens = n_tokens};
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
     desc.n_q_heads = n_q_heads;
     desc.n_kv_heads = n_kv_heads;
@@ -196,8 +190,7 @@ static memo_device* open_device(memo_stream* stream, memo_host_attention* state,
 static memo_schedule* schedule_of(const memo_sp_attention_desc* desc, const memo_mask* mask,
                                   int is_backward, const ring_costs* costs,
                                   memo_simulation** simulation) {
-    memo_schedule* schedule = NULL;
-    CHECK_OK(memo_schedule_create(&schedule, &error));
+    memo_schedule* schedule = new_empty_schedule();
     CHECK_OK(ring_schedule(desc, mask, is_backward, costs, schedule, &error));
     if (simulation) CHECK_OK(memo_schedule_simulate(schedule, simulation, &error));
     return schedule;
@@ -231,8 +224,7 @@ TEST(every_number_of_heads_is_exact) {
                                        {32, 4, 8}, {6, 3, 4},  {6, 2, 4}, {6, 6, 4}, {12, 3, 8},
                                        {12, 4, 3}, {2, 1, 8},  {3, 3, 8}, {5, 1, 3}, {9, 3, 2},
                                        {16, 2, 3}, {32, 8, 3}, {14, 7, 4}};
-    size_t i;
-    for (i = 0; i < sizeof heads / sizeof *heads; i++) {
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         attention_case c = case_of(heads[i][2] <= 4 && i % 2 ? 2 : 1, heads[i][2], 45, heads[i][0],
                                    heads[i][1], 32);
         c.n_batch = 1 + (int32_t)(i % 2);
@@ -247,8 +239,7 @@ TEST(every_head_size_is_exact) {
                                        {32, 0},  {64, 0},    {80, 0},  {128, 0},
                                        {1, 0},   {3, 0},     {256, 0}, {24, 16},
                                        {16, 24}, {192, 128}, {1, 256}, {256, 1}};
-    size_t i;
-    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         attention_case c = case_of(2, 2, 70, 4, 2, sizes[i][0]);
         c.v_head_size = sizes[i][1];
         c.n_batch = 2;
@@ -263,10 +254,9 @@ TEST(every_sequence_may_have_its_own_documents) {
     static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
     attention_case others[2];
-    int i, sharding, window;
-    for (i = 0; i < 5; i += 1 + IS_SLOW)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (window = 0; window < 2; window++) {
+    for (int i = 0; i < 5; i += 1 + IS_SLOW)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int window = 0; window < 2; window++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 4, 2, 16);
                 c.sharding = (memo_sharding_kind)sharding;
                 c.n_batch = 3;
@@ -295,12 +285,12 @@ TEST(every_mask_in_every_sharding_is_exact) {
     static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}, {3, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
     static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
-    int i, sharding, mask, window, k;
-    for (i = 0; i < 4; i++)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (mask = 0; mask < 2; mask++)
-                for (window = 0; window < 6; window += 1 + 2 * IS_SLOW)
-                    for (k = 0; k < 2; k++) { /* documents; prefixes, now with and now without */
+    for (int i = 0; i < 4; i++)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int mask = 0; mask < 2; mask++)
+                for (int window = 0; window < 6; window += 1 + 2 * IS_SLOW)
+                    for (int k = 0; k < 2;
+                         k++) { /* documents; prefixes, now with and now without */
                         attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
                         c.sharding = (memo_sharding_kind)sharding;
                         c.mask = (memo_mask_kind)mask;
@@ -326,10 +316,9 @@ static double dominated(double lse) { return 6e-8 * (8 + 2 * lse); }
 TEST(sinks_are_exact) {
     static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
-    int i, sharding, k;
-    for (i = 0; i < 5; i += 1 + IS_SLOW)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (k = 0; k < 3; k++) {
+    for (int i = 0; i < 5; i += 1 + IS_SLOW)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int k = 0; k < 3; k++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 77, 6, k ? 2 : 3, 8);
                 c.has_sinks = 1;
                 c.sharding = (memo_sharding_kind)sharding;
@@ -349,9 +338,8 @@ TEST(sinks_are_exact) {
 /* One token: all that is left of its value beside a sink that takes nearly everything. */
 TEST(a_sink_that_dominates_leaves_the_rest) {
     static const double sinks[] = {4, 8, 12, 20, 80};
-    int i, type;
-    for (type = 0; type < 2; type++)
-        for (i = 0; i < 5; i++) {
+    for (int type = 0; type < 2; type++)
+        for (int i = 0; i < 5; i++) {
             attention_case c = case_of(1, 1, 1, 2, 1, 8);
             c.spread = 1e-3; /* scores near 0 */
             c.has_sinks = 1;
@@ -368,8 +356,7 @@ TEST(a_sink_that_dominates_leaves_the_rest) {
 TEST(a_token_that_dominates_leaves_the_rest) {
     static const int32_t rings[][2] = {{4, 1}, {8, 1}, {16, 1}};
     static const double scores[] = {12, 16, 20};
-    int i;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         attention_case c = case_of(1, 1, IS_SLOW ? 128 : 512, 1, 1, 64);
         c.attracts = scores[i];
         expect_no_worse(c, rings, 3, 1.5, 1e-6);
@@ -380,8 +367,7 @@ TEST(a_token_that_dominates_leaves_the_rest) {
 
 /* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
 TEST(sinks_of_rows_without_keys_are_exact) {
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         attention_case c = case_of(1 + i % 2 * 3, 1 + i / 2, 93, 4, 2, 16);
         c.huge = 1e25;
         c.has_sinks = 1;
@@ -391,22 +377,21 @@ TEST(sinks_of_rows_without_keys_are_exact) {
 }
 
 static void set_random_mask(attention_case* c) {
-    int64_t k;
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
     c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
     c->window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 40);
     c->has_prefixes = memo_test_int(0, 3) == 0;
-    for (k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
+    for (int64_t k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
     if (c->sharding != MEMO_SHARDING_DOCUMENTS &&
         (!c->n_keys || c->key_sharding != MEMO_SHARDING_DOCUMENTS) && memo_test_int(0, 1))
         return;
     c->n_documents = memo_test_int(1, MAX_DOCUMENTS);
-    for (k = 1; k < c->n_documents; k++)
+    for (int64_t k = 1; k < c->n_documents; k++)
         c->document_begins[k] = memo_test_int(c->document_begins[k - 1],
                                               c->document_begins[k - 1] +
                                                   (c->n_tokens - c->document_begins[k - 1]) / 2);
     c->document_begins[c->n_documents] = c->n_tokens;
-    for (k = 1; k < c->n_documents; k++)
+    for (int64_t k = 1; k < c->n_documents; k++)
         c->key_begins[k] = memo_test_int(c->key_begins[k - 1], c->n_keys);
     c->key_begins[c->n_documents] = c->n_keys;
 }
@@ -417,7 +402,6 @@ static void set_random_mask(attention_case* c) {
 TEST(random_cases_are_exact) {
     int n = IS_SLOW == 2 ? 12 : IS_SLOW ? 40 : 300, i;
     attention_case others[MAX_BATCH - 1];
-    int64_t k;
     for (i = 0; i < n; i++) {
         static const int32_t degrees[] = {1, 2, 3, 4, 5, 6, 8};
         int32_t ring = degrees[memo_test_int(0, 6)], ulysses = degrees[memo_test_int(0, 6)];
@@ -452,7 +436,7 @@ TEST(random_cases_are_exact) {
         }
         if (memo_test_int(0, 1) && c.key_sharding != MEMO_SHARDING_DOCUMENTS) {
             c.n_batch = (int32_t)memo_test_int(2, 3);
-            for (k = 0; k < c.n_batch - 1; k++) {
+            for (int64_t k = 0; k < c.n_batch - 1; k++) {
                 others[k] = c;
                 set_random_mask(&others[k]);
             }
@@ -505,18 +489,17 @@ TEST(rounded_gradients_lose_little) {
     double errors[2][N_TENSORS];
     own_whole w;
     world all;
-    int i, t, r;
     c.type = MEMO_TYPE_BF16;
     whole_create(&w, &c);
     reference_run(&c, &w);
-    for (i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++) {
         c.ring = rings[i];
         c.rounds_gradients = 1;
         errors_of(&c, &w, errors[i > 0], &all);
-        for (t = D_Q; t < N_TENSORS; t++)
+        for (int t = D_Q; t < N_TENSORS; t++)
             CHECK_CASE(errors[i > 0][t] <= (t == D_Q ? 1.02 : bounds[i]) * errors[0][t],
                        "%s at ring %d", tensor_names[t], rings[i]);
-        for (r = 0; r < c.ring; r++) { /* as much as keys and values, one hop more */
+        for (int r = 0; r < c.ring; r++) { /* as much as keys and values, one hop more */
             int64_t hop = 2 * (c.n_tokens / c.ring) * 64 * 2;
             const run_result* x = &all.results[r];
             CHECK_IS(x->ring_backward_bytes - x->ring_forward_bytes, ==,
@@ -529,8 +512,7 @@ TEST(rounded_gradients_lose_little) {
 /* With Ulysses, replicas, uneven heads, masks and windows: as right as 16 bits can be; fp32 loses
  * nothing. */
 TEST(rounded_gradients_work_in_every_way) {
-    int i;
-    for (i = 0; i < (IS_SLOW ? 6 : 40); i++) {
+    for (int i = 0; i < (IS_SLOW ? 6 : 40); i++) {
         int32_t n_kv_heads = (int32_t)memo_test_int(1, 4);
         attention_case c = case_of((int32_t)memo_test_int(1, 4), (int32_t)memo_test_int(1, 4),
                                    memo_test_int(1, 90), n_kv_heads * (int32_t)memo_test_int(1, 3),
@@ -548,9 +530,8 @@ TEST(rounded_gradients_work_in_every_way) {
 }
 
 TEST(the_16_bit_types_work_in_every_way) {
-    int i, type;
-    for (type = 0; type < 2; type++) {
-        for (i = 0; i < 6; i++) {
+    for (int type = 0; type < 2; type++) {
+        for (int i = 0; i < 6; i++) {
             attention_case c = case_of(1 + i % 3, 1 + i / 2, 61, 6, i % 2 ? 2 : 3, 32);
             c.type = type ? MEMO_TYPE_F16 : MEMO_TYPE_BF16;
             c.v_head_size = i % 3 == 1 ? 48 : i % 3 == 2 ? 8 : 0;
@@ -570,11 +551,10 @@ TEST(a_row_that_sees_nothing_is_0) {
     memo_stream stream;
     memo_run q_run = {5, 2, 4}, k_run = {8, 1, 3}; /* queries 5, 7, 9, 11, keys 8, 9, 10 */
     float q[4 * 2], k[3 * 2], v[3 * 2], out[4 * 2], lse[4], dots[4], d_q[4 * 2], d_k[6], d_v[6];
-    int i;
-    for (i = 0; i < 8; i++) q[i] = (float)i;
-    for (i = 0; i < 6; i++) k[i] = v[i] = (float)(i + 1);
-    for (i = 0; i < 8; i++) out[i] = 99;
-    for (i = 0; i < 4; i++) lse[i] = 99;
+    for (int i = 0; i < 8; i++) q[i] = (float)i;
+    for (int i = 0; i < 6; i++) k[i] = v[i] = (float)(i + 1);
+    for (int i = 0; i < 8; i++) out[i] = 99;
+    for (int i = 0; i < 4; i++) lse[i] = 99;
     memo_attention_block block = {.scale = 1, .q_runs = &q_run, .k_runs = &k_run};
     block.n_batch = block.n_q_heads = block.n_kv_heads = block.n_q_runs = block.n_k_runs = 1;
     block.head_size = block.v_head_size = 2;
@@ -590,7 +570,7 @@ TEST(a_row_that_sees_nothing_is_0) {
     own_device* device = open_device(&stream, &state, &attention);
     CHECK_OK(attention.forward(attention.user, stream, &block, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
-    for (i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
+    for (int i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
         if (i != 2) CHECK(out[2 * i] == 0 && out[2 * i + 1] == 0 && lse[i] == -(float)HUGE_VAL);
     CHECK(out[4] > 2 && out[4] <= 3 && lse[2] > 0 && lse[2] < 99);
     CHECK_IS(state.n_scores, ==, 4 * 2); /* one tile: of its 4 queries, keys 8 and 9 */
@@ -629,10 +609,9 @@ static void cut_up(attention_case* c) {
  * 5e4 has an error of 4e-3, hence the bounds. */
 TEST(extreme_scores_are_right) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
-    int i, sharding, documents;
-    for (i = 0; i < 4; i++)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (documents = sharding == 3; documents < 2; documents++) {
+    for (int i = 0; i < 4; i++)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int documents = sharding == 3; documents < 2; documents++) {
                 attention_case c = case_of(degrees[i][0], degrees[i][1], 96, 4, 2, 64);
                 c.sharding = (memo_sharding_kind)sharding;
                 c.step = 131072;           /* of the scores: 16384, every 24 keys */
@@ -648,11 +627,10 @@ TEST(extreme_scores_are_right) {
  * such rows have output and gradients 0.  Padded. */
 TEST(infinite_scores_are_right) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
-    int i, sharding, documents, window;
-    for (i = 0; i < 4; i++)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (documents = sharding == 3; documents < 2; documents++)
-                for (window = 0; window < 2; window++) {
+    for (int i = 0; i < 4; i++)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int documents = sharding == 3; documents < 2; documents++)
+                for (int window = 0; window < 2; window++) {
                     attention_case c = case_of(degrees[i][0], degrees[i][1], 93, 4, 2, 16);
                     c.sharding = (memo_sharding_kind)sharding;
                     c.huge = 1e25;
@@ -670,8 +648,7 @@ TEST(infinite_scores_are_right) {
  * size spread. */
 TEST(saturated_scores_are_finite) {
     attention_case c = case_of(4, 2, 96, 2, 2, 32);
-    int sharding, t;
-    for (sharding = 0; sharding < 3; sharding++) {
+    for (int sharding = 0; sharding < 3; sharding++) {
         world all;
         own_whole w;
         c.sharding = (memo_sharding_kind)sharding;
@@ -681,10 +658,9 @@ TEST(saturated_scores_are_finite) {
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
         CHECK(error_of(&c, &w, OUT) < 2e-3 && error_of(&c, &w, D_V) < 2e-3);
-        for (t = D_Q; t <= D_K; t++) {
+        for (int t = D_Q; t <= D_K; t++) {
             double sum = 0;
-            int64_t i;
-            for (i = 0; i < w.n[t]; i++) {
+            for (int64_t i = 0; i < w.n[t]; i++) {
                 double off = typed_at(w.typed[t], i, c.type) - w.reference[t][i];
                 sum += off * off;
             }
@@ -694,8 +670,7 @@ TEST(saturated_scores_are_finite) {
 }
 
 TEST(masks_are_intervals) {
-    int i;
-    for (i = 0; i < 200; i++) {
+    for (int i = 0; i < 200; i++) {
         attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
         memo_mask mask = memo_mask_default();
         int64_t q, k, begin, end, n = 0;
@@ -726,9 +701,8 @@ TEST(masks_are_intervals) {
 
 /* 16 queries and 2^60 keys that each sees: 2^64 pairs. */
 TEST(pairs_beyond_64_bits_are_counted) {
-    memo_mask mask = memo_mask_default();
     memo_run queries, keys;
-    mask.kind = MEMO_MASK_FULL;
+    memo_mask mask = {.kind = MEMO_MASK_FULL};
     mask.n_tokens = keys.count = (int64_t)1 << 60;
     queries.start = keys.start = 0;
     queries.stride = keys.stride = 1;
@@ -741,10 +715,9 @@ static void count_scores(memo_sharding_kind sharding, int32_t ring, int64_t n_to
                          int64_t n_scores[16]) {
     attention_case c = case_of(ring, 1, n_tokens, 1, 1, 4);
     world all;
-    int32_t r;
     c.sharding = sharding;
     world_of(&c, &all);
-    for (r = 0; r < ring; r++) n_scores[r] = all.results[r].n_scores;
+    for (int32_t r = 0; r < ring; r++) n_scores[r] = all.results[r].n_scores;
 }
 
 /* A tile of queries on the diagonal computes at most so many scores that the mask hides. */
@@ -754,8 +727,7 @@ TEST(zigzag_is_balanced_and_plain_is_not) {
     static const int64_t lengths[] = {256, 250, 264, 1024};
     int64_t n[16], total, pairs, c, r;
     int64_t s = 1024;
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         count_scores(MEMO_SHARDING_ZIGZAG, 4, lengths[i], n);
         for (r = 0, total = 0; r < 4; r++) total += n[r];
         pairs = 2 * (lengths[i] * (lengths[i] + 1) / 2);
@@ -835,14 +807,13 @@ static void expect_only_what_is_seen(const attention_case* c) {
     int32_t n_parts = c->others ? c->n_batch : 1; /* a call for each */
     memo_sharding sharding;
     world all;
-    int32_t r, s, i, pass;
     world_of(c, &all);
-    for (r = 0; r < c->ring * c->ulysses; r++) {
+    for (int32_t r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
         int32_t n_calls = 0;
         int64_t most_scores = 0, pairs = 0,
                 n_heads = result->sizes.heads.n_q * (c->n_batch / n_parts);
-        for (s = 0; s < c->ring * n_parts; s++) {
+        for (int32_t s = 0; s < c->ring * n_parts; s++) {
             int32_t part = s % n_parts, step = s / n_parts, n_q_runs, n_k_runs;
             int32_t k_rank = (result->ring_rank - step + c->ring) % c->ring;
             const attention_case* own = case_of_row(c, part);
@@ -854,7 +825,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
                                &most_scores, &pairs))
                 continue;
             expected.n_q_heads = result->sizes.heads.n_q;
-            for (pass = 0; pass < 2; pass++) {
+            for (int32_t pass = 0; pass < 2; pass++) {
                 const asked_call* asked = &result->asked[pass][n_calls];
                 CHECK_CASE(!memcmp(asked, &expected, sizeof expected),
                            "%s: rank %d, step %d, pass %d: %lld queries from %lld, %lld keys from "
@@ -867,7 +838,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
             }
             n_calls++;
         }
-        for (i = 0; i < 2; i++)
+        for (int32_t i = 0; i < 2; i++)
             CHECK_CASE(result->n_asked[i] == n_calls, "%s: %d calls", case_text(c),
                        (int)result->n_asked[i]);
         CHECK_CASE(result->n_scores >= 2 * n_heads * pairs &&
@@ -881,12 +852,10 @@ static void expect_only_what_is_seen(const attention_case* c) {
 TEST(what_sees_nothing_is_not_computed) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 8, 9, 9, 150, 217};
-    size_t i;
-    int sharding, window, documents;
-    for (i = 0; i < sizeof degrees / sizeof *degrees; i += IS_SLOW + 1)
-        for (sharding = 0; sharding < 4; sharding++)
-            for (window = 0; window < 2; window++)
-                for (documents = 0; documents < 2; documents++) {
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i += IS_SLOW + 1)
+        for (int sharding = 0; sharding < 4; sharding++)
+            for (int window = 0; window < 2; window++)
+                for (int documents = 0; documents < 2; documents++) {
                     attention_case c = case_of(degrees[i][0], degrees[i][1], 217, 2, 2, 2), others;
                     c.sharding = (memo_sharding_kind)sharding;
                     c.window = !window ? 0 : i % 2 ? 3 : 21;
@@ -913,7 +882,6 @@ TEST(what_sees_nothing_is_not_computed) {
  * reference. */
 TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
@@ -922,11 +890,10 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_sharding sharding, rows[2];
     long long n_mallocs;
     float lse[2 * 40 * 2];
-    int k;
-    sharding_desc.kind = MEMO_SHARDING_DOCUMENTS;
-    sharding_desc.n_tokens = 40;
-    sharding_desc.document_begins = begins[0];
-    sharding_desc.n_documents = 1;
+    memo_sharding_desc sharding_desc = {.kind = MEMO_SHARDING_DOCUMENTS,
+                                        .n_tokens = 40,
+                                        .document_begins = begins[0],
+                                        .n_documents = 1};
     CHECK_FAILS(memo_sharding_make(&sharding_desc, &sharding, &error), INVALID_ARGUMENT);
     sharding_desc.n_documents = 3;
     CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
@@ -938,7 +905,7 @@ TEST(documents_may_change_from_batch_to_batch) {
     desc.n_q_heads = desc.n_kv_heads = 2;
     desc.head_size = 4;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         attention_case c = case_of(1, 1, 40, 2, 2, 4), other;
         own_whole w;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
@@ -1111,19 +1078,17 @@ TEST(only_rows_that_are_read_travel) {
  * in fp32 counted twice, that the busiest rank sends.  Whole runs would be 32768 and 163840 in a
  * zigzag ring, 8192 and 40960 in a plain one. */
 TEST(a_window_sends_the_ends_of_runs) {
-    int is_plain, is_backward;
-    for (is_plain = 0; is_plain < 2; is_plain++)
-        for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int is_plain = 0; is_plain < 2; is_plain++)
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
             memo_sp_attention_desc desc =
                 desc_of(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536, 8, 1,
                         64, MEMO_TYPE_BF16);
-            memo_mask mask = memo_mask_default();
             int64_t op, n_rows = 0;
             /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two
              * runs are one and seven steps away; both runs' gradients make eight hops. */
             int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
                                         : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
-            mask.window_before = 128;
+            memo_mask mask = {.window_before = 128};
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (op = 0; op < schedule->n_ops; op++)
                 if (!strcmp(memo_schedule_op_name(schedule, op), "ring exchange"))
@@ -1138,10 +1103,9 @@ TEST(a_window_sends_the_ends_of_runs) {
 /* A local attention may load every row of its block: rows that did not travel hold finite numbers,
  * and those that did their own, in scratch memory that is full of NaN. */
 TEST(rows_that_do_not_travel_are_finite) {
-    int sharding, window, k;
-    for (sharding = 0; sharding < 3; sharding++)
-        for (window = 0; window < 4; window++)
-            for (k = 0; k < 4; k++) {
+    for (int sharding = 0; sharding < 3; sharding++)
+        for (int window = 0; window < 4; window++)
+            for (int k = 0; k < 4; k++) {
                 static const int64_t windows[] = {1, 3, 9, 30};
                 attention_case c = case_of(2 + 2 * (k % 2), 1 + k / 2, 93, 4, 2, 8);
                 c.sharding = (memo_sharding_kind)sharding;
@@ -1178,11 +1142,9 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                                        {4, 3, 12, 4}, {2, 2, 4, 1},  {2, 8, 8, 2}, {2, 4, 6, 6},
                                        {3, 3, 5, 1},  {2, 5, 12, 3}, {1, 8, 2, 1}, {4, 4, 4, 4},
                                        {1, 1, 8, 4},  {4, 1, 8, 4},  {1, 4, 8, 4}, {3, 2, 8, 4}};
-    size_t i;
-    int type, k;
-    for (i = 0; i < sizeof cases / sizeof *cases; i += IS_SLOW + 1)
-        for (type = 0; type < 3; type++)
-            for (k = 0; k < 4; k++) { /* sends again, cross-attention */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += IS_SLOW + 1)
+        for (int type = 0; type < 3; type++)
+            for (int k = 0; k < 4; k++) { /* sends again, cross-attention */
                 attention_case c =
                     case_of(cases[i][0], cases[i][1], 47, cases[i][2], cases[i][3], 4);
                 int64_t element = type ? 2 : 4, all_kv = 0, padded[2] = {47, 47}, both;
@@ -1236,25 +1198,22 @@ TEST(gradients_of_replicas_are_summed_in_fp32) {
 TEST(the_paper_s_table_2) {
     static const int64_t lengths[] = {8192, 32768, 65536};
     static const double ratios[] = {1.33, 5.33, 10.67};
-    int i;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, 1, 8, lengths[i], 32, 32, 128, MEMO_TYPE_BF16);
         memo_sp_attention_sizes sizes = sizes_of(&desc);
-        double sent, ratio;
         /* All ranks; the paper takes (n - 1) / n for 1. */
-        sent = (double)(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes) * 8 * 8 / 7;
-        ratio = sent / (12.0 * 4096 * 4096 * 2);
+        double sent =
+            (double)(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes) * 8 * 8 / 7;
+        double ratio = sent / (12.0 * 4096 * 4096 * 2);
         CHECK_CASE(fabs(ratio / ratios[i] - 1) < 0.005, "%g instead of %g", ratio, ratios[i]);
     }
 }
 
 TEST(what_runs_is_what_was_promised) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {5, 1}};
-    size_t i;
-    int sharding, n_repeats;
-    for (i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        for (sharding = 0; sharding < 3; sharding++) {
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        for (int sharding = 0; sharding < 3; sharding++) {
             attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
             const int32_t rank = sharding % (c.ring * c.ulysses);
             c.sharding = (memo_sharding_kind)sharding;
@@ -1272,16 +1231,16 @@ TEST(what_runs_is_what_was_promised) {
             c.key_sharding = (memo_sharding_kind)((sharding + 1) % 3);
             expect_recorded(&c, rank, 2, 4e-3, 6e-3);
         }
-    for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
+    for (size_t i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
         attention_case c = case_of(5, 1, 60, 1, 1, 4);
         c.sharding = i < 10 ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
         c.window = i < 5 ? 0 : 20;
-        for (n_repeats = 2; n_repeats; n_repeats--) {
+        for (int n_repeats = 2; n_repeats; n_repeats--) {
             c.overwrites = n_repeats == 1; /* a second forward would need the keys */
             expect_recorded(&c, (int32_t)i % 5, n_repeats, 4e-3, 6e-3);
         }
     }
-    for (i = 1; i < 6; i++) {
+    for (size_t i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4), others;
         const int32_t rank = c.ring * c.ulysses - 1;
@@ -1302,8 +1261,7 @@ TEST(what_runs_is_what_was_promised) {
 
 /* Gradients over the keys, with and without hops: two documents of half the tokens need none. */
 TEST(keys_may_be_overwritten) {
-    int i;
-    for (i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++) {
         attention_case c = case_of(1 + i % 2, 2 - i % 2, 40, 4, 2, 8);
         c.n_documents = i / 2 % 2 ? 2 : 0;
         c.document_begins[1] = 20;
@@ -1320,8 +1278,7 @@ TEST(keys_may_be_overwritten) {
 TEST(groups_of_heads_are_exact) {
     static const int32_t heads[][2] = {{8, 8},   {8, 4}, {12, 4}, {6, 3},  {9, 3}, {4, 1},
                                        {16, 16}, {8, 1}, {12, 2}, {15, 3}, {24, 2}};
-    int i;
-    for (i = 0; i < (IS_SLOW ? 8 : 66); i++) {
+    for (int i = 0; i < (IS_SLOW ? 8 : 66); i++) {
         const int32_t* h = heads[i % 11];
         attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 11 % 3, memo_test_int(8, 60), h[0],
                                    h[1], (int32_t)memo_test_int(2, 16));
@@ -1342,8 +1299,7 @@ TEST(groups_of_heads_are_exact) {
 /* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no
  * wait too many. */
 TEST(gathered_keys_are_exact) {
-    int i;
-    for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
+    for (int i = 0; i < (IS_SLOW ? 8 : 48); i++) {
         int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
         attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 3),
                                    memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
@@ -1405,14 +1361,13 @@ static memo_status refusing_attention(void* user, memo_stream stream,
 /* Else the trainer's next call would be compared as a step of the ring. */
 TEST(a_pass_that_fails_leaves_no_label) {
     static float tensor[100 * 16];
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     own_recorder* recorder = NULL;
     memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 3, 1, 300, 1, 1, 16, MEMO_TYPE_F32);
     own_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
     ring_paper paper;
     memo_comm ring = ring_paper_comm(&paper, 0, 3);
-    recorder_desc.on_paper = 1;
+    memo_recorder_desc recorder_desc = {.on_paper = 1};
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
     desc.device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
@@ -1428,8 +1383,7 @@ TEST(a_pass_that_fails_leaves_no_label) {
 
 /* One collective brings all keys, then all is computed, then one returns the gradients. */
 TEST(gathered_keys_are_simulated) {
-    int is_backward;
-    for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 1024, 1, 1, 64, MEMO_TYPE_F32);
         memo_mask mask = memo_mask_default();
@@ -1453,16 +1407,14 @@ TEST(gathered_keys_are_simulated) {
 TEST(groups_need_less_memory) {
     static const int32_t groups[] = {1, 2, 4, 8};
     int64_t device_bytes[2][4];
-    int i, again;
-    for (again = 0; again < 2; again++)
-        for (i = 0; i < 4; i++) {
+    for (int again = 0; again < 2; again++)
+        for (int i = 0; i < 4; i++) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, 2, 4, 1 << 20, 32, 32, 128, MEMO_TYPE_BF16);
-            memo_sp_attention_sizes sizes, all;
             desc.sends_again = again;
-            all = sizes_of(&desc);
+            memo_sp_attention_sizes all = sizes_of(&desc);
             desc.ulysses_groups = groups[i];
-            sizes = sizes_of(&desc);
+            memo_sp_attention_sizes sizes = sizes_of(&desc);
             CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
             CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
             CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
@@ -1472,7 +1424,7 @@ TEST(groups_need_less_memory) {
                 "# 2^20 tokens, ring 2 ulysses 4, 32 heads of 128, bf16%s, %d groups: %.2f GiB\n",
                 again ? ", sends again" : "", groups[i], (double)sizes.device_bytes / (1 << 30));
         }
-    for (again = 0; again < 2; again++) {
+    for (int again = 0; again < 2; again++) {
         /* Two groups keep d_out, row dots and resent tensors twice, and results once more. */
         CHECK(device_bytes[again][1] < device_bytes[again][0]);
         CHECK(100 * device_bytes[again][2] < 52 * device_bytes[again][1]);
@@ -1486,21 +1438,18 @@ TEST(groups_need_less_memory) {
 TEST(too_many_groups_cost_nothing) {
     static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
     static const int32_t most[] = {4, 11, 2, 2, 8}; /* query heads of the rank with most */
-    size_t i;
-    int32_t rank, again;
-    for (i = 0; i < sizeof most / sizeof *most; i++)
-        for (again = 0; again < 2; again++)
-            for (rank = 0; rank < heads[i][2]; rank++) {
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++)
+        for (int32_t again = 0; again < 2; again++)
+            for (int32_t rank = 0; rank < heads[i][2]; rank++) {
                 memo_sp_attention_desc desc =
                     desc_of(MEMO_SHARDING_ZIGZAG, 1, heads[i][2], 1 << 20, heads[i][0], heads[i][1],
                             128, MEMO_TYPE_BF16);
-                memo_sp_attention_sizes some, many;
                 desc.sends_again = again;
                 desc.ulysses_rank = rank;
                 desc.ulysses_groups = most[i];
-                some = sizes_of(&desc);
+                memo_sp_attention_sizes some = sizes_of(&desc);
                 desc.ulysses_groups = INT32_MAX; /* takes no longer */
-                many = sizes_of(&desc);
+                memo_sp_attention_sizes many = sizes_of(&desc);
                 CHECK_CASE(!memcmp(&some, &many, sizeof some), "%d/%d heads over %d: %lld, %lld",
                            heads[i][0], heads[i][1], heads[i][2], (long long)some.device_bytes,
                            (long long)many.device_bytes);
@@ -1511,8 +1460,7 @@ TEST(too_many_groups_cost_nothing) {
  * on one stream. */
 static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
     double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
-    int g;
-    for (g = 0; g < n_groups; g++) {
+    for (int g = 0; g < n_groups; g++) {
         double this_arrived_s = arrived_s;
         if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
         computed_s = fmax(computed_s, this_arrived_s) + compute_s;
@@ -1524,9 +1472,8 @@ static double grouped_s(int n_groups, double arrive_s, double compute_s, double 
 
 TEST(groups_hide_the_exchange) {
     static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
-    int k, n_groups;
-    for (k = 0; k < 4; k++)
-        for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
+    for (int k = 0; k < 4; k++)
+        for (int n_groups = 1; n_groups <= 8; n_groups *= 2) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, 1, 4, 1024, 32, 32, 64, MEMO_TYPE_F32);
             memo_mask mask = memo_mask_default();
@@ -1554,24 +1501,22 @@ TEST(groups_hide_the_exchange) {
 TEST(nothing_is_allocated_once_created) {
     attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
-    int32_t r, has_others;
     other.window = 5;
     c.ulysses_groups = 2;
     c.has_sinks = 1;
-    for (has_others = 0; has_others < 2; has_others++) {
+    for (int32_t has_others = 0; has_others < 2; has_others++) {
         c.n_batch = 1 + has_others;
         c.others = has_others ? &other : NULL;
         world_init(&all, &c, NULL);
         all.n_repeats = 5;
         expect_right(&c, 2e-6, 5e-6, &all);
-        for (r = 0; r < 6; r++) CHECK_IS(all.results[r].n_mallocs, ==, 0);
+        for (int32_t r = 0; r < 6; r++) CHECK_IS(all.results[r].n_mallocs, ==, 0);
     }
 }
 
 TEST(memory_does_not_grow_with_the_ring) {
     int64_t n_bytes[3];
-    int i;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         int32_t ring = 2 << i;
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, ring, 2, 1024 * ring, 8, 2, 64, MEMO_TYPE_BF16);
@@ -1580,12 +1525,11 @@ TEST(memory_does_not_grow_with_the_ring) {
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
     /* Device memory matches the promised sizes, and does not grow. */
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
         world all;
-        int32_t r;
         world_of(&c, &all);
-        for (r = 0; r < c.ring; r++) {
+        for (int32_t r = 0; r < c.ring; r++) {
             CHECK_IS(all.results[r].device_bytes, ==, all.results[0].sizes.device_bytes);
             if (i == 0 && r == 0) n_bytes[0] = all.results[r].device_bytes;
             CHECK_IS(all.results[r].device_bytes, ==, n_bytes[0]);
@@ -1596,9 +1540,8 @@ TEST(memory_does_not_grow_with_the_ring) {
 /* On one rank, in fp32: the local attention and nothing else; 16-bit types need a cast of the
  * output. */
 TEST(degree_1_costs_nothing) {
-    int type, is_backward;
-    for (type = 0; type < 2; type++)
-        for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int type = 0; type < 2; type++)
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
             memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 1024, 8, 8, 64,
                                                   type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32);
             memo_sp_attention_sizes sizes = sizes_of(&desc);
@@ -1621,36 +1564,32 @@ TEST(ulysses_copies_one_side_only) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
                                        {6, 2, 4}, {6, 6, 2}, {7, 7, 3}, {12, 3, 8}};
-    size_t i;
-    int k;
-    for (i = 0; i < sizeof heads / sizeof *heads; i++)
-        for (k = 0; k < 8; k++) { /* backward, a ring, sent again */
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (int k = 0; k < 8; k++) { /* backward, a ring, sent again */
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64, heads[i][0],
                         heads[i][1], 4, MEMO_TYPE_F32);
             memo_mask mask = memo_mask_default();
             attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
             int64_t n_copies = 0, n_bytes = 0, op, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
-            int64_t expected_copies, expected_bytes, row_bytes;
             int is_backward = k % 2, is_replicated, to_heads;
-            int32_t p;
             desc.sends_again = k / 4;
             /* A pack for each rank that needs some of the heads, and one copy of the heads that
              * stay. */
             q_heads = c.n_q_heads;
             q_copies = c.ulysses;
-            for (p = 0; p < c.ulysses; p++) {
+            for (int32_t p = 0; p < c.ulysses; p++) {
                 int is_whole = kv_needed(&c, p) == c.n_kv_heads && p; /* rank 0 is asked */
                 kv_heads += is_whole ? 0 : kv_needed(&c, p);
                 kv_copies += !is_whole;
             }
             is_replicated = 0;
-            for (p = 0; p < c.ulysses; p++) is_replicated += (int)kv_needed(&c, p);
+            for (int32_t p = 0; p < c.ulysses; p++) is_replicated += (int)kv_needed(&c, p);
             is_replicated = is_replicated > c.n_kv_heads;
             to_heads = !is_backward || desc.sends_again; /* q, k, v */
-            row_bytes = desc.sharding.local_tokens * 4;
-            expected_copies = to_heads ? q_copies + 2 * kv_copies : 0;
-            expected_bytes = to_heads ? (q_heads + 2 * kv_heads) * 4 * row_bytes : 0;
+            int64_t row_bytes = desc.sharding.local_tokens * 4;
+            int64_t expected_copies = to_heads ? q_copies + 2 * kv_copies : 0;
+            int64_t expected_bytes = to_heads ? (q_heads + 2 * kv_heads) * 4 * row_bytes : 0;
             expected_copies += q_copies * (is_backward ? 3 : 1); /* out; d_out, dots, d_q */
             expected_bytes += q_heads * row_bytes * (is_backward ? 4 + 1 + 4 : 4);
             if (is_backward && !is_replicated) { /* replicas are added, not copied */
@@ -1675,9 +1614,8 @@ TEST(ulysses_copies_one_side_only) {
  * two times alone. */
 TEST(the_ring_s_schedule_overlaps) {
     static const double hops[] = {0.05, 0.4, 0.75, 1, 1.7, 6}; /* in steps */
-    size_t k;
     int is_backward;
-    for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
+    for (size_t k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 4096, 1, 1, 64, MEMO_TYPE_F32);
         memo_mask mask = memo_mask_default();
@@ -1685,7 +1623,6 @@ TEST(the_ring_s_schedule_overlaps) {
         double step_s = 512.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s, sum_s = 0;
         double computed_s[4], sent_s[5], carried_s;
         int64_t op, n_steps = 0, n_exchanges = 0;
-        int s;
         is_backward = k % 2;
         ring_costs costs = {.forward_s_per_score = 1e-9, .backward_s_per_score = 2e-9};
         if (is_backward) step_s *= 2;
@@ -1694,7 +1631,7 @@ TEST(the_ring_s_schedule_overlaps) {
          * adds to. */
         computed_s[0] = step_s + 512 * (is_backward ? 2e-9 : 1e-9); /* the diagonal */
         sent_s[0] = hop_s;
-        for (s = 1; s < 4; s++) {
+        for (int s = 1; s < 4; s++) {
             carried_s = (s < 3 ? hop_s : 0) + (is_backward ? hop_s : 0);
             sent_s[s] = sent_s[s - 1];
             if ((is_backward || s > 1) && computed_s[s - 1] > sent_s[s])
@@ -1736,8 +1673,7 @@ TEST(the_ring_s_schedule_overlaps) {
 }
 
 TEST(layers_share_the_scratch) {
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         attention_case c = case_of(i == 1 ? 1 : 3, i == 2 ? 1 : 2, 50, 4, 1 + i % 2, 16);
         world all;
         c.sends_again = i == 3;
@@ -1752,12 +1688,11 @@ TEST(a_failing_rank_is_seen_by_all) {
     attention_case c = case_of(2, 2, 40, 4, 4, 8);
     world all;
     own_whole w;
-    int32_t r;
     whole_create(&w, &c);
     world_init(&all, &c, &w);
     all.failing_rank = 2;
     CHECK(!world_run(&all));
-    for (r = 0; r < 4; r++)
+    for (int32_t r = 0; r < 4; r++)
         CHECK_IS(all.results[r].status, ==, (r == 2 ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
 }
 
@@ -1777,8 +1712,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
                                        {2, 1, 1},
                                        {1, 2, 0},
                                        {1, 4, 3}};
-    size_t i;
-    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         disagreement one = {"memo_sp_attention_backward on another",
                             cases[i][0],
                             cases[i][1],
@@ -1820,7 +1754,6 @@ TEST(sizes_that_overflow_are_refused) {
         int64_t n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
         memo_sp_attention_desc desc = desc_of(kind, rd, 1, n_tokens, 1, 1, 1, MEMO_TYPE_F32);
         memo_sp_attention_sizes sizes;
-        double n, ring;
         desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
         desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
         desc.head_size = (int32_t)1 << memo_test_int(0, 4);
@@ -1828,8 +1761,9 @@ TEST(sizes_that_overflow_are_refused) {
         n_refused += status != MEMO_STATUS_OK;
         CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
         if (status) continue;
-        ring = rd;
-        n = (double)desc.sharding.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
+        double ring = rd;
+        double n =
+            (double)desc.sharding.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
         CHECK_CASE(fabs((double)sizes.ring_forward_bytes - 8 * n * (ring - 1)) <= 1e-9 * n * ring &&
                        (double)sizes.device_bytes >= (ring > 1 ? 16 * n : 0),
                    "%lld tokens, ring %g: %lld bytes", (long long)n_tokens, ring,
@@ -1839,7 +1773,6 @@ TEST(sizes_that_overflow_are_refused) {
 }
 
 TEST(invalid_arguments_are_refused) {
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3], other;
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
@@ -1852,9 +1785,8 @@ TEST(invalid_arguments_are_refused) {
     float data[9][8 * 2 * 4];
     float lse[16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
     memo_device old;
-    int k;
     memset(data, 0, sizeof data);
-    sharding_desc.n_tokens = 8;
+    memo_sharding_desc sharding_desc = {.n_tokens = 8};
     CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
     good.n_q_heads = good.n_kv_heads = 2;
     good.head_size = 4;
@@ -1950,7 +1882,7 @@ TEST(invalid_arguments_are_refused) {
     CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), UNSUPPORTED);
     memo_sp_attention_destroy(attention);
     tensors.sinks = sinks; /* a table of older code, and one without row kernels */
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         int64_t n_calls = state.n_scores;
         old = *device;
         if (k)

@@ -112,7 +112,6 @@ typedef struct rank_run {
 /* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
@@ -122,9 +121,8 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     float* lse = NULL;
     state.device = r->device;
     state.n_scores = 0;
-    sharding_desc.ring = r->ring;
-    sharding_desc.ulysses = 2 / r->ring;
-    sharding_desc.n_tokens = N_TOKENS;
+    memo_sharding_desc sharding_desc = {
+        .ring = r->ring, .ulysses = 2 / r->ring, .n_tokens = N_TOKENS};
     memo_status status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
     desc.device = table;
     desc.stream = stream;
@@ -199,27 +197,26 @@ static double now_s(void) {
 
 /* Both ranks, on fresh devices and a fresh communicator. */
 static void run_ranks(rank_run* ranks) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_device* devices[2] = {NULL, NULL};
     memo_comm* comms[2];
     pthread_barrier_t finished;
     pthread_t threads[2];
-    int r;
-    for (r = 0; r < 2; r++) CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
-    desc.n_ranks = 2;
-    desc.devices = devices;
-    desc.timeout_s = ranks->afterwards == AFTERWARDS_STAY ? 0.05 : 30;
+    for (int r = 0; r < 2; r++)
+        CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
+    memo_comm_threads_desc desc = {.n_ranks = 2,
+                                   .devices = devices,
+                                   .timeout_s = ranks->afterwards == AFTERWARDS_STAY ? 0.05 : 30};
     CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
     pthread_barrier_init(&finished, NULL, 2);
-    for (r = 0; r < 2; r++) {
+    for (int r = 0; r < 2; r++) {
         ranks[r].world = comms[r];
         ranks[r].device = devices[r];
         ranks[r].finished = &finished;
         pthread_create(&threads[r], NULL, rank_main, &ranks[r]);
     }
-    for (r = 0; r < 2; r++) pthread_join(threads[r], NULL);
-    for (r = 0; r < 2; r++) {
+    for (int r = 0; r < 2; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < 2; r++) {
         CHECK_IS(host_device_stats(devices[r]).device_bytes, ==, 0);
         memo_host_device_destroy(devices[r]);
     }
@@ -227,15 +224,14 @@ static void run_ranks(rank_run* ranks) {
 }
 
 static void ranks_init(rank_run* ranks, int32_t ring, memo_type type, int fault) {
-    int r, t, i;
     memset(ranks, 0, 2 * sizeof *ranks);
-    for (r = 0; r < 2; r++) {
+    for (int r = 0; r < 2; r++) {
         ranks[r].rank = r;
         ranks[r].ring = ring;
         ranks[r].type = type;
         ranks[r].fault = fault;
-        for (t = Q; t <= D_OUT; t++)
-            for (i = 0; i < ELEMENTS; i++) {
+        for (int t = Q; t <= D_OUT; t++)
+            for (int i = 0; i < ELEMENTS; i++) {
                 float x = (float)((i * 7 + t * 3 + r * 5) % 11) - 5;
                 uint32_t bits;
                 memcpy(&bits, &x, 4);

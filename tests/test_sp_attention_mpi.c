@@ -43,9 +43,8 @@ static void count_failures(void) {
 }
 
 TEST(every_way_to_split_the_ranks_is_exact) {
-    int32_t ring;
     int sharding, k = 0;
-    for (ring = 1; ring <= mpi_size; ring++) {
+    for (int32_t ring = 1; ring <= mpi_size; ring++) {
         if (mpi_size % ring) continue;
         for (sharding = 0; sharding < 3; sharding++, k++) {
             attention_case c = case_of(ring, mpi_size / ring, 77, 8, k % 2 ? 2 : 8, 32);
@@ -65,8 +64,7 @@ TEST(every_way_to_split_the_ranks_is_exact) {
 
 TEST(packed_documents_and_16_bit_types_are_right) {
     static const int64_t begins[] = {0, 5, 5, 60, 77};
-    int type;
-    for (type = 0; type < 2; type++) {
+    for (int type = 0; type < 2; type++) {
         attention_case c =
             case_of(mpi_size % 2 ? mpi_size : mpi_size / 2, mpi_size % 2 ? 1 : 2, 77, 6, 3, 32);
         c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
@@ -82,9 +80,8 @@ TEST(packed_documents_and_16_bit_types_are_right) {
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {"scale", "document_begins", "gathers_keys",
                                          "ulysses_groups"};
-    size_t i, way;
-    for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        for (way = 0; way < 3; way++) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        for (size_t way = 0; way < 3; way++) {
             disagreement one = {
                 fields[i], way < 2 ? mpi_size : 1, way < 2 ? 1 : mpi_size,
                 way == 1,  MEMO_SHARDING_ZIGZAG,   mpi_size > 1 ? mpi_size - 1 : -1};

@@ -34,7 +34,6 @@ static int n_open_files(void) {
 
 /* Layers of three tensors, of which two layers at the end stay on the device. */
 static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
-    int32_t t;
     chain_init(c, 3);
     c->desc.n_layers = n_layers;
     c->desc.n_rows = 100;
@@ -42,7 +41,7 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     c->desc.alpha = 0.5;
     c->desc.n_host_layers = n_host_layers;
     c->desc.spill_directory = folder;
-    for (t = 0; t < 3; t++) {
+    for (int32_t t = 0; t < 3; t++) {
         c->tensors[t].row_bytes = 10 + 30 * t;
         c->tensors[t].rule = t ? MEMO_TENSOR_ROWS : MEMO_TENSOR_WHOLE;
     }
@@ -71,9 +70,8 @@ static void close_host(chain* c) {
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 TEST(sizes_are_exact) {
-    int32_t n_layers, n_host_layers;
-    for (n_layers = 1; n_layers < 9; n_layers++) {
-        for (n_host_layers = 0; n_host_layers < 9; n_host_layers++) {
+    for (int32_t n_layers = 1; n_layers < 9; n_layers++) {
+        for (int32_t n_host_layers = 0; n_host_layers < 9; n_host_layers++) {
             int32_t n_moved = n_layers > 2 ? n_layers - 2 : 0;
             int32_t n_spilled =
                 n_host_layers && n_host_layers < n_moved ? n_moved - n_host_layers : 0;
@@ -93,8 +91,7 @@ TEST(sizes_are_exact) {
 
 /* The most places that fit, found by trying all. */
 TEST(places_fit_host_memory) {
-    int64_t host_bytes;
-    for (host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
+    for (int64_t host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
         int32_t most, n;
         chain c;
         memo_swap_sizes sizes = {0};
@@ -118,10 +115,8 @@ TEST(places_fit_host_memory) {
 
 /* Every count of layers and of places; the file has no name meanwhile either. */
 TEST(rows_come_back_from_the_file) {
-    int32_t n_layers, n_host_layers;
-    for (n_layers = 1; n_layers < 9; n_layers++) {
-        for (n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
-            int64_t micro_batch;
+    for (int32_t n_layers = 1; n_layers < 9; n_layers++) {
+        for (int32_t n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
             memo_swap_stats stats;
             memo_swap_sizes sizes;
             own_chain c;
@@ -133,7 +128,7 @@ TEST(rows_come_back_from_the_file) {
             CHECK_IS(n_entries(folder), ==, 0);
             CHECK(n_files_before == 0 ||
                   n_open_files() == n_files_before + (sizes.n_spilled_layers > 0));
-            for (micro_batch = 0; micro_batch < 3; micro_batch++)
+            for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++)
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
             CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
             CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
@@ -154,12 +149,12 @@ TEST(a_killed_program_leaves_nothing) {
     pid_t child = fork();
     if (child == 0) {
         chain c;
-        int32_t layer;
         memo_status status = MEMO_STATUS_OK;
         small_chain(&c, 6, 1);
         open_host(&c);
         status = chain_open(&c, &error);
-        for (layer = 0; layer < 6 && !status; layer++) status = chain_forward(&c, layer, 0, &error);
+        for (int32_t layer = 0; layer < 6 && !status; layer++)
+            status = chain_forward(&c, layer, 0, &error);
         if (!status) kill(getpid(), SIGKILL);
         _exit(1);
     }
@@ -186,8 +181,7 @@ TEST(a_folder_in_memory_will_do) {
 /* A limit of the system stands for a full disk: refused before anything is written, with what would
  * work. */
 TEST(a_full_disk_is_named) {
-    int32_t n_layers;
-    for (n_layers = 6; n_layers <= 8; n_layers += 2) {
+    for (int32_t n_layers = 6; n_layers <= 8; n_layers += 2) {
         struct rlimit before, small;
         char needed[32];
         own_chain c;
@@ -258,15 +252,14 @@ TEST(invalid_arguments_are_refused) {
 TEST(a_table_out_of_order_is_refused) {
     memo_swap_sizes sizes;
     chain c;
-    int32_t layer, t;
     small_chain(&c, 8, 1);
     c.desc.rows = c.rows;
-    for (layer = 0; layer < 8; layer++)
-        for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
+    for (int32_t layer = 0; layer < 8; layer++)
+        for (int32_t t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     CHECK_IS(sizes.n_spilled_layers, ==, 5);
-    for (layer = 3; layer < 7; layer += 2)
-        for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
+    for (int32_t layer = 3; layer < 7; layer += 2)
+        for (int32_t t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
     CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT, "alternate");
     c.desc.n_host_layers = 0;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -296,26 +289,24 @@ static void do_mishap(mishap what, int fd) {
 TEST(a_failing_disk_is_a_status) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;
-    int what;
     CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
     signal(SIGXFSZ, SIG_IGN);
-    for (what = 0; what < N_MISHAPS; what++) {
+    for (int what = 0; what < N_MISHAPS; what++) {
         own_chain c;
-        int32_t layer;
         small_chain(&c, 8, 2);
         open_host(&c);
         CHECK_OK(chain_open(&c, &error));
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         /* Cut short between the passes, or else writes would make it whole again. */
-        for (layer = 0; layer < 8 && what == CUT_SHORT; layer++)
+        for (int32_t layer = 0; layer < 8 && what == CUT_SHORT; layer++)
             CHECK_OK(chain_forward(&c, layer, 1, &error));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         do_mishap((mishap)what, c.swap->file.fd);
         memo_status status = MEMO_STATUS_OK;
-        for (layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
+        for (int32_t layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
             status = chain_forward(&c, layer, 1, &error);
-        for (layer = 7; layer >= 0 && !status; layer--)
+        for (int32_t layer = 7; layer >= 0 && !status; layer--)
             status = chain_backward(&c, layer, 1, &error);
         if (!status) status = memo_stream_synchronize(c.host, c.compute, &error);
         CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
@@ -371,18 +362,16 @@ TEST(every_operation_may_fail) {
 TEST(a_slow_file_takes_its_time) {
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
-    memo_simulation* simulation = NULL;
     memo_swap_stats stats;
     own_chain c;
-    double stall_s, simulated_s;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
     c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
     open_host(&c);
     times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
     CHECK_OK(memo_swap_generate(&c.desc, &times, &schedule, &error));
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    simulated_s = simulation->makespan_s;
+    memo_simulation* simulation = times_of(schedule);
+    double simulated_s = simulation->makespan_s;
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);
@@ -390,7 +379,7 @@ TEST(a_slow_file_takes_its_time) {
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
-    stall_s = stats.forward_stall_s + stats.backward_stall_s;
+    double stall_s = stats.forward_stall_s + stats.backward_stall_s;
     CHECK_CASE(stall_s > 0.05, "%g s", stall_s);
     chain_close(&c);
 }
@@ -406,15 +395,13 @@ TEST(large_operations_go_in_parts) {
     memob_spill_file file;
     memob_spill_op op[2];
     void* memory;
-    size_t k;
-    int64_t i;
     CHECK_OK(memo_host_device_create(&desc, &host, &error));
     CHECK_OK(memo_stream_create(host, "file", 0, &stream, &error));
     CHECK_OK(memo_host_alloc(host, 2 * most, &memory, &error));
     CHECK_OK(memob_spill_create(&file, folder, most, 0, (char*)memory, &error));
-    for (k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
         char *from = (char*)memory, *to = from + most;
-        for (i = 0; i < sizes[k]; i += 64) from[i] = (char)memo_test_random();
+        for (int64_t i = 0; i < sizes[k]; i += 64) from[i] = (char)memo_test_random();
         memset(to, 0, (size_t)sizes[k]);
         memob_spill_op_init(&op[0], &file, 1, from, most - sizes[k], sizes[k]);
         memob_spill_op_init(&op[1], &file, 0, to, most - sizes[k], sizes[k]);
@@ -432,11 +419,10 @@ TEST(large_operations_go_in_parts) {
 }
 
 int main(int argc, char** argv) {
-    int result;
     memo_test_begin(argc, argv);
     memo_test_path(folder, "spill");
     if (mkdir(folder, 0700)) return 2;
-    result = memo_test_run_all();
+    int result = memo_test_run_all();
     rmdir(folder);
     return result;
 }

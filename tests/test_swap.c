@@ -8,6 +8,7 @@
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -79,17 +80,16 @@ static void random_rows(chain* c) {
 
 /* Kinds of layers; the first tensor belongs to all, as fused kernels write it early. */
 static void random_kinds(chain* c) {
-    int32_t layer, t;
     int64_t n_kinds = memo_test_int(1, 4);
     c->has_kinds = 1;
-    for (layer = 0; layer < CHAIN_LAYERS_MAX; layer++)
+    for (int32_t layer = 0; layer < CHAIN_LAYERS_MAX; layer++)
         c->layer_kinds[layer] = layer % chain_slices(c) ? c->layer_kinds[layer - 1]
                                                         : (int32_t)memo_test_int(0, n_kinds - 1);
-    for (t = 1; t < c->desc.n_tensors; t++)
+    for (int32_t t = 1; t < c->desc.n_tensors; t++)
         c->tensor_kinds[t] = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
-    for (t = 0; t < c->desc.n_tensors; t++)
+    for (int32_t t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
-    for (t = 0; t < c->desc.n_tensors; t++)
+    for (int32_t t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].rule >= MEMO_TENSOR_HANDED) c->tensor_kinds[t] = 0;
     if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
     chain_set_kinds(c);
@@ -107,9 +107,8 @@ static void random_slices(chain* c) {
     for (t = 0; t < c->desc.n_tensors; t++)
         if (memo_test_int(0, 2) == 0) c->tensors[t].rule = MEMO_TENSOR_LAYER;
     for (t = 0; t < c->desc.n_tensors; t++) {
-        int32_t u;
         int is_free = !c->tensors[t].with;
-        for (u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
+        for (int32_t u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
         if (!is_free || memo_test_int(0, 1) || c->desc.n_tensors == 1) continue;
         c->tensors[t].rule = handed < 0 ? MEMO_TENSOR_HANDED : MEMO_TENSOR_INPUT;
         if (handed >= 0) c->tensors[t].row_bytes = c->tensors[handed].row_bytes;
@@ -119,15 +118,13 @@ static void random_slices(chain* c) {
 }
 
 static void random_chain(chain* c, int may_slice) {
-    int32_t t;
-    int spills;
     const int32_t n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
     chain_init(c, (int32_t)memo_test_int(1, CHAIN_TENSORS_MAX));
     c->desc.n_layers = n_layers;
     c->desc.n_rows = memo_test_int(1, 40);
     c->desc.tile_rows = memo_test_int(0, 9);
     c->desc.alpha = memo_test_int(0, 2) ? (double)memo_test_int(0, 8) / 8 : memo_test_real();
-    for (t = 0; t < c->desc.n_tensors; t++) {
+    for (int32_t t = 0; t < c->desc.n_tensors; t++) {
         int64_t with = memo_test_int(1, c->desc.n_tensors);
         c->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 48) : 0;
         c->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
@@ -139,7 +136,7 @@ static void random_chain(chain* c, int may_slice) {
     }
     if (may_slice && memo_test_int(0, 1)) random_slices(c);
     if (memo_test_int(0, 1)) random_kinds(c);
-    spills = memo_test_int(0, 1) != 0;
+    int spills = memo_test_int(0, 1) != 0;
     if (spills && !c->desc.n_slices)
         c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
     if (memo_test_int(0, 1)) random_rows(c);
@@ -173,9 +170,8 @@ static const char* describe(const chain* c) {
  * whole. */
 static void gpt_table(chain* c, int64_t hidden_bytes) {
     static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
-    int32_t t;
     chain_init(c, CHAIN_TENSORS_MAX);
-    for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+    for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
         c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
         c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
     }
@@ -209,11 +205,9 @@ static memo_recorder* start_recorded(chain* c, double bytes_per_s) {
 
 /* What was recorded has no race. */
 static memo_check* check_recorded(const chain* c, memo_recorder* recorder) {
-    memo_schedule* schedule = NULL;
-    memo_check* check = NULL;
     CHECK_OK(memo_stream_synchronize(c->device, c->compute, &error));
-    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    memo_schedule* schedule = recorded(recorder);
+    memo_check* check = check_of(schedule);
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
     return check;
 }
@@ -242,8 +236,7 @@ TEST(values_come_back) {
     int64_t n_spilled = 0, n_abandoned = 0, n_tables = 0, n_of_alpha[2] = {0, 0};
     int64_t n_on_host = 0, n_short = 0;
     int64_t n_of_layers[4] = {0, 0, 0, 0};
-    int round;
-    for (round = 0; round < 150; round++) {
+    for (int round = 0; round < 150; round++) {
         chain c;
         int64_t micro_batch, n_calls;
         random_chain(&c, 1);
@@ -284,13 +277,11 @@ TEST(values_come_back) {
 /* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have
  * no race. */
 TEST(fused_layers_are_ordered) {
-    int round;
-    for (round = 0; round < 100 / SHARE; round++) {
-        int64_t micro_batch;
+    for (int round = 0; round < 100 / SHARE; round++) {
         chain c;
         random_chain(&c, 0);
         memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
-        for (micro_batch = 0; micro_batch < 3; micro_batch++)
+        for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++)
             CHECK_OK(chain_fused_micro_batch(&c, micro_batch, &error));
         memo_check_destroy(check_recorded(&c, recorder));
         finish(&c, recorder);
@@ -310,13 +301,12 @@ static int64_t cell(const chain* c, int32_t layer, int32_t t) {
  * nor recomputed? */
 static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     int64_t begin, end, swapped = cell(c, layer, t), moved;
-    int32_t j, u;
     memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
     if (row >= begin && row < end) return 0;
     moved = first_swapped_row(layer, c->desc.n_rows, swapped);
     if (swapped == MEMO_ROWS_KEPT || row < moved || row >= moved + swapped) return 1;
-    for (j = layer + 2; j < c->desc.n_layers; j += 2)
-        for (u = 0; u < c->desc.n_tensors; u++)
+    for (int32_t j = layer + 2; j < c->desc.n_layers; j += 2)
+        for (int32_t u = 0; u < c->desc.n_tensors; u++)
             if (cell(c, j, u) > 0 || (cell(c, j, u) == 0 && c->has_kinds && c->tensor_kinds[u]))
                 return 0;
     return 1;
@@ -325,25 +315,22 @@ static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
 /* Bytes of tensors that must hold their rows at the same time are never shared, and every address
  * is a multiple of 512. */
 TEST(places_are_disjoint) {
-    int round;
-    for (round = 0; round < 200; round++) {
+    for (int round = 0; round < 200; round++) {
         chain c;
-        int32_t i, j, t, u;
-        int64_t row;
         random_chain(&c, 0);
         start(&c, 0);
-        for (i = 0; i < c.desc.n_layers; i++) {
-            for (t = 0; t < c.desc.n_tensors; t++) {
+        for (int32_t i = 0; i < c.desc.n_layers; i++) {
+            for (int32_t t = 0; t < c.desc.n_tensors; t++) {
                 uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c.swap, i, t);
                 CHECK_CASE(address % 512 == 0 && (address == 0) == !chain_has(&c, i, t), "%llx",
                            (unsigned long long)address);
-                for (row = 0; row < c.desc.n_rows && address; row++) {
+                for (int64_t row = 0; row < c.desc.n_rows && address; row++) {
                     memo_range a = chain_range(&c, i, t, row, row + 1);
                     int is_there = stays(&c, i, t, row);
                     /* In its own layer every row has separate bytes; in later layers only the rows
                      * that stay. */
-                    for (j = i; j < c.desc.n_layers && (j == i || is_there); j++) {
-                        for (u = 0; u < c.desc.n_tensors; u++) {
+                    for (int32_t j = i; j < c.desc.n_layers && (j == i || is_there); j++) {
+                        for (int32_t u = 0; u < c.desc.n_tensors; u++) {
                             memo_range b = chain_range(&c, j, u, 0, c.desc.n_rows);
                             if ((i == j && t == u) || b.begin == b.end) continue;
                             CHECK_CASE(a.end <= b.begin || a.begin >= b.end,
@@ -363,20 +350,18 @@ TEST(places_are_disjoint) {
  * ones. */
 TEST(rows_to_recompute_are_known_before) {
     int64_t n_needed = 0, n_needless = 0;
-    int round;
-    for (round = 0; round < 200; round++) {
+    for (int round = 0; round < 200; round++) {
         chain c;
-        int32_t layer, later, t, u;
         random_chain(&c, 0);
         start(&c, 0);
-        for (layer = 0; layer < c.desc.n_layers; layer++) {
-            for (t = 0; t < c.desc.n_tensors; t++) {
+        for (int32_t layer = 0; layer < c.desc.n_layers; layer++) {
+            for (int32_t t = 0; t < c.desc.n_tensors; t++) {
                 int64_t begin, end, n = c.desc.n_rows;
                 int64_t swapped = cell(&c, layer, t), n_expected = 0;
                 memo_swap_get_recompute_rows(c.swap, layer, t, &begin, &end);
                 /* Recomputed if a later layer writes over any of their bytes; never in the last. */
-                for (later = layer + 1; later < c.desc.n_layers; later++)
-                    for (u = 0; u < c.desc.n_tensors; u++) {
+                for (int32_t later = layer + 1; later < c.desc.n_layers; later++)
+                    for (int32_t u = 0; u < c.desc.n_tensors; u++) {
                         int64_t first = first_other_row(layer, swapped);
                         memo_range mine = chain_range(&c, layer, t, first, first + n - swapped);
                         memo_range theirs = chain_range(&c, later, u, 0, n);
@@ -403,8 +388,7 @@ TEST(rows_to_recompute_are_known_before) {
 
 TEST(sizes_follow_the_formulas) {
     const int64_t h = 512, s = 4096;
-    int eighths;
-    for (eighths = 0; eighths <= 8; eighths++) {
+    for (int eighths = 0; eighths <= 8; eighths++) {
         memo_swap_sizes sizes;
         chain c;
         double alpha = eighths / 8.0;
@@ -426,11 +410,8 @@ TEST(sizes_follow_the_formulas) {
 /* Device memory of a slice does not depend on the length, beside what later slices read; a host
  * device that has no more is enough. */
 TEST(slices_take_what_the_formula_says) {
-    int32_t n_slices, t;
-    for (n_slices = 2; n_slices <= 5; n_slices++) {
-        memo_host_device_desc host_desc = memo_host_device_desc_default();
+    for (int32_t n_slices = 2; n_slices <= 5; n_slices++) {
         const int64_t length = n_slices * 8 - memo_test_int(0, 7), keeps = memo_test_int(0, 3);
-        int32_t step;
         memo_swap_sizes sizes, slice;
         chain c, one;
         gpt_table(&c, 512);
@@ -439,7 +420,7 @@ TEST(slices_take_what_the_formula_says) {
         c.desc.n_rows = 8;
         one = c;
         one.desc.tensors = one.tensors;
-        for (t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
+        for (int32_t t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
         CHECK_OK(memo_swap_desc_get_sizes(&one.desc, &slice, &error));
         c.tensors[0].rule = MEMO_TENSOR_INPUT;
         c.tensors[3].rule = MEMO_TENSOR_HANDED;
@@ -450,7 +431,7 @@ TEST(slices_take_what_the_formula_says) {
         CHECK_OK(memo_swap_desc_fill_rows(&c.desc, c.rows, &error));
         c.has_rows = 1;
         c.desc.rows = c.rows;
-        for (step = 0; step < 2 * n_slices; step++) /* of the first two layers */
+        for (int32_t step = 0; step < 2 * n_slices; step++) /* of the first two layers */
             if (keeps >> step / n_slices & 1) c.rows[step * c.desc.n_tensors + 4] = MEMO_ROWS_KEPT;
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         CHECK_IS(sizes.device_bytes, ==,
@@ -460,7 +441,7 @@ TEST(slices_take_what_the_formula_says) {
                  (4 * n_slices - 2) * slice.layer_swapped_bytes + 512 * (2 * 2 * length + length) +
                      4096);
 
-        host_desc.device_memory_bytes = sizes.device_bytes;
+        memo_host_device_desc host_desc = {.device_memory_bytes = sizes.device_bytes};
         CHECK_OK(memo_host_device_create(&host_desc, &c.host, &error));
         c.device = c.host;
         CHECK_OK(chain_open(&c, &error));
@@ -475,8 +456,7 @@ TEST(bad_slices_are_refused) {
         "whole layers",          "split a tile", "are not 3 slices",       "each of one tensor",
         "of which it is a copy", "same kind",    "all slices of the layer"};
     memo_swap_sizes sizes;
-    int k;
-    for (k = 0; k < 7; k++) {
+    for (int k = 0; k < 7; k++) {
         chain c;
         gpt_table(&c, 64);
         c.desc.n_layers = 6;
@@ -502,8 +482,7 @@ TEST(bad_slices_are_refused) {
 
 /* Sizes that are no multiples of 512: at most 1 KiB a tensor more than its rows. */
 TEST(alignment_costs_little) {
-    int round;
-    for (round = 0; round < 200; round++) {
+    for (int round = 0; round < 200; round++) {
         memo_swap_sizes sizes;
         chain c;
         int32_t t, n_tensors = CHAIN_TENSORS_MAX;
@@ -581,11 +560,10 @@ TEST(calls_out_of_order_are_refused) {
 static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int is_backward) {
     const memob_swap_placement* p = &c->swap->placement;
     const int64_t n = memob_swap_step_rows(p, step, chain_rows(c));
-    int32_t t, u;
-    for (t = 0; t < c->desc.n_tensors; t++) {
+    for (int32_t t = 0; t < c->desc.n_tensors; t++) {
         const memoi_swap_span span =
             memoi_swap_span_of(p, of, t, chain_rows(c), is_layer, !is_backward);
-        for (u = 0; u < c->desc.n_tensors && span.n_bytes; u++) {
+        for (int32_t u = 0; u < c->desc.n_tensors && span.n_bytes; u++) {
             const memob_swap_place* place = memoi_swap_place_of(c->swap, step, u);
             const int64_t begin = place->is_layer ? chain_begin(c, step) : 0;
             const int64_t first = place->offset + (is_backward ? 0 : begin * place->row_bytes);
@@ -626,9 +604,8 @@ static int store_wait_is_redundant(const chain* c, int32_t i) {
  * unused since it waited before. */
 static int load_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
-    int32_t k;
     if (turns[i].previous < 0 && turns[i].layer_source < 0) return 0; /* of HANDED rows */
-    for (k = i; k < c->desc.n_layers; k++) {
+    for (int32_t k = i; k < c->desc.n_layers; k++) {
         if (k > i &&
             (turns[k].previous >= 0 || turns[k].layer_source >= 0 || turns[k - 2].hand_in[1] >= 0))
             return 1;
@@ -641,7 +618,7 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
      * before. */
     if (c->desc.n_layers < 3 || turns[c->desc.n_layers - 1].hand_in[0] < 0) return 0;
     if (turns[i].previous > c->desc.n_layers - 4 && turns[turns[i].previous].stores & 2) return 0;
-    for (k = c->desc.n_layers - 2; k < c->desc.n_layers; k++)
+    for (int32_t k = c->desc.n_layers - 2; k < c->desc.n_layers; k++)
         if ((turns[i].previous >= 0 && touches(c, k, turns[i].previous, 0, 1)) ||
             (turns[i].layer_source >= 0 && touches(c, k, turns[i].layer_source, 1, 1)))
             return 0;
@@ -652,8 +629,7 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
  * 8. */
 static int64_t redundant_waits(const chain* c) {
     int64_t n = 0;
-    int32_t i;
-    for (i = 0; i < c->desc.n_layers; i++)
+    for (int32_t i = 0; i < c->desc.n_layers; i++)
         n += (c->swap->placement.turns[i].stored >= 0 && store_wait_is_redundant(c, i)) +
              load_wait_is_redundant(c, i);
     return n;
@@ -662,9 +638,8 @@ static int64_t redundant_waits(const chain* c) {
 /* The recorded schedule of random chains has no race, and no redundant wait except those that a
  * table of rows explains. */
 TEST(recorded_steps_are_ordered) {
-    int round;
     int64_t n_waits = 0, n_explained = 0;
-    for (round = 0; round < 100; round++) {
+    for (int round = 0; round < 100; round++) {
         chain c;
         int64_t micro_batch, abandoned = 0, n_redundant;
         random_chain(&c, 1);
@@ -708,22 +683,19 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
  * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
-    memo_swap_times times = memo_swap_times_default();
     memo_schedule *promised = NULL, *recorded = NULL;
-    memo_check* check = NULL;
-    int32_t i;
     memo_recorder* recorder = start_recorded(c, 0);
-    times.n_micro_batches = n_micro_batches;
+    memo_swap_times times = {.n_micro_batches = n_micro_batches};
     CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
     dropping.recording = c->device;
     dropping.host = c->host;
     dropping.n_waits = 0;
     dropping.dropped = dropped;
     c->swap->device.event_wait = dropping_wait;
-    for (i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
+    for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     memo_status status = memo_schedule_compare(promised, recorded, &error);
-    CHECK_OK(memo_schedule_check(promised, &check, &error));
+    memo_check* check = check_of(promised);
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
     if (n_waits) *n_waits = check->n_waits;
     memo_check_destroy(check);
@@ -734,8 +706,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
 
 /* Over random chains: operation by operation, dependency by dependency. */
 TEST(the_engine_does_what_was_promised) {
-    int round;
-    for (round = 0; round < 200 / SHARE; round++) {
+    for (int round = 0; round < 200 / SHARE; round++) {
         chain c;
         int32_t n_micro_batches = (int32_t)memo_test_int(1, 3);
         random_chain(&c, 1);
@@ -770,14 +741,13 @@ TEST(a_broken_promise_is_noticed) {
 TEST(tables_of_rows_have_their_sizes) {
     memo_swap_sizes sizes;
     chain c;
-    int32_t layer;
     chain_init(&c, 1);
     c.desc.n_layers = 5;
     c.desc.n_rows = 10;
     c.desc.tile_rows = 2;
     c.desc.rows = c.rows;
     c.tensors[0].row_bytes = 512;
-    for (layer = 0; layer < 5; layer++) c.rows[layer] = 4;
+    for (int32_t layer = 0; layer < 5; layer++) c.rows[layer] = 4;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     CHECK_IS(sizes.device_bytes, ==, 512 * (2 * 4 + 6));
     CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
@@ -791,7 +761,7 @@ TEST(tables_of_rows_have_their_sizes) {
     CHECK(strstr(error.message, "tile_rows 2") != NULL);
     c.rows[1] = 11;
     refuses(&c.desc, "11 of 10 rows");
-    for (layer = 1; layer < 3; layer++) {
+    for (int32_t layer = 1; layer < 3; layer++) {
         c.rows[layer] = INT64_MIN; /* make ubsan shows an overflow */
         refuses(&c.desc, "is out of range");
         c.rows[layer] = 4;
@@ -811,10 +781,9 @@ TEST(tables_of_rows_have_their_sizes) {
  * each other there, one even and one odd, need what one swaps and all of the other. */
 static int64_t area_of(const chain* c) {
     int64_t all[2] = {0, 0}, swapped[2] = {0, 0}, area = 0;
-    int32_t layer, t;
-    for (layer = 0; layer < c->desc.n_layers; layer++) {
+    for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
         int64_t sum = 0, sum_swapped = 0, other = !(layer & 1);
-        for (t = 0; t < c->desc.n_tensors; t++) {
+        for (int32_t t = 0; t < c->desc.n_tensors; t++) {
             int64_t bytes = c->desc.n_rows * c->tensors[t].row_bytes;
             if (!c->tensor_kinds[t] || cell(c, layer, t) < 0) continue;
             sum += bytes;
@@ -833,15 +802,13 @@ static int64_t area_of(const chain* c) {
  * only some kinds have take what two neighbors of the worst pair need, and get_address is NULL
  * where a layer lacks a tensor. */
 TEST(kinds_take_what_two_neighbors_need) {
-    int round;
-    for (round = 0; round < 500; round++) {
+    for (int round = 0; round < 500; round++) {
         memo_swap_sizes with_kinds, common;
         chain c, rest;
-        int32_t layer, t;
         chain_init(&c, CHAIN_TENSORS_MAX);
         c.desc.n_layers = (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX);
         c.desc.n_rows = 4;
-        for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+        for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
             c.tensors[t].row_bytes = 512 * memo_test_int(1, 5);
             c.tensors[t].rule = MEMO_TENSOR_WHOLE;
         }
@@ -852,11 +819,11 @@ TEST(kinds_take_what_two_neighbors_need) {
         rest = c; /* the tensors of all kinds alone, and those that layers keep */
         rest.desc.tensors = rest.tensors;
         rest.desc.rows = rest.rows;
-        for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+        for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
             int64_t kept = 0;
             if (!c.tensor_kinds[t]) continue;
             rest.tensors[t].row_bytes = 0;
-            for (layer = 0; layer < c.desc.n_layers; layer++)
+            for (int32_t layer = 0; layer < c.desc.n_layers; layer++)
                 kept += chain_has(&c, layer, t) &&
                         c.rows[layer * CHAIN_TENSORS_MAX + t] == MEMO_ROWS_KEPT;
             with_kinds.device_bytes -= kept * c.desc.n_rows * c.tensors[t].row_bytes;
@@ -944,13 +911,12 @@ TEST(a_late_fault_is_a_status) { check_faults(1); }
 
 /* A host memory too small is refused at creation, with the figures, and nothing stays allocated. */
 TEST(too_little_memory_is_refused) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
     chain c;
     gpt_table(&c, 512);
     c.desc.n_layers = 6;
     c.desc.n_rows = 64;
     c.desc.alpha = 1;
-    desc.host_memory_bytes = 65536;
+    memo_host_device_desc desc = {.host_memory_bytes = 65536};
     CHECK_OK(memo_host_device_create(&desc, &c.host, &error));
     c.device = c.host;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
@@ -961,8 +927,7 @@ TEST(too_little_memory_is_refused) {
 /* Waits are measured: copies slower than the computation show as stall, and only then. */
 TEST(stalls_are_measured) {
     double stall_s[2];
-    int i;
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         memo_swap_stats stats;
         chain c;
         gpt_table(&c, 160);

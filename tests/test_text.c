@@ -44,10 +44,9 @@ static int count_files(void) {
 
 /* n bytes of `letter`. */
 static memo_status write_letters(const char* to, char letter, int n) {
-    int i;
     memo_text text = {0};
-    for (i = 0; i < n; i += 100) memo_text_put(&text, "%0*d", n - i < 100 ? n - i : 100, 0);
-    for (i = 0; i < n; i++) text.data[i] = letter;
+    for (int i = 0; i < n; i += 100) memo_text_put(&text, "%0*d", n - i < 100 ? n - i : 100, 0);
+    for (int i = 0; i < n; i++) text.data[i] = letter;
     return memo_text_write(&text, to, &error);
 }
 
@@ -91,9 +90,8 @@ TEST(new_files_have_the_mode_of_the_umask) {
 
 TEST(old_files_keep_their_mode) {
     static const mode_t modes[] = {0600, 0644, 0660, 0755};
-    size_t i;
     begin();
-    for (i = 0; i < sizeof modes / sizeof *modes; i++) {
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         CHECK_OK(write_letters(name_of("old"), 'a', 10));
         CHECK_IS(chmod(path, modes[i]), ==, 0);
         CHECK_OK(write_letters(path, 'b', 20));
@@ -132,9 +130,8 @@ TEST(read_only_files_stay) {
 
 TEST(the_longest_names_work) {
     char name[256];
-    int n;
     begin();
-    for (n = 240; n <= 255; n += 5) {
+    for (int n = 240; n <= 255; n += 5) {
         memset(name, 'n', sizeof name);
         name[n] = 0;
         CHECK_OK(write_letters(name_of(name), 'a', 10));
@@ -168,13 +165,12 @@ TEST(links_stay) {
 
 static int write_beyond_the_limit(void) {
     struct rlimit limit;
-    memo_status old, fresh;
     limit.rlim_cur = limit.rlim_max = 100;
     if (setrlimit(RLIMIT_FSIZE, &limit)) return 2;
-    old = write_letters(name_of("old"), 'b', 101);
+    memo_status old = write_letters(name_of("old"), 'b', 101);
     if (old != MEMO_STATUS_IO || !strstr(error.message, "File too large")) return 3;
     if (!holds(path, 'a', 10)) return 4;
-    fresh = write_letters(name_of("new"), 'b', 5000);
+    memo_status fresh = write_letters(name_of("new"), 'b', 5000);
     if (fresh != MEMO_STATUS_IO || count_files() != 1) return 5;
     /* Standard output is written from its current position. */
     if (!freopen(name_of("out"), "wb", stdout)) return 6;

@@ -62,8 +62,7 @@ static const int shared_buffers[] = {514, 714, 917, 2505, 1865};
 /* --- requests --- */
 
 TEST(requests_are_kept) {
-    own_trace* trace = NULL;
-    CHECK_OK(memo_trace_create(&trace, &error));
+    own_trace* trace = new_trace();
     CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));
     CHECK_OK(memo_trace_malloc(trace, -5, 100, MEMO_CLASS_SKELETAL, 3, &error));
     CHECK_OK(memo_trace_malloc(trace, 7, 0, MEMO_CLASS_TRANSIENT, 0, &error));
@@ -83,9 +82,8 @@ TEST(requests_are_kept) {
 }
 
 TEST(bad_requests_leave_the_trace) {
-    own_trace* trace = NULL;
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
-    CHECK_OK(memo_trace_create(&trace, &error));
+    own_trace* trace = new_trace();
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_malloc(trace, 2, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_free(trace, 2, &error));
@@ -210,8 +208,7 @@ TEST(bad_lines_are_named) {
 static memo_trace* odd_trace(int64_t n) {
     static const char* const marks[] = {"layer 3 forward end", " odd  text ", "\xc3\xa9t\xc3\xa9"};
     memo_trace* trace = random_trace(n, 4, 0, 1, 0);
-    int i;
-    for (i = 0; i < 3 && n; i++) {
+    for (int i = 0; i < 3 && n; i++) {
         CHECK_OK(memo_trace_mark(trace, marks[i], &error));
         CHECK_OK(memo_trace_malloc(trace, -3 * i - 1, MEMOB_BYTES_MAX, (memo_class)i,
                                    (int32_t)memo_test_int(0, 63), &error));
@@ -220,8 +217,7 @@ static memo_trace* odd_trace(int64_t n) {
 }
 
 TEST(files_make_the_round_trip) {
-    int i;
-    for (i = 0; i < 60; i++) {
+    for (int i = 0; i < 60; i++) {
         own_trace* trace = odd_trace(i * 3);
         own_trace* again = NULL;
         own_memory char *first = NULL, *second = NULL;
@@ -321,7 +317,6 @@ TEST(marks_are_understood) {
                                          "iteration middle",
                                          "Layer 1 forward end"};
     memo_mark mark = memo_mark_parse("layer 12 recompute end");
-    size_t i;
     CHECK(mark.phase == MEMO_PHASE_RECOMPUTE && mark.layer == 12 && mark.is_end);
     mark = memo_mark_parse("layer 0 backward begin");
     CHECK(mark.phase == MEMO_PHASE_BACKWARD && mark.layer == 0 && !mark.is_end);
@@ -329,7 +324,7 @@ TEST(marks_are_understood) {
     CHECK(mark.phase == MEMO_PHASE_FORWARD && mark.layer == 3 && !mark.is_end);
     mark = memo_mark_parse("iteration end");
     CHECK(mark.phase == MEMO_PHASE_ITERATION && mark.layer == -1 && mark.is_end);
-    for (i = 0; i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         mark = memo_mark_parse(others[i]);
         CHECK_CASE(mark.phase == MEMO_PHASE_NONE && mark.layer == -1, "%s", others[i]);
     }
@@ -372,11 +367,10 @@ typedef struct trainer {
 } trainer;
 
 static trainer random_trainer(int needs_three) {
-    int k;
     trainer t = {.seed = memo_test_random()};
     t.n_chain = (int)memo_test_int(1, 3);
     t.n_skeletal = (int)memo_test_int(0, 6);
-    for (k = 0; k < t.n_chain; k++) {
+    for (int k = 0; k < t.n_chain; k++) {
         t.chain_bytes[k] = memo_test_int(1, 1000);
         t.input_dies_in_forward[k] = (int)memo_test_int(0, 1);
     }
@@ -425,26 +419,25 @@ static void work(recording* r, int64_t n) { /* transient requests that overlap a
 
 static memo_trace* record_trainer(const trainer* t, int n_layers) {
     int64_t chain[10][3], gradient[10][3], skeletal[9][6], weight[9][3], constant, logits;
-    int i, k, j;
     recording r;
     CHECK_OK(memo_trace_create(&r.trace, &error));
     r.next = 3;
     r.random = t->seed;
     constant = take(&r, 4096);
     CHECK_OK(memo_trace_mark(r.trace, "iteration begin", &error));
-    for (k = 0; k < t->n_chain; k++) chain[0][k] = take(&r, t->chain_bytes[k]);
+    for (int k = 0; k < t->n_chain; k++) chain[0][k] = take(&r, t->chain_bytes[k]);
     work(&r, 3);
-    for (i = 0; i < n_layers; i++) {
+    for (int i = 0; i < n_layers; i++) {
         r.random = t->seed + 1;
         mark(&r, i, "forward begin");
         work(&r, layer_random(&r, 4));
-        for (k = 0; k < t->n_skeletal; k++) {
+        for (int k = 0; k < t->n_skeletal; k++) {
             skeletal[i][k] = take(&r, layer_random(&r, 900));
             work(&r, layer_random(&r, 3));
         }
         if (t->has_streams) CHECK_OK(memo_trace_use(r.trace, constant, 1, &error));
-        for (k = 0; k < t->n_chain; k++) chain[i + 1][k] = take(&r, t->chain_bytes[k]);
-        for (k = 0; k < t->n_chain; k++) {
+        for (int k = 0; k < t->n_chain; k++) chain[i + 1][k] = take(&r, t->chain_bytes[k]);
+        for (int k = 0; k < t->n_chain; k++) {
             if (t->has_streams) CHECK_OK(memo_trace_use(r.trace, chain[i][k], 2, &error));
             if (t->input_dies_in_forward[k]) drop(&r, chain[i][k]);
         }
@@ -453,12 +446,12 @@ static memo_trace* record_trainer(const trainer* t, int n_layers) {
     }
     r.random = t->seed + 2;
     logits = take(&r, 700);
-    for (k = 0; k < t->n_chain; k++)
+    for (int k = 0; k < t->n_chain; k++)
         if (!t->last_output_dies_late) drop(&r, chain[n_layers][k]);
     CHECK_OK(memo_trace_mark(r.trace, "loss", &error));
     work(&r, 4);
-    for (k = 0; k < t->n_chain; k++) gradient[n_layers][k] = take(&r, t->chain_bytes[k] * 2);
-    for (i = n_layers - 1; i >= 0; i--) {
+    for (int k = 0; k < t->n_chain; k++) gradient[n_layers][k] = take(&r, t->chain_bytes[k] * 2);
+    for (int i = n_layers - 1; i >= 0; i--) {
         r.random = t->seed + 3;
         if (t->recomputes == 2)
             mark(&r, i, "recompute begin");
@@ -469,33 +462,33 @@ static memo_trace* record_trainer(const trainer* t, int n_layers) {
         if (t->recomputes) mark(&r, i, "recompute end");
         if (t->recomputes == 2) mark(&r, i, "backward begin");
         if (t->has_streams) CHECK_OK(memo_trace_wait(r.trace, 5, 0, &error));
-        for (j = 0; j < t->n_weight_gradients; j++) weight[i][j] = take(&r, 33 + j);
-        for (k = t->n_skeletal - 1; k >= 0; k--) {
+        for (int j = 0; j < t->n_weight_gradients; j++) weight[i][j] = take(&r, 33 + j);
+        for (int k = t->n_skeletal - 1; k >= 0; k--) {
             work(&r, layer_random(&r, 3));
             drop(&r, skeletal[i][k]);
         }
-        for (k = 0; k < t->n_chain; k++) {
+        for (int k = 0; k < t->n_chain; k++) {
             gradient[i][k] = take(&r, t->chain_bytes[k] * 2);
             if (!t->input_dies_in_forward[k]) drop(&r, chain[i][k]);
             if (!t->gradient_dies_between) drop(&r, gradient[i + 1][k]);
         }
         mark(&r, i, "backward end");
-        for (k = 0; k < t->n_chain; k++)
+        for (int k = 0; k < t->n_chain; k++)
             if (t->gradient_dies_between) drop(&r, gradient[i + 1][k]);
     }
     r.random = t->seed + 4;
     work(&r, 2);
-    for (k = 0; k < t->n_chain; k++) {
+    for (int k = 0; k < t->n_chain; k++) {
         drop(&r, gradient[0][k]);
         if (t->last_output_dies_late) drop(&r, chain[n_layers][k]);
     }
     if (t->weight_order < 2) {
-        for (i = 0; i < n_layers; i++)
-            for (j = 0; j < t->n_weight_gradients; j++)
+        for (int i = 0; i < n_layers; i++)
+            for (int j = 0; j < t->n_weight_gradients; j++)
                 drop(&r, weight[t->weight_order ? n_layers - 1 - i : i][j]);
     } else {
-        for (j = 0; j < t->n_weight_gradients; j++)
-            for (i = 0; i < n_layers; i++) drop(&r, weight[i][j]);
+        for (int j = 0; j < t->n_weight_gradients; j++)
+            for (int i = 0; i < n_layers; i++) drop(&r, weight[i][j]);
     }
     drop(&r, logits);
     CHECK_OK(memo_trace_mark(r.trace, "iteration end", &error));
@@ -515,18 +508,16 @@ static void check_layers(const trainer* t, int recorded, int n) {
 }
 
 TEST(one_layer_becomes_n) {
-    int i, n;
-    for (i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++) {
         trainer t = random_trainer(0);
-        for (n = 1; n <= 8; n++) check_layers(&t, 1, n);
+        for (int n = 1; n <= 8; n++) check_layers(&t, 1, n);
     }
 }
 
 TEST(three_layers_become_n) {
-    int i, n;
-    for (i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++) {
         trainer t = random_trainer(1);
-        for (n = 2; n <= 8; n++) check_layers(&t, (int)memo_test_int(3, 6), n);
+        for (int n = 2; n <= 8; n++) check_layers(&t, (int)memo_test_int(3, 6), n);
     }
 }
 
@@ -563,8 +554,7 @@ TEST(unsuitable_layers_are_refused) {
     memo_trace* result = (memo_trace*)&result;
     own_trace* trace = NULL;
     trainer t = random_trainer(0);
-    size_t i;
-    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trace = parsed(cases[i][0]);
         result = (memo_trace*)&result;
         CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -598,8 +588,7 @@ TEST(unsuitable_layers_are_refused) {
 /* --- recorded traces of real trainers: their inner layers repeat exactly --- */
 
 TEST(shared_traces_are_their_three_layers) {
-    int i;
-    for (i = 0; i < N_SHARED; i++) {
+    for (int i = 0; i < N_SHARED; i++) {
         own_trace* trace = NULL;
         own_trace* three = NULL;
         own_trace* again = NULL;

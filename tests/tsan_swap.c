@@ -53,9 +53,7 @@ int main(int argc, char** argv) {
                                              MEMO_TENSOR_ROWS};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host = NULL;
-    memo_device table;
     chain c;
-    int t, micro_batch;
     chain_init(&c, 3);
     memo_error error = {0};
     if (argc > 1) dropped = strtol(argv[1], NULL, 10);
@@ -63,7 +61,7 @@ int main(int argc, char** argv) {
         host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = strtod(argv[2], NULL);
     if (memo_host_device_create(&host_desc, &host, &error)) goto failed;
     inner = host;
-    table = *host;
+    memo_device table = *host;
     table.stream_create = gated_stream_create;
     table.event_wait = dropping_event_wait;
     c.host = host;
@@ -74,12 +72,12 @@ int main(int argc, char** argv) {
     c.desc.alpha = 0.5;
     c.desc.spill_directory = chain_folder();
     if (argc > 3) c.desc.n_host_layers = (int32_t)strtol(argv[3], NULL, 10);
-    for (t = 0; t < 3; t++) {
+    for (int t = 0; t < 3; t++) {
         c.tensors[t].row_bytes = 8;
         c.tensors[t].rule = rules[t];
     }
     if (chain_open(&c, &error)) goto failed;
-    for (micro_batch = 0; micro_batch < 2; micro_batch++)
+    for (int micro_batch = 0; micro_batch < 2; micro_batch++)
         if (chain_micro_batch(&c, micro_batch, 1000, &error)) goto failed;
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     if (memo_stream_synchronize(host, c.compute, &error)) goto failed;

@@ -44,9 +44,8 @@ TEST(every_way_to_split_the_ranks_is_exact) {
 
 TEST(packed_documents_and_bf16_are_right) {
     static const int64_t begins[] = {0, 5, 5, 60, 77};
-    int is_bf16;
     NEED_WORLD();
-    for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         attention_case c = case_of(nccl_world->size, 1, 77, 6, 3, 32);
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.type = is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;

@@ -15,11 +15,11 @@ static memo_status nccl_ranks_run(int32_t n,
     memo_device* device = cuda_device;
     int32_t me = nccl_world->rank;
     thread_rank rank;
-    memo_status status;
     memset(&rank, 0, sizeof rank);
     rank.device = device;
     rank.user = user;
-    status = memo_comm_split(nccl_world, n == 1 ? me : 0, me, "blocks", &rank.comm, error);
+    memo_status status =
+        memo_comm_split(nccl_world, n == 1 ? me : 0, me, "blocks", &rank.comm, error);
     if (!status) status = memo_stream_create(device, "compute", 0, &rank.stream, error);
     if (!status) status = function(&rank, error);
     if (rank.stream) memo_stream_destroy(device, rank.stream, NULL);
@@ -51,15 +51,13 @@ TEST(every_order_is_right) {
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0;
     int order, T;
-    job* whole;
     NEED_WORLD();
     T = nccl_world->size;
-    whole = run_job(1, &setup);
+    job* whole = run_job(1, &setup);
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-        job* split;
         setup.order = (memo_blocks_order)order;
         setup.n_parts = 2;
-        split = run_job(T, &setup);
+        job* split = run_job(T, &setup);
         keep_worst(&worst, compare_unsplit(whole, split, T), 0);
         check_recorded(split, T);
         free(split);

@@ -39,12 +39,12 @@ static inline memo_status launch_on_stream(memo_stream stream, memo_host_functio
                                            const void* args, int64_t args_bytes,
                                            memo_error* error) {
     stream_call* call = (stream_call*)malloc(sizeof *call + (size_t)args_bytes);
-    memo_status status;
     if (!call) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "a call on a stream");
     call->function = function;
     memcpy(call + 1, args, (size_t)args_bytes);
-    status = memo_cuda_check(cudaLaunchHostFunc(memo_cuda_stream(stream), stream_call_run, call),
-                             "cudaLaunchHostFunc", error);
+    memo_status status =
+        memo_cuda_check(cudaLaunchHostFunc(memo_cuda_stream(stream), stream_call_run, call),
+                        "cudaLaunchHostFunc", error);
     if (status) free(call);
     return status;
 }

@@ -79,10 +79,9 @@ TEST(captures_forked_streams_that_are_joined) {
     NEED_RIG(d);
     cudaStream_t stream = memo_cuda_stream(d.stream);
     void *memory, *host;
-    int is_joined;
     CHECK_OK(memo_device_alloc(d, 4096, &memory, &error));
     CHECK_OK(memo_host_alloc(d, 4096, &host, &error));
-    for (is_joined = 0; is_joined < 2; is_joined++) {
+    for (int is_joined = 0; is_joined < 2; is_joined++) {
         cudaGraph_t graph = NULL;
         cudaError_t expected = is_joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
@@ -208,12 +207,11 @@ TEST(copies_rows_each_way) {
     enum { BYTES = 1 << 16 };
     static char expected[BYTES];
     void *on_device, *from, *to;
-    int c;
     CHECK_OK(memo_device_alloc(device, BYTES, &on_device, &error));
     CHECK_OK(memo_host_alloc(device, BYTES, &from, &error));
     CHECK_OK(memo_host_alloc(device, BYTES, &to, &error));
     CHECK((uintptr_t)on_device % 512 == 0 && (uintptr_t)from % 512 == 0);
-    for (c = 0; c < 100; c++) {
+    for (int c = 0; c < 100; c++) {
         int64_t row_bytes = memo_test_int(0, 300), n_rows = memo_test_int(0, 50), row, i;
         int64_t stride = row_bytes + memo_test_int(0, 1) * memo_test_int(0, 300);
         int64_t back = row_bytes + memo_test_int(0, 1) * memo_test_int(0, 300);
@@ -850,8 +848,7 @@ static memo_device* open_logging_device(int32_t host_threads) {
 TEST(pinning_that_fails_leaves_nothing) {
     void* address = NULL;
     int64_t before_bytes = address_space_bytes();
-    int fail_at;
-    for (fail_at = 1; fail_at <= 4; fail_at++) {
+    for (int fail_at = 1; fail_at <= 4; fail_at++) {
         cuda_rig device(open_logging_device(0));
         fake_fail("cudaHostRegister", fail_at, cudaErrorMemoryAllocation);
         CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
@@ -960,10 +957,9 @@ TEST(creating_fails_at_each_call) {
                                         "cuMemSetAccess"};
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
-    size_t k;
     desc.phantom_bytes = 64 * MIB;
     desc.phantom_chunk_bytes = 16 * MIB;
-    for (k = 0; k < sizeof calls / sizeof calls[0]; k++) {
+    for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
         fake_set_foreign_context(0);
         fake_fail(calls[k], strcmp(calls[k], "cuMemMap") == 0 ? 3 : 1, cudaErrorUnknown);
         CHECK_CASE(memo_cuda_device_create(&desc, &device, &error) != MEMO_STATUS_OK && !device,
@@ -1039,16 +1035,15 @@ TEST(destroying_ends_whatever_cuda_says) {
 TEST(long_strides_go_row_by_row) {
     NEED_RIG(device);
     void *memory, *host;
-    int64_t k;
     CHECK_OK(memo_device_alloc(device, 40 * MIB, &memory, &error));
     CHECK_OK(memo_host_alloc(device, 40 * MIB, &host, &error));
-    for (k = 0; k < 4; k++) memset((char*)host + k * 10 * MIB, (int)k + 1, 100);
+    for (int64_t k = 0; k < 4; k++) memset((char*)host + k * 10 * MIB, (int)k + 1, 100);
     fake_set_max_pitch(MIB);
     memo_cuda_device_destroy(open_device()); /* the limit is read when a device is made */
     ((memoi_cuda*)device.device->context)->max_pitch_bytes = (size_t)MIB;
     CHECK_OK(memo_copy_rows(device, device.stream, MEMO_COPY_TO_DEVICE, memory, 200, host, 10 * MIB,
                             100, 4, &error));
-    for (k = 0; k < 4; k++)
+    for (int64_t k = 0; k < 4; k++)
         CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
     fake_set_max_pitch(2147483647);
 }

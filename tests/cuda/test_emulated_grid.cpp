@@ -85,11 +85,10 @@ __global__ static void exchange(float* to, int apart, int width) {
  * earlier one. */
 TEST(shuffles_as_cuda_says) {
     float got[64];
-    int k;
     CHECK(launch(exchange, dim3(1), dim3(64), got, 5, 8) == cudaSuccess);
-    for (k = 0; k < 64; k++) CHECK(got[k] == (float)(k ^ 5));
+    for (int k = 0; k < 64; k++) CHECK(got[k] == (float)(k ^ 5));
     CHECK(launch(exchange, dim3(1), dim3(64), got, 8, 8) == cudaSuccess);
-    for (k = 0; k < 64; k++) CHECK(got[k] == (float)(k & ~8));
+    for (int k = 0; k < 64; k++) CHECK(got[k] == (float)(k & ~8));
 }
 
 __global__ static void part_ways(int way) {
@@ -107,7 +106,6 @@ TEST(lanes_that_part_ways_abort) {
     for (int way = 0; way < 4; way++) {
         int ends[2], status = 0;
         char text[512];
-        ssize_t n;
         CHECK(pipe(ends) == 0);
         fflush(stdout);
         pid_t child = fork();
@@ -117,7 +115,7 @@ TEST(lanes_that_part_ways_abort) {
             _exit(0);
         }
         close(ends[1]);
-        n = read(ends[0], text, sizeof text - 1);
+        ssize_t n = read(ends[0], text, sizeof text - 1);
         text[n > 0 ? n : 0] = 0;
         close(ends[0]);
         CHECK(child > 0 && waitpid(child, &status, 0) == child);

@@ -66,12 +66,11 @@ static void run_kinds(sides* s, const void* desc, size_t desc_bytes, const memo_
                       int n) {
     std::vector<uintptr_t> on_gpu(desc_bytes / sizeof(uintptr_t));
     const uintptr_t host = (uintptr_t)s->host;
-    int k;
     memcpy(on_gpu.data(), desc, on_gpu.size() * sizeof(uintptr_t));
     for (uintptr_t& word : on_gpu)
         if (word - host < SIDE_BYTES) word = (uintptr_t)s->gpu + (word - host);
     copy_sides(s, MEMO_COPY_TO_DEVICE, s->gpu, s->host);
-    for (k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++) {
         CHECK_OK(memo_row_run(kinds[k], desc, &error));
         CHECK_OK(memo_cuda_row_kernel(s->stream, kinds[k], on_gpu.data(), &error));
     }
@@ -108,8 +107,7 @@ TEST(casts_as_on_the_host) {
         cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memoi_row_type_bytes(cast.to_type);
         fill_numbers(s.host, cast.a_type, 2 * QUARTER);
         if (cast.a_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
-            int64_t i;
-            for (i = 0; i < 2 * QUARTER / 4; i++) {
+            for (int64_t i = 0; i < 2 * QUARTER / 4; i++) {
                 uint32_t bits = (uint32_t)memo_test_random();
                 if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xff800000u;
                 ((uint32_t*)s.host)[i] = bits;
@@ -123,16 +121,15 @@ TEST(casts_as_on_the_host) {
 TEST(every_sixteen_bits_widen_alike) {
     FOR_CASES(2) {
         memo_add_desc cast = {};
-        int i;
         cast.to_type = MEMO_TYPE_F32;
         cast.a_type = types[1 + c];
         cast.n_columns = 65536;
         cast.a = s.host;
         cast.to = s.host + 2 * QUARTER;
         memset(s.host, 0, SIDE_BYTES);
-        for (i = 0; i < 65536; i++) ((uint16_t*)s.host)[i] = (uint16_t)i;
+        for (int i = 0; i < 65536; i++) ((uint16_t*)s.host)[i] = (uint16_t)i;
         RUN(cast, MEMO_ROW_CAST);
-        for (i = 0; i < 65536; i++) {
+        for (int i = 0; i < 65536; i++) {
             float x = ((float*)cast.to)[i], y = ((float*)(s.copy + 2 * QUARTER))[i];
             CHECK_CASE((x != x && y != y) || memcmp(&x, &y, 4) == 0, "%04x", i);
         }
@@ -229,7 +226,6 @@ TEST(adds_sinks_as_on_the_host) {
         const int64_t rows_bytes = 16384;
         memo_sinks_desc sinks = {};
         int64_t i, n_wrong;
-        float terms;
         sinks.n_heads = memo_test_int(1, 40);
         sinks.n_rows = memo_test_int(0, 100);
         sinks.n_columns = memo_test_int(0, 1) * memo_test_int(0, 64);
@@ -245,7 +241,7 @@ TEST(adds_sinks_as_on_the_host) {
         for (i = 0; i < sinks.n_heads; i++)
             if (memo_test_int(0, 5) == 0) ((float*)(uintptr_t)sinks.sinks)[i] = -INFINITY;
         RUN(sinks, MEMO_ROW_SINKS, MEMO_ROW_SINK_SUMS);
-        terms = (float)(sinks.n_rows + 1) * 8;
+        float terms = (float)(sinks.n_rows + 1) * 8;
         n_wrong = n_far_off(&s, 0, 1024, UNITS, UNITS * 0.6932f) +
                   n_far_off(&s, 1024, 2048, UNITS * terms, UNITS * terms * 0.6932f) +
                   n_far_off(&s, 2048, 2048 + 2 * rows_bytes, UNITS, UNITS * 0.6932f) +
@@ -299,7 +295,6 @@ TEST(finds_losses_as_on_the_host) {
         memo_cross_entropy_desc entropy = {};
         int64_t i, n_wrong, n_others = 0;
         int32_t* labels = (int32_t*)(void*)s.host;
-        int64_t n_logits;
         entropy.type = random_type();
         entropy.n_columns = memo_test_int(0, 3) ? memo_test_int(1, 60) : memo_test_int(60, 3000);
         entropy.stride = entropy.n_columns + memo_test_int(0, 8);
@@ -339,12 +334,11 @@ TEST(finds_losses_as_on_the_host) {
         }
 
         /* Gradients are at most 1; a 16-bit one may round the other way. */
-        n_logits = (entropy.n_rows - 1) * entropy.stride + entropy.n_columns;
+        int64_t n_logits = (entropy.n_rows - 1) * entropy.stride + entropy.n_columns;
         for (i = 0; i < n_logits; i++) {
             memo_add_desc cast;
             float x[2];
-            int side;
-            for (side = 0; side < 2; side++) {
+            for (int side = 0; side < 2; side++) {
                 memset(&cast, 0, sizeof cast);
                 cast.to = &x[side];
                 cast.a_type = entropy.type;

@@ -514,13 +514,12 @@ TEST(the_arena_reserves_the_plan_s_peak) {
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
     memo_cuda_device_stats before, after;
-    int64_t id;
     void* served[8];
     CHECK_OK(memo_trace_create(&trace, &error));
-    for (id = 0; id < 8; id++)
+    for (int64_t id = 0; id < 8; id++)
         CHECK_OK(
             memo_trace_malloc(trace, id, 10000000 + id * 777, MEMO_CLASS_TRANSIENT, 0, &error));
-    for (id = 0; id < 8; id++) CHECK_OK(memo_trace_free(trace, id, &error));
+    for (int64_t id = 0; id < 8; id++) CHECK_OK(memo_trace_free(trace, id, &error));
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     desc.device = device;
@@ -534,9 +533,9 @@ TEST(the_arena_reserves_the_plan_s_peak) {
     count_anew();
     for (int step = 0; step < 3; step++) {
         CHECK_OK(memo_arena_begin(arena, &error));
-        for (id = 0; id < 8; id++)
+        for (int64_t id = 0; id < 8; id++)
             CHECK_OK(memo_arena_alloc(arena, 10000000 + id * 777, 0, &served[id], &error));
-        for (id = 0; id < 8; id++) CHECK_OK(memo_arena_free(arena, served[id], &error));
+        for (int64_t id = 0; id < 8; id++) CHECK_OK(memo_arena_free(arena, served[id], &error));
         CHECK_OK(memo_arena_end(arena, &error));
     }
     CHECK_NONE_FORBIDDEN("three steps with an arena");
