@@ -5960,9 +5960,8 @@ typedef struct memob_swap_place {
 
 /* One layer in its rounding buffer. */
 typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has pack_bytes */
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has a pack */
     int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
-    int64_t pack_bytes;  /* of its tensors in the area of those that only some kinds have */
     int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
                             returns the buffer in the backward; -1: none */
     int64_t moved_bytes; /* 0: not moved */
@@ -5982,11 +5981,26 @@ typedef struct memob_swap_turn {
     int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
+/* What the tensors of a layer amount to, without offsets. */
+typedef struct memob_swap_sum {
+    int64_t moved_bytes, host_bytes; /* but for LAYER tensors, and as if no layer were the last */
+    int64_t layer_bytes;             /* moved of LAYER tensors */
+    int32_t n_copies, n_layer_copies, uses_buffer;
+    int32_t is_pack_overwritten;  /* by a later layer */
+    double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
+    /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
+     * (even layers high, odd ones low); the same for the tensor that recomputes most of those cut
+     * in two. */
+    int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+} memob_swap_sum;
+
 typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
     memob_swap_place* places; /* (n_layers, n_tensors) */
     memob_swap_turn* turns;   /* (n_layers) */
+    memob_swap_sum* sums;     /* (n_layers) */
+    int64_t* tiles;           /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers;    /* places for layers in host memory */
     int32_t n_slices;         /* of a layer */
     int64_t slice_rows;
@@ -6091,6 +6105,12 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
     case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
     default: return desc->n_rows;
     }
+}
+
+/* The same in tiles.  A short last tile counts as one. */
+MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    const int64_t rows = memoi_swap_cell(desc, layer, t), tile_rows = memob_swap_tile_rows(desc);
+    return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
 /* The border rule: even layers swap their first rows, odd layers their last.  No other function
@@ -6300,10 +6320,11 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
  * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
  * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
  * between belong to the layer that uses the buffer. */
-typedef struct memoi_swap_region {
+typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
-    int64_t begin; /* offset in device memory */
-} memoi_swap_region;
+    int64_t begin;  /* offset in device memory */
+    int64_t n_kept; /* layers that keep the tensor outside */
+} memob_swap_region;
 
 /* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
@@ -6311,31 +6332,125 @@ MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) 
     return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* The size of each part of tensor t's region. */
-MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t t) {
-    int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
-    memoi_swap_region region;
+/* The layer recomputes the rows that it does not swap. */
+MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64_t swapped,
+                                memob_swap_place* place) {
+    if (swapped == desc->n_rows) return;
+    place->recompute_begin = memoi_swap_border_of(layer, desc->n_rows, swapped).other_begin;
+    place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
+}
+
+/* Adds tensor t, neither LAYER nor HANDED, of all layers to their sums; returns its region.  The
+ * planner does this for every table that it scores, so one pass is enough.  tiles: those that each
+ * layer swaps, or MEMO_ROWS_KEPT.  all_s: to recompute all rows of each layer; NULL: no time.
+ * places: those of t from layer 0 on, n_tensors apart; NULL: none.
+ *
+ * A layer must recompute the rows that it did not swap if a later layer overwrites them.  That is
+ * one that also recomputes rows; or that swaps rows in the same buffer, because recomputed rows may
+ * begin before the border.  Tensors with the same rows get the same answer, so that one
+ * recomputation serves them. */
+MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
+                                              const int64_t* tiles, const double* all_s,
+                                              memob_swap_sum* sums, memob_swap_place* places) {
+    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
+    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    int cuts_later = 0, swaps_later[2] = {0, 0};
+    memob_swap_region region;
     int32_t layer;
     memset(&region, 0, sizeof region);
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t swapped = memoi_swap_cell(desc, layer, t), recomputed_bytes;
-        if (swapped == MEMO_ROWS_KEPT) continue;
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+        const int is_odd = layer & 1;
+        memob_swap_sum* sum = &sums[layer];
+        int64_t swapped, recomputed_bytes, own_bytes, moved;
+        if (is_packed && !memob_layer_has(desc, layer, t)) continue;
+        if (tiles[layer] == MEMO_ROWS_KEPT) {
+            region.n_kept++;
+            continue;
+        }
+        swapped = tiles[layer] == n_tiles ? n : memob_swap_rows_of_tiles(desc, layer, tiles[layer]);
         recomputed_bytes = (n - swapped) * row_bytes;
-        region.scratch_bytes = memob_max(region.scratch_bytes,
-                                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
-        if (swapped == 0) continue;
-        if (layer & 1)
-            region.odd_bytes =
-                memob_max(region.odd_bytes, memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
-        else
-            region.even_bytes = memob_max(
-                region.even_bytes, memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
+        own_bytes = !swapped ? 0
+                    : is_odd ? memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes)
+                             : memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        if (!is_packed) {
+            int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
+            *most = memob_max(*most, own_bytes);
+            region.scratch_bytes = memob_max(region.scratch_bytes, recomputed_bytes);
+        } else {
+            sum->pack_bytes += all_bytes;
+            if (!swapped) sum->free_bytes += all_bytes;
+            if (swapped && recomputed_bytes > sum->cut_bytes) {
+                sum->cut_bytes = recomputed_bytes;
+                sum->cut_free_bytes = all_bytes - own_bytes;
+            }
+        }
+
+        /* What is recomputed; of packs memob_swap_sum_packs decides. */
+        if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
+            if (all_s)
+                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
+                    all_s[layer] * (double)(n - swapped) / (double)n;
+            if (places && !is_packed)
+                memoi_swap_recompute(desc, layer, swapped,
+                                     &places[(int64_t)layer * desc->n_tensors]);
+        }
+        cuts_later |= swapped < n;
+        swaps_later[is_odd] |= swapped == n;
+        if (!swapped) continue;
+
+        /* What is moved.  The last slice may have fewer rows. */
+        sum->uses_buffer = 1;
+        moved = swapped;
+        if (desc->n_slices > 1) {
+            moved = memob_min(n_all - layer % desc->n_slices * n, n) - (is_odd ? n - swapped : 0);
+            moved = memob_max(memob_min(moved, swapped), 0);
+        }
+        sum->moved_bytes += moved * row_bytes;
+        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        sum->n_copies += moved > 0;
+        if (places) {
+            memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
+            place->moved_end = place->moved_begin + moved;
+        }
     }
+    region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
 }
 
+/* Which packs later layers overwrite.  Returns the bytes of their area: the most that an even and
+ * an odd layer need of which one follows the other there; INT64_MAX: more than 2^62. */
+MEMOI int64_t memob_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
+    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
+    const memob_swap_sum* last[2] = {NULL, NULL};
+    int32_t layer;
+    for (layer = 0; layer < n_layers; layer++) {
+        memob_swap_sum* sum = &sums[layer];
+        const memob_swap_sum* other = last[!(layer & 1)];
+        int64_t others_bytes = 0;
+        if (!sum->pack_bytes) continue;
+        sum->uses_buffer = 1;
+        sum->free_bytes += sum->cut_free_bytes;
+        if (other) others_bytes = other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
+        if (sum->pack_bytes > MEMOB_BYTES_MAX - others_bytes) return INT64_MAX;
+        area_bytes = memob_max(area_bytes, sum->pack_bytes + others_bytes);
+        last[layer & 1] = sum;
+    }
+    for (layer = n_layers - 1; layer >= 0; layer--) {
+        memob_swap_sum* sum = &sums[layer];
+        int64_t* later = &later_bytes[layer & 1];
+        sum->is_pack_overwritten =
+            *later || sum->pack_bytes + later_bytes[!(layer & 1)] > area_bytes;
+        if (sum->is_pack_overwritten) sum->recompute_s += sum->packed_s;
+        *later = memob_max(*later, sum->pack_bytes);
+    }
+    return area_bytes;
+}
+
 /* Offset of row 0 in device memory, if the layer does not keep the tensor. */
-MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_region* region,
+MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_region* region,
                                 int32_t layer, int32_t t) {
     int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes = desc->tensors[t].row_bytes;
     int64_t recomputed_bytes = (desc->n_rows - swapped) * row_bytes;
@@ -6345,31 +6460,6 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
         return first_border + region->scratch_bytes -
                (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-}
-
-/* A layer must recompute the rows of tensor t that it did not swap if a later layer overwrites
- * them.  That is one that also recomputes rows; or that swaps rows in the same buffer, because
- * recomputed rows may begin before the border.  Tensors with the same rows get the same answer, so
- * that one recomputation serves them. */
-MEMOI int memoi_swap_is_overwritten(const memo_swap_desc* desc, int32_t layer, int32_t t) {
-    int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
-    int32_t later;
-    if (swapped == n) return 0;
-    for (later = layer + 1; later < desc->n_layers; later++) {
-        int64_t theirs = memoi_swap_cell(desc, later, t);
-        if (theirs != MEMO_ROWS_KEPT && (theirs < n || (!((later ^ layer) & 1) && swapped > 0)))
-            return 1;
-    }
-    return 0;
-}
-
-/* The rows that the layer does not swap are recomputed. */
-MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int32_t t,
-                                memob_swap_place* place) {
-    int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
-    if (swapped == n) return;
-    place->recompute_begin = memoi_swap_border_of(layer, n, swapped).other_begin;
-    place->recompute_end = place->recompute_begin + n - swapped;
 }
 
 /* The bytes of all tensors, with alignment, must not overflow. */
@@ -6387,12 +6477,6 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
                          (long long)desc->n_rows);
 }
 
-/* The tensors of a layer that only some kinds have, one after the other. */
-typedef struct memoi_swap_pack {
-    int64_t n_bytes;
-    int64_t free_bytes; /* of them on the far side of all swapped rows: even layers high, odd low */
-} memoi_swap_pack;
-
 /* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: none. */
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
@@ -6402,13 +6486,12 @@ MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t 
     return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
 }
 
-/* Sets offsets from the low end of the pack.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, memob_swap_place* places,
-                                memoi_swap_pack* pack) {
+/* Sets the offsets of a pack that begins there. */
+MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int64_t begin,
+                                 memob_swap_place* places) {
     int64_t n = desc->n_rows, most = -1;
     int32_t t, last = -1;
-    int is_odd = layer & 1, k, has_swapped = 0;
-    memset(pack, 0, sizeof *pack);
+    int k;
 
     /* The tensor that recomputes most lies last of those cut in two, so that its rows are free. */
     for (t = 0; t < desc->n_tensors; t++) {
@@ -6419,74 +6502,31 @@ MEMOI int memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, memob
     }
 
     /* Even layers: swapped rows first.  Odd layers: the mirror image. */
-    for (k = 0; k < MEMOI_SWAP_PARTS; k++) {
-        int part = is_odd ? MEMOI_SWAP_PARTS - 1 - k : k;
+    for (k = 0; k < MEMOI_SWAP_PARTS; k++)
         for (t = 0; t < desc->n_tensors; t++) {
-            int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes;
-            if (memoi_swap_part_of(desc, layer, t, last) != part) continue;
-            row_bytes = desc->tensors[t].row_bytes;
-            if (!memoi_swap_append(&pack->n_bytes, &places[t].offset, n, row_bytes)) return 0;
-            if (swapped && !is_odd)
-                pack->free_bytes =
-                    places[t].offset + memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-            if (swapped && is_odd && !has_swapped) {
-                int64_t recomputed_bytes = (n - swapped) * row_bytes;
-                pack->free_bytes =
-                    places[t].offset + recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
-            }
-            has_swapped |= swapped > 0;
+            if (memoi_swap_part_of(desc, layer, t, last) !=
+                (layer & 1 ? MEMOI_SWAP_PARTS - 1 - k : k))
+                continue;
+            places[t].offset = begin;
+            begin += memob_align_up(n * desc->tensors[t].row_bytes, MEMOB_DEVICE_ALIGNMENT);
         }
-    }
-    if (!is_odd)
-        pack->free_bytes = pack->n_bytes - pack->free_bytes;
-    else if (!has_swapped)
-        pack->free_bytes = pack->n_bytes;
-    return 1;
 }
 
 /* Appends the area of the tensors that only some kinds have, and sets their offsets in every layer
  * that does not keep them.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    const int64_t area_begin = placement->sizes.device_bytes;
-    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
-    memoi_swap_pack pack, last[2];
+    const int64_t begin = placement->sizes.device_bytes;
+    const int64_t area_bytes = memob_swap_sum_packs(desc->n_layers, placement->sums);
     int32_t layer, t;
-    if (!desc->tensor_kinds) return 1;
-    memset(last, 0, sizeof last);
-
-    /* Two layers, one even and one odd, of which one follows the other in this area. */
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        const memoi_swap_pack* other = &last[!(layer & 1)];
-        memob_swap_turn* turn = &placement->turns[layer];
-        int64_t pair_bytes;
-        if (!memoi_swap_pack_layer(desc, layer,
-                                   &placement->places[(int64_t)layer * desc->n_tensors], &pack))
-            return 0;
-        turn->pack_bytes = pack.n_bytes;
-        if (!pack.n_bytes) continue;
-        turn->uses_buffer = 1;
-        last[layer & 1] = pack;
-        pair_bytes = pack.n_bytes;
-        if (!memoi_swap_add_product(&pair_bytes, 1,
-                                    other->n_bytes - memob_min(pack.free_bytes, other->free_bytes)))
-            return 0;
-        area_bytes = memob_max(area_bytes, pair_bytes); /* each of the two is no larger */
-    }
     if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
-
-    /* Rows that were not swapped are recomputed if any later layer overwrites bytes of this one. */
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
-        const int64_t n_bytes = placement->turns[layer].pack_bytes;
-        int is_odd = layer & 1;
-        int is_overwritten = later_bytes[is_odd] > 0 || n_bytes + later_bytes[!is_odd] > area_bytes;
-        if (!n_bytes) continue;
-        for (t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
-            place->offset += area_begin + (is_odd ? area_bytes - n_bytes : 0);
-            if (is_overwritten) memoi_swap_recompute(desc, layer, t, place);
-        }
-        later_bytes[is_odd] = memob_max(later_bytes[is_odd], n_bytes);
+    for (layer = 0; layer < desc->n_layers && area_bytes; layer++) {
+        const memob_swap_sum* sum = &placement->sums[layer];
+        memob_swap_place* places = &placement->places[(int64_t)layer * desc->n_tensors];
+        memoi_swap_pack_layer(desc, layer, begin + (layer & 1 ? area_bytes - sum->pack_bytes : 0),
+                              places);
+        for (t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
+            if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
+                memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
     }
     return 1;
 }
@@ -6548,19 +6588,19 @@ MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
-    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
-        int is_common = !memob_tensor_kinds(desc, t);
-        memoi_swap_region region;
+        memob_swap_place* places = &placement->places[t];
+        memob_swap_region region;
         if (desc->tensors[t].rule == MEMO_TENSOR_HANDED || memob_swap_is_layer(desc, t)) {
             if (!(memob_swap_is_layer(desc, t) ? memoi_swap_place_layer(desc, t, placement)
                                                : memoi_swap_place_handed(desc, t, placement)))
                 return 0;
             continue;
         }
-        memset(&region, 0, sizeof region);
-        if (is_common) region = memoi_swap_region_of(desc, t);
+        for (layer = 0; layer < desc->n_layers; layer++)
+            placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
+        region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, placement->sums, places);
         region.begin = *total;
         if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
             !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
@@ -6568,22 +6608,12 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
-            memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
-            int64_t swapped = memoi_swap_cell(desc, layer, t);
+            memob_swap_place* place = &places[(int64_t)layer * n_tensors];
             if (!place->row_bytes) continue;
-            if (swapped == MEMO_ROWS_KEPT) {
-                if (!memoi_swap_append(total, &place->offset, n, place->row_bytes)) return 0;
-                continue;
-            }
-            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
-            place->moved_end = memob_max(place->moved_begin,
-                                         memob_min(place->moved_begin + swapped,
-                                                   memob_swap_step_rows(placement, layer, n_all)));
-            if (swapped) placement->turns[layer].uses_buffer = 1;
-            if (!is_common) continue;
-            place->offset = memoi_swap_offset(desc, &region, layer, t);
-            if (memoi_swap_is_overwritten(desc, layer, t))
-                memoi_swap_recompute(desc, layer, t, place);
+            if (placement->tiles[layer] != MEMO_ROWS_KEPT)
+                place->offset = memoi_swap_offset(desc, &region, layer, t);
+            else if (!memoi_swap_append(total, &place->offset, desc->n_rows, place->row_bytes))
+                return 0;
         }
     }
     return memoi_swap_place_packs(desc, placement);
@@ -6596,6 +6626,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         turn->previous = -1;
+        turn->uses_buffer = placement->sums[layer].uses_buffer;
         if (!turn->uses_buffer) continue;
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
@@ -6717,12 +6748,14 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, memob_swap_placem
     }
 
     /* Number k of the moved layers uses place k mod n_places. */
-    for (layer = 0; layer < desc->n_layers && n_places < n_moved; layer++)
+    if (n_places == n_moved) return 1;
+    if (!memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
+    for (layer = 0; layer < desc->n_layers; layer++)
         if (placement->turns[layer].moved_bytes)
             placement->turns[layer].host_begin =
                 placement->fixed_host_bytes +
                 placement->turns[layer].ordinal % n_places * place_bytes;
-    return n_places == n_moved || memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes);
+    return 1;
 }
 
 /* Where HANDED rows wait on the host.  The input of a step is stored once, where its backward reads
@@ -6839,6 +6872,8 @@ MEMOI memo_status memoi_swap_take_host_memory(const memo_swap_desc* desc,
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     MEMO_FREE(placement->places);
     MEMO_FREE(placement->turns);
+    MEMO_FREE(placement->sums);
+    MEMO_FREE(placement->tiles);
     memset(placement, 0, sizeof *placement);
 }
 
@@ -6861,7 +6896,9 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
     placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
                                                         sizeof(memob_swap_place));
     placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
-    if (!placement->places || !placement->turns) {
+    placement->sums = (memob_swap_sum*)memob_calloc(desc->n_layers, sizeof(memob_swap_sum));
+    placement->tiles = (int64_t*)memob_calloc(desc->n_layers, sizeof(int64_t));
+    if (!placement->places || !placement->turns || !placement->sums || !placement->tiles) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }

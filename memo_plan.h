@@ -5588,12 +5588,9 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
-/* -1: kept, -2: the layer lacks the tensor. */
+/* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
-    int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
-    int64_t tile_rows = memob_swap_tile_rows(desc);
-    if (!memob_layer_has(desc, layer, t)) return -2;
-    return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
+    return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
 /* 1 if tensors a and b have the same tiles in every layer.  A short last tile counts as one. */
@@ -5918,24 +5915,12 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_KEPT       (-1) /* a cell of a table; others count swapped tiles */
 #define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_INPUT + 1)
 
-/* (n_bundles, n_layers) */
 typedef struct memoi_rows_table {
     memoi_rows_score score;
-    int64_t* cells;
+    int64_t* cells; /* (n_bundles, n_layers): swapped tiles, or MEMO_ROWS_KEPT */
 } memoi_rows_table;
-
-/* What the cells of a layer amount to. */
-typedef struct memoi_rows_sum {
-    int64_t moved_bytes, host_bytes, layer_bytes; /* the last: with rule LAYER */
-    int64_t n_copies, n_layer_copies, uses_buffer;
-    double recompute_s, packed_s; /* of tensors that all kinds have; of others */
-    /* Packed: of all rows, on the far side of all swapped rows; the same for the tensor that
-     * recomputes most of those cut in two. */
-    int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
-} memoi_rows_sum;
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
@@ -5954,7 +5939,7 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t handed;     /* the HANDED tensor; -1: none */
     memoi_rows_clock clock;
-    memoi_rows_sum* sums;                     /* (n_layers) */
+    memob_swap_sum* sums;                     /* (n_layers) */
     int32_t* moved;                           /* the layers that are moved, in order */
     int32_t* picked;                          /* those that a change may concern, in order */
     memoi_rows_table trial, here, best, plan; /* plan: from which a search begins */
@@ -6152,7 +6137,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
     for (way = 0; way < 2; way++)
         p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->sums = (memoi_rows_sum*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_sum));
+    p->sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
@@ -6180,8 +6165,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
 /* --- >>row bytes ---
  * Knows: what a table of rows takes and moves.  Knows nothing of times.
  *
- * The same bytes as memo.h's placement of the table (>>swap places), without the offsets, in a
- * fraction of the time.  test_swap_plan compares both. */
+ * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
+ * the offsets.  test_swap_plan compares both. */
 
 /* The cell of a bundle in a step.  Slices share that of a LAYER tensor: the first slice's. */
 MEMOI int64_t memoi_rows_cell_of(const memoi_rows_planner* p, int32_t step, int32_t b) {
@@ -6197,9 +6182,9 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
     for (layer = 0; layer < p->n_layers; layer++)
         for (t = 0; t < swap->n_tensors; t++) {
             int32_t b = p->bundle_of[t];
-            int64_t cell = b < 0 ? MEMOI_ROWS_KEPT : cells[memoi_rows_cell_of(p, layer, b)];
-            *rows++ = cell == MEMOI_ROWS_KEPT ? MEMO_ROWS_KEPT
-                                              : memob_swap_rows_of_tiles(swap, layer, cell);
+            int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[memoi_rows_cell_of(p, layer, b)];
+            *rows++ = cell == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT
+                                             : memob_swap_rows_of_tiles(swap, layer, cell);
         }
 }
 
@@ -6209,76 +6194,20 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
     for (b = 0; b < p->n_bundles; b++)
         for (layer = 0; layer < p->n_layers; layer++)
             p->trial.cells[(int64_t)b * p->n_layers + layer] =
-                memoi_rows_tiles(swap, layer, p->bundles[b].leader);
+                memob_swap_tiles(swap, layer, p->bundles[b].leader);
 }
 
-/* Adds tensor t of all layers to the sums; returns its device memory.  From the last layer on,
- * because rows are recomputed only if a later layer overwrites them. */
+/* Adds tensor t of all layers to the sums; returns its device memory. */
 MEMOI double memoi_rows_add_tensor(memoi_rows_planner* p, int32_t t) {
     const memo_swap_desc* swap = p->desc->swap;
-    const int64_t first = (int64_t)p->bundle_of[t] * p->n_layers,
-                  row_bytes = swap->tensors[t].row_bytes;
-    const int is_packed = memob_tensor_kinds(swap, t) != 0;
-    const int is_leader = p->bundles[p->bundle_of[t]].leader == t;
-    const int64_t n = swap->n_rows;
-    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    int64_t most[3] = {0, 0, 0}; /* of the region: even layers, odd ones, between */
-    int cuts_later = 0, swaps_later[2] = {0, 0};
-    double kept_bytes = 0;
-    int32_t layer;
-    for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        const int64_t cell = p->trial.cells[first + layer];
-        const int is_odd = layer & 1;
-        memoi_rows_sum* sum = &p->sums[layer];
-        int64_t swapped, recomputed_bytes, own_bytes, moved;
-        if (p->rules[first + layer] == MEMOI_ROWS_ABSENT) continue;
-        if (cell == MEMOI_ROWS_KEPT) {
-            kept_bytes += (double)all_bytes;
-            continue;
-        }
-
-        /* Rows of odd layers begin before the border, so that row 0 is aligned. */
-        swapped = cell == p->n_tiles ? n : memob_swap_rows_of_tiles(swap, layer, cell);
-        recomputed_bytes = (n - swapped) * row_bytes;
-        own_bytes = memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        if (swapped && is_odd)
-            own_bytes = all_bytes - (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
-        if (!is_packed) {
-            most[is_odd] = memob_max(most[is_odd], own_bytes);
-            most[2] = memob_max(most[2], recomputed_bytes);
-        } else {
-            sum->pack_bytes += all_bytes;
-            if (!swapped) sum->free_bytes += all_bytes;
-            if (swapped && recomputed_bytes > sum->cut_bytes) {
-                sum->cut_bytes = recomputed_bytes;
-                sum->cut_free_bytes = all_bytes - own_bytes;
-            }
-        }
-
-        /* Later layers that recompute, or that swap rows in the same buffer, overwrite the rest. */
-        if (is_leader && swapped < n &&
-            (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
-            const double time_s = p->all_s[first + layer] * (double)(n - swapped) / (double)n;
-            *(is_packed ? &sum->packed_s : &sum->recompute_s) += time_s;
-        }
-        cuts_later |= swapped < n;
-        swaps_later[is_odd] |= swapped == n;
-        if (!swapped) continue;
-
-        /* The last slice may have fewer rows. */
-        sum->uses_buffer = 1;
-        moved = swapped;
-        if (swap->n_slices > 1) {
-            moved = memob_swap_layer_rows(swap) - layer % swap->n_slices * n;
-            moved = memob_min(moved, n) - (is_odd ? n - swapped : 0);
-            moved = memob_max(memob_min(moved, swapped), 0);
-        }
-        sum->moved_bytes += moved * row_bytes;
-        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += moved > 0;
-    }
-    return kept_bytes + (double)most[0] + (double)most[1] +
-           (double)memob_align_up(most[2], MEMOB_DEVICE_ALIGNMENT);
+    const int32_t b = p->bundle_of[t];
+    const int64_t first = (int64_t)b * p->n_layers;
+    const double* all_s = p->bundles[b].leader == t ? p->all_s + first : NULL;
+    const memob_swap_region region =
+        memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, p->sums, NULL);
+    return (double)region.n_kept * (double)memob_align_up(swap->n_rows * swap->tensors[t].row_bytes,
+                                                          MEMOB_DEVICE_ALIGNMENT) +
+           (double)region.even_bytes + (double)region.scratch_bytes + (double)region.odd_bytes;
 }
 
 /* The same of a tensor with rule LAYER, and its host memory: regions of all rows of even and odd
@@ -6294,11 +6223,11 @@ MEMOI void memoi_rows_add_layer_tensor(memoi_rows_planner* p, int32_t t, memoi_r
         int* is_moved = &has_region[first / swap->n_slices & 1];
         const int64_t cell = p->trial.cells[memoi_rows_cell_of(p, first, p->bundle_of[t])];
         if (!memob_layer_has(swap, first, t)) continue;
-        if (cell == MEMOI_ROWS_KEPT || !*is_moved) score->device_bytes += all_bytes;
-        if (cell == MEMOI_ROWS_KEPT) continue;
+        if (cell == MEMO_ROWS_KEPT || !*is_moved) score->device_bytes += all_bytes;
+        if (cell == MEMO_ROWS_KEPT) continue;
         if (*is_moved) score->host_bytes += all_bytes;
         for (slice = 0; slice < swap->n_slices && *is_moved; slice++) {
-            memoi_rows_sum* sum = &p->sums[first + slice];
+            memob_swap_sum* sum = &p->sums[first + slice];
             sum->layer_bytes += memob_min(n_all - slice * n, n) * row_bytes;
             sum->n_layer_copies++;
         }
@@ -6319,33 +6248,6 @@ MEMOI void memoi_rows_add_handed(const memoi_rows_planner* p, memoi_rows_score* 
             (double)memob_align_up(memob_swap_layer_rows(swap) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* The area of packed tensors: the most that an even and an odd layer need of which one follows the
- * other there.  Layers of which no later one overwrites bytes do not recompute them. */
-MEMOI int64_t memoi_rows_find_area(memoi_rows_planner* p) {
-    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
-    const memoi_rows_sum* last[2] = {NULL, NULL};
-    int32_t layer;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        memoi_rows_sum* sum = &p->sums[layer];
-        const memoi_rows_sum* other = last[!(layer & 1)];
-        int64_t pair_bytes = sum->pack_bytes;
-        if (!pair_bytes) continue;
-        sum->uses_buffer = 1;
-        sum->free_bytes += sum->cut_free_bytes;
-        if (other) pair_bytes += other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
-        area_bytes = memob_max(area_bytes, pair_bytes);
-        last[layer & 1] = sum;
-    }
-    for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        memoi_rows_sum* sum = &p->sums[layer];
-        int64_t* later = &later_bytes[layer & 1];
-        if (*later || sum->pack_bytes + later_bytes[!(layer & 1)] > area_bytes)
-            sum->recompute_s += sum->packed_s;
-        *later = memob_max(*later, sum->pack_bytes);
-    }
-    return area_bytes;
-}
-
 /* What all cells of the trial amount to: the sums, and the memory. */
 MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
@@ -6362,11 +6264,12 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
         else
             score->device_bytes += memoi_rows_add_tensor(p, t);
     }
-    if (swap->tensor_kinds) score->device_bytes += (double)memoi_rows_find_area(p);
+    if (swap->tensor_kinds)
+        score->device_bytes += (double)memob_swap_sum_packs(p->n_layers, p->sums);
 
     /* The last layer in each rounding buffer is not moved. */
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        memoi_rows_sum* sum = &p->sums[layer];
+        memob_swap_sum* sum = &p->sums[layer];
         if (sum->uses_buffer && is_last[layer & 1])
             sum->moved_bytes = sum->host_bytes = sum->n_copies = is_last[layer & 1] = 0;
         score->swapped_bytes += (double)(sum->moved_bytes + sum->layer_bytes);
@@ -6389,7 +6292,7 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
     int32_t layer, n_moved = 0, n_places;
     score->host_bytes = fixed_bytes;
     for (layer = 0; layer < p->n_layers; layer++) {
-        const memoi_rows_sum* sum = &p->sums[layer];
+        const memob_swap_sum* sum = &p->sums[layer];
         if (!sum->moved_bytes) continue;
         p->moved[n_moved++] = layer;
         score->host_bytes += (double)sum->host_bytes;
@@ -6426,7 +6329,7 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
                               : (double)(swap->n_rows * swap->tensors[p->handed].row_bytes);
     int32_t i, last[2] = {-1, -1}, n_moved = 0, latest = -1;
     for (i = 0; i < p->n_layers; i++) {
-        const memoi_rows_sum* sum = &p->sums[i];
+        const memob_swap_sum* sum = &p->sums[i];
         memoi_rows_layer* layer = &p->clock.layers[i];
         const double copies_s = (double)(sum->n_copies + sum->n_layer_copies) * desc->copy_s;
         double bytes = (double)(sum->moved_bytes + sum->layer_bytes);
@@ -6527,7 +6430,7 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
-    if (cell == MEMOI_ROWS_KEPT) return 1;
+    if (cell == MEMO_ROWS_KEPT) return 1;
     switch (p->rules[(int64_t)b * p->n_layers + layer]) {
     case MEMO_TENSOR_ROWS: return cell >= 0 && cell <= p->n_tiles;
     case MEMO_TENSOR_WHOLE: return cell == 0 || cell == p->n_tiles;
@@ -6578,7 +6481,7 @@ MEMOI double memoi_rows_worth(const memoi_rows_planner* p, int32_t layer, int32_
  * are worth more (1) or less (-1). */
 MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int preferred,
                              memoi_rows_pick* pick) {
-    const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
+    const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
     int32_t of = layer, before, other, at, i;
@@ -6608,7 +6511,7 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int preferred,
 MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick, int64_t count) {
     int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     const int64_t n = pick->n_layers;
-    const int32_t end = pick->next == MEMOI_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
+    const int32_t end = pick->next == MEMO_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
     int64_t width, n_groups, i, k, of_group, rest;
     int is_changed = 0;
     count = memob_min(count, n);
@@ -6633,7 +6536,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
         }
         of_group++;
         if (rest + count < n_groups) continue;
-        if (pick->more && cells[layer] == MEMOI_ROWS_KEPT) continue;
+        if (pick->more && cells[layer] == MEMO_ROWS_KEPT) continue;
         if (pick->more) next = memob_min(memob_max(cells[layer] + pick->more, 0), p->n_tiles);
         if (cells[layer] == next || !memoi_rows_is_valid(p, layer, pick->b, next)) continue;
         cells[layer] = next;
@@ -6743,7 +6646,7 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
         const int32_t t = p->bundles[i / p->n_layers].leader;
         const memo_tensor_rule rule = p->desc->swap->tensors[t].rule;
         p->trial.cells[i] = rule == MEMO_TENSOR_ROWS   ? tiles
-                            : rule == MEMO_TENSOR_KEPT ? MEMOI_ROWS_KEPT
+                            : rule == MEMO_TENSOR_KEPT ? MEMO_ROWS_KEPT
                                                        : p->n_tiles;
     }
 }
@@ -6773,7 +6676,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
         for (i = 0; i < p->n_cells; i++)
             p->trial.cells[i] = p->rules[i] < MEMO_TENSOR_SWAPPED            ? 0
                                 : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
-                                                                             : MEMOI_ROWS_KEPT;
+                                                                             : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
     memoi_rows_copy(p, &p->best, &p->plan);
