@@ -5,17 +5,16 @@
  * extremes of 32 and 64 bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts
  * of what they point to are those of the arrays, or what no array can have.  make fuzz runs it with
  * clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
-#ifndef FUZZ_REPLAY
 #include <stddef.h>
 static void* fuzz_malloc(size_t n_bytes);
 #define MEMO_MALLOC(n_bytes) fuzz_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
-#endif
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -24,10 +23,8 @@ static void* fuzz_malloc(size_t n_bytes);
 #include "fuzz.h"
 #include "tools/degrees_model.h"
 
-#ifndef FUZZ_REPLAY
 /* Large arrays are refused, as on a machine without memory for them. */
 static void* fuzz_malloc(size_t n_bytes) { return n_bytes > (64 << 20) ? NULL : malloc(n_bytes); }
-#endif
 
 enum { FUZZ_N = 4 }; /* elements of every array */
 
