@@ -7061,7 +7061,6 @@ typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
     memob_arrays arrays;
     double deadline_s;
-    int is_late;
     memo_degrees_plan* plan; /* the best that fits */
     int32_t* degrees;        /* its */
 
@@ -7087,9 +7086,8 @@ typedef struct memoi_degrees_search {
 #define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
 #define MEMOI_DEGREES_LABELS ((int64_t)1 << 24)
 
-MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
-    search->is_late |= memob_now_s() > search->deadline_s;
-    return search->is_late;
+MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
+    return memob_now_s() > search->deadline_s;
 }
 
 /* Sums the path, which becomes the plan if it fits and is faster.  Returns whether it fits. */
@@ -7322,7 +7320,7 @@ MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
     memoi_degrees_range range;
     int64_t k, next = 0, n = 1, capacity = 0;
     if (!memob_reserve(&search->ranges, &capacity, 1, sizeof range)) return 0;
-    range.bound_s = 0;
+    memset(&range, 0, sizeof range);
     range.share = 1.0 / 4096;
     search->ranges[0] = memoi_degrees_price(search, range, 0, search->n_limits - 1);
     for (;;) {
