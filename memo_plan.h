@@ -9054,39 +9054,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     return status;
 }
 
-#define MEMOI_SESSION_ROUNDS 8
-
-/* Makes a stage that fits, with the rows that take least time.  The planner assumes that the other
- * buffers do not depend on the rows.  If the dry run shows otherwise, its budget is lowered by the
- * excess. */
-MEMOI memo_status memoi_session_plan_rows(memo_session* s, memoi_session_costs* costs,
-                                          int is_measured, memo_error* error) {
-    memo_step_plan* plan = s->part->plan;
-    int64_t* left_bytes = &costs->desc.device_bytes;
-    int round;
-    plan->fits = 0;
-    costs->swap.rows = NULL;
-    if (s->desc.device_bytes)
-        *left_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
-        memo_swap_plan* planned = NULL;
-        memo_status status;
-        if (s->desc.device_bytes && *left_bytes <= 0) break;
-        status = memo_plan_swap(&costs->desc, &planned, error);
-
-        /* All ranks plan with the same numbers.  One that failed otherwise ends the stage. */
-        if (status == MEMO_STATUS_INFEASIBLE) break;
-        status = memoi_session_stage(s, status, s->desc.policy, planned, error);
-        if (is_measured && !status && plan->fits)
-            plan->times = planned;
-        else /* of other rows, or of no meaning */
-            memo_swap_plan_destroy(planned);
-        if (status || plan->fits) return status;
-        *left_bytes -= s->peak_bytes - s->desc.device_bytes;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
  * that does not fit, it is swapped, or kept again if that takes less of the device. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
@@ -9098,7 +9065,10 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     return memoi_session_stage(s, status, MEMO_POLICY_RECOMPUTE, NULL, error);
 }
 
-/* Makes the stage of the policy, with its times if the profile is_measured. */
+#define MEMOI_SESSION_ROUNDS 8
+
+/* Makes the stage of the policy, with its times if the profile is_measured.  All ranks plan with
+ * the same numbers. */
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
                                        int is_measured, memo_error* error) {
     const memo_policy policy = s->desc.policy;
@@ -9106,6 +9076,8 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
+    int64_t* left_bytes = &costs.desc.device_bytes;
+    int round, is_searched;
     memo_status status = memoi_session_cost(s, profile, &costs, error);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
@@ -9116,14 +9088,35 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     /* Keeping everything is fastest, so MEMO looks no further if it fits. */
     if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
-    if (!status && (is_alpha || (is_planned && !plan->fits))) {
+    is_searched = !status && (is_alpha || (is_planned && !plan->fits));
+
+    /* The rows that take least time.  The planner assumes that the other buffers do not depend on
+     * the rows.  If the dry run shows otherwise, its budget is lowered by the excess. */
+    if (is_searched) {
         memoi_session_log(s, "session: planning rows by %s times",
                           is_measured ? "measured" : "estimated");
-        status = memoi_session_plan_rows(s, &costs, is_measured, error);
-        if (!status && !plan->fits)
-            status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
-                              : memoi_session_take_least(s, error);
+        if (s->desc.device_bytes)
+            *left_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+        costs.swap.rows = NULL;
+        plan->fits = 0;
     }
+    for (round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
+         round++) {
+        if (s->desc.device_bytes && *left_bytes <= 0) break;
+        status = memo_plan_swap(&costs.desc, &plan->times, error);
+        if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
+            status = MEMO_STATUS_OK;
+            break;
+        }
+        status = memoi_session_stage(s, status, policy, plan->times, error);
+        *left_bytes -= s->peak_bytes - s->desc.device_bytes;
+        if (is_measured && !status && plan->fits) break;
+        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
+        plan->times = NULL;
+    }
+    if (is_searched && !status && !plan->fits)
+        status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
+                          : memoi_session_take_least(s, error);
     if (status || !is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
