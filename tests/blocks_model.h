@@ -585,7 +585,7 @@ static memo_status model_sum(blocks_model* m, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static memo_error error;
+static __thread memo_error error;
 
 /* ---- one run ---- */
 

@@ -8,13 +8,11 @@
 #define COMM_CASES_H
 
 #include "memo_sp.h"
-#include "memo_test.h"
+#include "owned.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static __thread memo_error error; /* of a rank */
 
 #define CASE_STREAMS 2
 

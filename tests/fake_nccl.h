@@ -418,12 +418,10 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     fake_fails_malloc = 0;
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned flags) {
-    (void)flags;
+cudaError_t cudaHostAlloc(void** address, size_t n_bytes, MEMO_UNUSED unsigned flags) {
     return cudaMalloc(address, n_bytes);
 }
-cudaError_t cudaMallocManaged(void** address, size_t n_bytes, unsigned flags) {
-    (void)flags;
+cudaError_t cudaMallocManaged(void** address, size_t n_bytes, MEMO_UNUSED unsigned flags) {
     return cudaMalloc(address, n_bytes);
 }
 cudaError_t cudaFree(void* address) {
@@ -443,8 +441,7 @@ cudaError_t cudaGetLastError(void) {
     return code;
 }
 const char* cudaGetErrorString(cudaError_t code) { return code ? "an error" : "no error"; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-    (void)flags;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, MEMO_UNUSED unsigned flags) {
     return fake_stream_make(stream);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -698,10 +695,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) { return result ? "a fake error" : "none"; }
-const char* ncclGetLastError(ncclComm_t comm) {
-    (void)comm;
-    return "";
-}
+const char* ncclGetLastError(MEMO_UNUSED ncclComm_t comm) { return ""; }
 
 ncclResult_t ncclMemAlloc(void** address, size_t n_bytes) {
     return posix_memalign(address, NCCL_WIN_REQUIRED_ALIGNMENT, n_bytes) ? ncclSystemError

@@ -100,8 +100,6 @@ static inline memo_status train_steps(training* t, const thread_rank* rank, gpt_
 
 static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     training* t = (training*)rank->user;
-    memo_mesh_desc degrees = memo_mesh_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
     memo_mesh* mesh = NULL;
     gpt_model* model = NULL;
@@ -110,12 +108,12 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     const gpt_kernels kernels = gpt_kernels_host(&host, rank->device);
     void* taken;
     int64_t resumed_step = 0;
-    degrees.data = desc.config.data;
-    degrees.ring = desc.config.ring;
-    degrees.ulysses = desc.config.ulysses;
-    degrees.tensor = desc.config.tensor;
+    memo_mesh_desc degrees = {.data = desc.config.data,
+                              .ring = desc.config.ring,
+                              .ulysses = desc.config.ulysses,
+                              .tensor = desc.config.tensor};
     memo_status status = memo_mesh_create(rank->comm, &degrees, &mesh, error);
-    recorder_desc.device = rank->device;
+    memo_recorder_desc recorder_desc = {.device = rank->device};
     if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (recorder) memo_recorder_pause(recorder);
     if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
@@ -141,8 +139,6 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
 
 /* Each rank's device has the bytes that the plan promises and not one more. */
 static inline memo_status train_all(training* t, memo_error* error) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     const int64_t n = n_ranks_of(t);
     memo_status status;
     t->layout = gpt_layout_make(&t->desc.config);
@@ -152,16 +148,16 @@ static inline memo_status train_all(training* t, memo_error* error) {
     if ((status = gpt_test_plan(&t->desc, &t->planned, error)) ||
         (status = gpt_swap_sizes(&t->desc, &t->sizes, error)))
         return status;
-    desc.device_memory_bytes = t->planned.plan->peak_bytes;
-    desc.host_memory_bytes =
-        t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config, t->n_promised);
-    comm_desc.timeout_s = 120;
+    memo_host_device_desc desc = {.device_memory_bytes = t->planned.plan->peak_bytes,
+                                  .host_memory_bytes =
+                                      t->sizes.host_bytes +
+                                      gpt_staging_bytes(&t->desc.config, t->n_promised)};
+    memo_comm_threads_desc comm_desc = {.timeout_s = 120};
     return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }
 
 static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate) {
-    training t;
-    memset(&t, 0, sizeof t);
+    training t = {0};
     CHECK_IS(N_STEPS * accumulate * config.batch * config.sequence, <, 2048);
     t.desc = gpt_test_desc(config, policy, 0.5);
     t.accumulate = t.n_promised = accumulate;

@@ -4,7 +4,7 @@
  *   own_trace* trace = random_trace(40, 2, 0, 0, 1);
  *   own_memory char* text = memo_test_file(path, NULL);     as free
  *
- * new_trace, check_of and so on make them; a failure is a failed CHECK.
+ * new_trace, check_of and so on make them; a failure is a failed CHECK.  It defines `error`.
  *
  * Include after the headers of memo. */
 #ifndef OWNED_H
@@ -12,6 +12,8 @@
 
 #include "memo_test.h"
 #include <stdlib.h>
+
+static MEMO_UNUSED __thread memo_error error; /* of the latest call that failed */
 
 #define OWNED(drop) __attribute__((cleanup(drop), unused))
 #define OWNED_TYPE(type, name, destroy)                                                            \
@@ -49,21 +51,20 @@ static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
 #define MADE(type, name, parameters, call)                                                         \
     static MEMO_UNUSED type* name parameters {                                                     \
         type* made = NULL;                                                                         \
-        memo_error why;                                                                            \
-        CHECK_CASE((call) == MEMO_STATUS_OK, "%s", why.message);                                   \
+        CHECK_OK(call);                                                                            \
         return made;                                                                               \
     }
-MADE(memo_trace, new_trace, (void), memo_trace_create(&made, &why))
+MADE(memo_trace, new_trace, (void), memo_trace_create(&made, &error))
 MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment),
-     memo_plan_create(n_buffers, n_gaps, alignment, &made, &why))
-MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &why))
+     memo_plan_create(n_buffers, n_gaps, alignment, &made, &error))
+MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
 #ifdef MEMO_LOOK_H
 MADE(memo_check, check_of, (const memo_schedule* schedule),
-     memo_schedule_check(schedule, &made, &why))
+     memo_schedule_check(schedule, &made, &error))
 MADE(memo_simulation, times_of, (const memo_schedule* schedule),
-     memo_schedule_simulate(schedule, &made, &why))
+     memo_schedule_simulate(schedule, &made, &error))
 MADE(memo_schedule, recorded, (memo_recorder * recorder),
-     memo_recorder_get_schedule(recorder, &made, &why))
+     memo_recorder_get_schedule(recorder, &made, &error))
 #endif
 
 #define own_trace     OWNED(drop_trace) memo_trace

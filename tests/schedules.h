@@ -1,10 +1,10 @@
 /* schedules.h - schedules for tests: empty, from text, random.
  *
- * Include it after memo_look.h and memo_test.h.  It defines `error`. */
+ * Include it after memo_look.h. */
 #ifndef SCHEDULES_H
 #define SCHEDULES_H
 
-static memo_error error;
+#include "owned.h"
 
 static const char* const schedule_names[] = {"to host", "compute", "a \"b\" \\ c", "writes"};
 
@@ -69,11 +69,11 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
             next /= 10;
         }
         if (kind <= 4) {
-            memo_op_desc desc = memo_op_desc_default();
             memo_range ranges[6];
             int32_t more[8];
-            desc.stream = stream;
-            desc.name = memo_test_int(0, 3) ? "op" : schedule_names[memo_test_int(0, 3)];
+            memo_op_desc desc = {.stream = stream,
+                                 .name = memo_test_int(0, 3) ? "op"
+                                                             : schedule_names[memo_test_int(0, 3)]};
             for (k = 0; k < 6; k++) {
                 int64_t begin = memo_test_int(0, n_bytes);
                 ranges[k] =

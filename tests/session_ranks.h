@@ -48,9 +48,8 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     memo_device* device = NULL;
     memo_session* s = NULL;
     memo_session_info info;
-    memo_error error;
     int64_t i;
-    memset(&error, 0, sizeof error);
+    memo_error error = {0};
     CHECK_OK(memo_host_device_create(&host, &device, &error));
     memo_faults_init(&r->faults, device);
     r->faults.failing_call = failing_call;

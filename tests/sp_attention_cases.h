@@ -309,11 +309,9 @@ typedef struct world {
     pthread_barrier_t barrier;
 } world;
 
-static memo_status failing_attention(void* user, memo_stream stream,
-                                     const memo_attention_block* block, memo_error* error) {
-    (void)user;
-    (void)stream;
-    (void)block;
+static memo_status failing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_stream stream,
+                                     MEMO_UNUSED const memo_attention_block* block,
+                                     memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_DEVICE, "no attention on this rank");
 }
 

@@ -117,8 +117,7 @@ static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
 static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int64_t begin,
                               int64_t end) {
     const uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c->swap, layer, tensor);
-    memo_range range;
-    memset(&range, 0, sizeof range);
+    memo_range range = {0};
     if (!chain_has(c, layer, tensor)) return range;
     range.begin = address + (uint64_t)(begin * c->tensors[tensor].row_bytes);
     range.end = address + (uint64_t)(end * c->tensors[tensor].row_bytes);
@@ -129,13 +128,9 @@ static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int
 static memo_status chain_announce(chain* c, const char* name, const memo_range* reads,
                                   int64_t n_reads, const memo_range* writes, int64_t n_writes,
                                   memo_error* error) {
-    memo_op_desc what = memo_op_desc_default();
     if (!c->device->annotate) return MEMO_STATUS_OK;
-    what.name = name;
-    what.reads = reads;
-    what.n_reads = n_reads;
-    what.writes = writes;
-    what.n_writes = n_writes;
+    memo_op_desc what = {
+        .name = name, .reads = reads, .n_reads = n_reads, .writes = writes, .n_writes = n_writes};
     return memo_annotate(c->device, c->compute, &what, error);
 }
 

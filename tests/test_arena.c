@@ -8,8 +8,6 @@
 #include "stats.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* --- a device of the C library's memory --- */
 
 typedef struct test_device {

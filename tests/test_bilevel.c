@@ -11,8 +11,6 @@
 #include "tools/trace_layers.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* ---- layered traces -------------------------------------------------------------------------- */
 
 typedef struct shape {

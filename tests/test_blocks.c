@@ -204,14 +204,11 @@ TEST(measured_collectives) {
 
 /* ---- blocks that compute nothing ---- */
 
-static memo_status nothing(void* context, const memo_block_call* call, memo_error* e) {
-    (void)context;
-    (void)call;
-    (void)e;
+static memo_status nothing(MEMO_UNUSED void* context, MEMO_UNUSED const memo_block_call* call,
+                           MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_OK;
 }
-static memo_status fails(void* context, const memo_block_call* call, memo_error* e) {
-    (void)context;
+static memo_status fails(MEMO_UNUSED void* context, const memo_block_call* call, memo_error* e) {
     return call->block == 1 && call->part == 1
                ? memo_error_set(e, MEMO_STATUS_INVALID_STATE, "not today")
                : MEMO_STATUS_OK;

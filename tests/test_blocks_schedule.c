@@ -8,8 +8,6 @@
 #include "memo_test.h"
 #include "owned.h"
 
-static memo_error error;
-
 #ifdef MEMO_TEST_VALGRIND
 #define CASES(n) ((n) / 50)
 #else

@@ -354,8 +354,7 @@ TEST(a_peer_that_never_sends_is_named) {
     expect_failure(&g, "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
 }
 
-static memo_status fail_with_message(void* args, memo_error* e) {
-    (void)args;
+static memo_status fail_with_message(MEMO_UNUSED void* args, memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_DEVICE, "the cat sat on the GPU");
 }
 

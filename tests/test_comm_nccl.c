@@ -263,13 +263,12 @@ TEST(a_label_that_differs_fails_on_all_ranks) {
 }
 
 /* Kernels and products whose numbers nobody reads. */
-static memo_status no_kernel(void* context, memo_stream stream, const memo_row_call* call,
-                             memo_error* e) {
-    (void)context, (void)stream, (void)call, (void)e;
+static memo_status no_kernel(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
+                             MEMO_UNUSED const memo_row_call* call, MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_OK;
 }
-static memo_status no_product(void* context, const memo_loss_tile* tile, memo_error* e) {
-    (void)context, (void)tile, (void)e;
+static memo_status no_product(MEMO_UNUSED void* context, MEMO_UNUSED const memo_loss_tile* tile,
+                              MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_OK;
 }
 

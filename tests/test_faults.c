@@ -5,8 +5,6 @@
 #include "stats.h"
 #include "owned.h"
 
-static memo_error error;
-
 static memo_device* new_host(void) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* host = NULL;
@@ -14,9 +12,8 @@ static memo_device* new_host(void) {
     return host;
 }
 
-static memo_status annotate(void* context, memo_stream stream, const struct memo_op_desc* op,
-                            memo_error* e) {
-    (void)context, (void)stream, (void)op, (void)e;
+static memo_status annotate(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
+                            MEMO_UNUSED const struct memo_op_desc* op, MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_OK;
 }
 

@@ -17,8 +17,6 @@ static const double rounding = 1e-12;
 static const double rounding = 1e-4;
 #endif
 
-static memo_error error;
-
 static void* allocate(int64_t n, size_t size) {
     void* result = calloc((size_t)(n > 0 ? n : 1), size);
     if (!result) abort();

@@ -13,16 +13,15 @@
 enum { N_MICRO_BATCHES = 2, N_SAMPLES = 6 };
 
 /* The loss of one step; the gradients stay until gpt_discard, which returns it. */
-static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradients,
-                        memo_error* error) {
+static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradients) {
     const int64_t n_rows = model->n_rows;
     double loss = 0;
     for (int64_t i = 0; i < N_MICRO_BATCHES; i++)
         if (gpt_micro_batch(model, text + i * n_rows, text + i * n_rows + 1, 3, i,
-                            1.0 / (double)(N_MICRO_BATCHES * n_rows), error))
+                            1.0 / (double)(N_MICRO_BATCHES * n_rows), &error))
             return NAN;
-    if (gradients && gpt_get_gradients(model, gradients, error)) return NAN;
-    return gpt_discard(model, &loss, error) ? NAN : loss;
+    if (gradients && gpt_get_gradients(model, gradients, &error)) return NAN;
+    return gpt_discard(model, &loss, &error) ? NAN : loss;
 }
 
 static void check_gradients(gpt_config config, memo_policy policy, double alpha) {
@@ -34,7 +33,6 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
     own_memory gpt_real* gradients = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     const uint8_t* text = gpt_test_text();
     double loss;
-    memo_error error = {0};
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (run.model) {
         /* Larger than training starts with, so that no gradient is lost in rounding. */
@@ -46,7 +44,7 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
                                            0.3 * gpt_normal((uint64_t)t + 7, (uint64_t)i);
         }
         CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-        loss = step_loss(run.model, text, gradients, &error);
+        loss = step_loss(run.model, text, gradients);
         CHECK_CASE(loss > 1 && loss < 20, "loss %g", loss);
         for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
             const gpt_parameter p = gpt_parameter_at(&config, t);
@@ -59,10 +57,10 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
                 const gpt_real kept = parameters[at];
                 parameters[at] = kept + step;
                 CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-                double above = step_loss(run.model, text, NULL, &error);
+                double above = step_loss(run.model, text, NULL);
                 parameters[at] = kept - step;
                 CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
-                double below = step_loss(run.model, text, NULL, &error);
+                double below = step_loss(run.model, text, NULL);
                 parameters[at] = kept;
                 double difference = (above - below) / (2 * step);
                 CHECK_CASE(fabs(difference - gradients[at]) <= 1e-8 + 1e-5 * fabs(difference),

@@ -4,13 +4,11 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "owned.h"
 
 static int64_t n_group_queries = 65536;
 #define GPT_GROUP_QUERIES n_group_queries
 #include "gpt_ranks_test.h"
-
-static memo_error error;
+#include "owned.h"
 
 static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t zero) {
     gpt_config config = gpt_test_config(3, 16, 4, 2, 21, 4, 4, 0.1);

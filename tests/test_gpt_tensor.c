@@ -9,8 +9,6 @@
 #include "gpt_ranks_test.h"
 #include "owned.h"
 
-static memo_error error;
-
 enum { ACCUMULATE = 2 };
 
 /* Every other case if a sanitizer or valgrind makes each slow. */

@@ -11,8 +11,6 @@
 
 #include <time.h>
 
-static memo_error error;
-
 #define MS          1e-3
 #define MAX_STREAMS 8
 
@@ -80,14 +78,11 @@ static memo_status append(void* args, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static memo_status fail_with_message(void* args, memo_error* e) {
-    (void)args;
+static memo_status fail_with_message(MEMO_UNUSED void* args, memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_DIVERGED, "the cat sat on layer %d", 7);
 }
 
-static memo_status fail_silently(void* args, memo_error* e) {
-    (void)args;
-    (void)e;
+static memo_status fail_silently(MEMO_UNUSED void* args, MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_DEVICE;
 }
 

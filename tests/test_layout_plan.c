@@ -7,8 +7,6 @@
 #include "memo_test.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* ---- cases ----------------------------------------------------------------------------------- */
 
 static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_heads, int kv_heads,

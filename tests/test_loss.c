@@ -9,8 +9,6 @@
 #include "owned.h"
 #include <sys/mman.h>
 
-static memo_error error;
-
 /* Half a unit of the last place of a number near 1. */
 static double half_unit(memo_type type) {
     return type == MEMO_TYPE_F32 ? 6e-8 : type == MEMO_TYPE_BF16 ? 1.0 / 256 : 1.0 / 2048;
@@ -625,8 +623,8 @@ static void open_host(void) {
     CHECK_OK(memo_stream_create(host, "compute", 0, &host_stream, &error));
 }
 
-static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_error* e) {
-    (void)e;
+static memo_status count_tiles(void* context, const memo_loss_tile* tile,
+                               MEMO_UNUSED memo_error* e) {
     memset(tile->logits, 0, (size_t)(tile->n_rows * tile->n_columns * 4));
     ++*(int*)context;
     return MEMO_STATUS_OK;

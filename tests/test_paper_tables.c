@@ -83,7 +83,6 @@ TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
     own_trace* trace = swap_unplanned_trace(128 * PAPER_K);
     own_plan* plan = NULL;
     caching_stats ample, tight;
-    memo_error error;
     CHECK(trace != NULL);
     if (!trace) return;
     CHECK_IS(memo.n_unplanned, ==, 2 * SWAP_N_ABLATION);

@@ -9,8 +9,6 @@
 #include "slow_plan.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* ---- random problems, and brute force ----------------------------------------------------------
  */
 

@@ -11,8 +11,6 @@
 #include "owned.h"
 #include <time.h>
 
-static memo_error error;
-
 static const char* temporary_path(void) {
     static char path[250];
     return memo_test_path(path, "plan");

@@ -13,8 +13,6 @@
 #include "stream_patterns.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* ---- a slow, obvious reference ------------------------------------------------------------------
  *
  * The prologue and two micro-batches, the second after all of the first, as a graph.  Each request

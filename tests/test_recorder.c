@@ -5,8 +5,6 @@
 #include "memo_test.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* --- a device that does everything at once and only pretends that it takes time: 1 byte a second
  * --- */
 
@@ -137,9 +135,7 @@ FAKE(fill, memo_stream stream, void* address, int32_t byte_value, int64_t size_b
     stream->now = fake_reach(f, stream) + (double)size_bytes;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_status(void* context, memo_error* e) {
-    (void)context;
-    (void)e;
+static memo_status fake_status(MEMO_UNUSED void* context, MEMO_UNUSED memo_error* e) {
     return MEMO_STATUS_OK;
 }
 FAKE(annotate, MEMO_UNUSED memo_stream stream, MEMO_UNUSED const struct memo_op_desc* op) {

@@ -13,8 +13,6 @@
 #include "owned.h"
 #include <sys/mman.h>
 
-static memo_error error;
-
 static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
 #define N_TYPES 3
 

@@ -18,8 +18,7 @@ MPI_TEST_SKIPS(sessions_agree_over_mpi)
 #else
 #include "session_ranks.h"
 
-static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
-    (void)user;
+static memo_status agree(MEMO_UNUSED void* user, int64_t* values, int64_t n, memo_error* error) {
     return MPI_Allreduce(MPI_IN_PLACE, values, (int)n, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD)
                ? memo_error_set(error, MEMO_STATUS_COMM, "MPI_Allreduce failed")
                : MEMO_STATUS_OK;

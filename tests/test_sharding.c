@@ -8,8 +8,6 @@
 #include "thread_ranks.h"
 #include "owned.h"
 
-static memo_error error;
-
 static memo_sharding sharding_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                  int64_t n_tokens) {
     memo_sharding sharding;

@@ -13,8 +13,6 @@
 
 #include <math.h>
 
-static memo_error error;
-
 /* --- a small causal model ---
  *
  * Width C, one head.  h += W2 relu(W1 (attention(h) + h)), with keys and values of all rows so far.
@@ -474,10 +472,8 @@ static memo_status virtual_record(void* context, memo_event event, memo_stream s
     if (i == virtual_clock.n && i < 4095) virtual_clock.n++;
     return virtual_clock.inner.event_record(context, event, stream, e);
 }
-static memo_status virtual_elapsed(void* context, memo_event begin, memo_event end, double* s,
-                                   memo_error* e) {
-    (void)context;
-    (void)e;
+static memo_status virtual_elapsed(MEMO_UNUSED void* context, memo_event begin, memo_event end,
+                                   double* s, MEMO_UNUSED memo_error* e) {
     *s = virtual_clock.times_s[virtual_find(end)] - virtual_clock.times_s[virtual_find(begin)];
     if (*s == 0) *s = 1e-9; /* of copies */
     return MEMO_STATUS_OK;
@@ -491,13 +487,11 @@ static void virtual_compute(memo_session* s, int32_t layer, double row_s, double
     memo_session_get_slice(s, &begin, &end);
     virtual_clock.now_s += virtual_s(begin, end, row_s, pair_s) * (layer == 2 ? 7 : 1);
 }
-static void virtual_forward(void* user, memo_session* s, int32_t layer) {
-    (void)user;
+static void virtual_forward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
     virtual_compute(s, layer, 3, 0.25);
 }
 /* The last layer's also computes the loss. */
-static void virtual_backward(void* user, memo_session* s, int32_t layer) {
-    (void)user;
+static void virtual_backward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
     virtual_compute(s, layer, 5 + (layer == LAYERS - 1), 0.75);
 }
 static void virtual_recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,

@@ -55,8 +55,6 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #include "owned.h"
 #define own_whole OWNED(whole_destroy) whole
 
-static memo_error error;
-
 static void* counted_malloc(size_t n_bytes) {
     __atomic_fetch_add(&malloc_count, 1, __ATOMIC_RELAXED);
     return malloc(n_bytes);
@@ -1352,9 +1350,9 @@ TEST(gathered_keys_are_exact) {
     report_worst();
 }
 
-static memo_status refusing_attention(void* user, memo_stream stream,
-                                      const memo_attention_block* block, memo_error* e) {
-    (void)user, (void)stream, (void)block;
+static memo_status refusing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_stream stream,
+                                      MEMO_UNUSED const memo_attention_block* block,
+                                      memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "not this one");
 }
 

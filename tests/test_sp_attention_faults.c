@@ -63,8 +63,7 @@ static memo_comm faulty_comm(faults* f) {
 }
 
 /* The local attention is refused, or, every other time, fails when the stream gets there. */
-static memo_status failing_operation(void* args, memo_error* e) {
-    (void)args;
+static memo_status failing_operation(MEMO_UNUSED void* args, memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_DEVICE, "an operation fails on purpose");
 }
 static memo_status faulty_attention(faults* f, memo_attention_function function, memo_stream s,

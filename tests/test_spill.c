@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-static memo_error error;
 static char folder[256]; /* of this run; empty except for files that the engine leaves */
 
 static int n_entries(const char* path) {
@@ -324,8 +323,7 @@ TEST(a_failing_disk_is_a_status) {
 static memo_device* failing_host;
 static int64_t n_launches, failing_launch;
 
-static memo_status fail_io(void* argument, memo_error* e) {
-    (void)argument;
+static memo_status fail_io(MEMO_UNUSED void* argument, memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_IO, "injected");
 }
 static memo_status failing_launch_host(void* context, memo_stream stream, memo_host_call* call,

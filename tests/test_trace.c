@@ -9,8 +9,6 @@
 #include "tools/trace_layers.h"
 #include "owned.h"
 
-static memo_error error;
-
 /* --- helpers --- */
 
 /* "memo trace 1", the lines, and a right last line; to be freed. */
