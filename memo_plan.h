@@ -704,7 +704,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>side by side           several searches on threads
  *     >>cores                  a few items that decide whether a capacity is too small
  *     >>windows                a large plan is improved where it is highest
- *     >>rounds                 attempts at one capacity after the other; parts of a plan
+ *     >>rounds                 attempts at one capacity after the other
+ *     >>full sections          the items that live there come first, all others go around them
+ *     >>parts                  parts of a plan that share no item
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
@@ -1922,10 +1924,11 @@ MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
     for (k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
 }
 
-MEMOI void memoi_unplaced_remove(memoi_unplaced* unplaced, int64_t place) {
+/* Sets the turn of a place, INT32_MAX without an item that waits. */
+MEMOI void memoi_unplaced_set(memoi_unplaced* unplaced, int64_t place, int32_t turn) {
     int64_t node = unplaced->n_leaves + place / MEMOI_UNPLACED_BLOCK;
     int32_t before = unplaced->least_turn[node];
-    unplaced->turn[place] = INT32_MAX;
+    unplaced->turn[place] = turn;
     if (memoi_unplaced_leaf(unplaced, place / MEMOI_UNPLACED_BLOCK) == before) return;
     for (node /= 2; node > 0; node /= 2) { /* as far as something changes */
         before = unplaced->least_turn[node];
@@ -2240,12 +2243,17 @@ MEMOI int64_t memoi_plateau_lowest(memoi_greedy* greedy) {
     return lowest->index;
 }
 
-MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
-    memoi_plateau* here = &greedy->plateau[begin];
+/* The top of a plateau's lower neighbor. */
+MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
+    const memoi_plateau* here = &greedy->plateau[begin];
     int64_t left = here->previous >= 0 ? greedy->plateau[here->previous].top : INT64_MAX;
     int64_t right =
         here->end < greedy->problem->n_sections ? greedy->plateau[here->end].top : INT64_MAX;
-    here->top = left < right ? left : right;
+    return memob_min(left, right);
+}
+
+MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top) {
+    greedy->plateau[begin].top = top;
     memoi_plateau_join(greedy, begin);
 }
 
@@ -2284,13 +2292,13 @@ MEMOI int memoi_greedy_step(memoi_greedy* greedy) {
     const memoi_turn* turn;
     memoi_queue_pop(&greedy->queue);
     if (rank == INT32_MAX) {
-        memoi_plateau_raise(greedy, at);
+        memoi_plateau_raise(greedy, at, memoi_plateau_next(greedy, at));
         return 0;
     }
     turn = &greedy->turns[rank];
     offset = memob_align_up(greedy->plateau[at].top, turn->alignment);
     greedy->offsets[turn->item] = offset;
-    memoi_unplaced_remove(&greedy->unplaced, turn->place);
+    memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
     memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
     return 1;
 }
@@ -4148,8 +4156,7 @@ MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* e
 }
 
 /* --- >>rounds ---
- * Knows: which capacity is attempted next, and parts of a plan.  Knows nothing of how an attempt is
- * made. */
+ * Knows: which capacity is attempted next.  Knows nothing of how an attempt is made. */
 
 /* Is nearly every section as full as the bound?  Then failures show soon, and only at the goal. */
 MEMOI int memoi_search_is_full(const memoi_problem* problem) {
@@ -4282,6 +4289,205 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
+/* Lowers the items of [first, last), or those in the set if there is one, to goal if it can: sets
+ * their offsets and their peak. */
+MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t first, int64_t last,
+                                       const char* is_in_set, int64_t goal, memoi_effort* effort,
+                                       memoi_solution* best, int64_t* bound, int64_t* peak,
+                                       memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t proven, i;
+    int64_t* own_offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
+    int is_whole = last - first == problem->n_items && !is_in_set, ok = own_offsets != NULL;
+    memoi_problem picked;
+    const memoi_problem* part = is_whole ? problem : &picked;
+    memoi_solution own;
+    if (!ok ||
+        (!is_whole && !memoi_problem_pick(problem, first, last, is_in_set, NULL, 0, &picked))) {
+        MEMO_FREE(own_offsets);
+        return memob_no_memory(error, "a part of the plan");
+    }
+    proven = part->lower_bound;
+    memoi_solution_begin(&own, own_offsets);
+    own.peak = 0;
+    for (i = 0; i < part->n_items; i++) {
+        own_offsets[i] = best->offsets[is_whole ? i : part->items[i].buffer];
+        own.peak = memob_max(own.peak, own_offsets[i] + part->items[i].size);
+    }
+    if (!is_whole) /* else the greedy planner has done what it can */
+        status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
+
+    if (!status && own.peak > goal) ok = memoi_search_minimize(part, goal, effort, &own, &proven);
+    if (!ok) status = memob_no_memory(error, "the search");
+    if (!status) {
+        for (i = 0; i < part->n_items; i++)
+            best->offsets[is_whole ? i : part->items[i].buffer] = own_offsets[i];
+        *peak = own.peak;
+        *bound = memob_max(*bound, proven);
+    }
+    MEMO_FREE(own_offsets);
+    if (!is_whole) memoi_problem_free(&picked);
+    return status;
+}
+
+/* --- >>full sections ---
+ * Knows: the items that live in full sections, and lowest offset.  Knows nothing of capacities.
+ *
+ * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
+ * All others go around them by lowest offset, because there is room elsewhere. */
+
+typedef struct memoi_around {
+    memoi_greedy greedy;
+    const int64_t* offsets; /* of placed items */
+    memob_keyed* ahead;     /* placed items by offset; those before first have been reached */
+    char* is_ahead;         /* of an item: it is placed, but not reached */
+    int64_t first, n_ahead;
+} memoi_around;
+
+/* The lowest item ahead, by place in the list, that lives in sections [begin, end) and lies below
+ * top; -1: none. */
+MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int64_t end,
+                                  int64_t top) {
+    int64_t k;
+    for (k = around->first; k < around->n_ahead && around->ahead[k].key < top; k++) {
+        const memoi_item* item = &around->greedy.problem->items[around->ahead[k].index];
+        if (around->is_ahead[around->ahead[k].index] && item->begin < end && item->end > begin)
+            return k;
+    }
+    return -1;
+}
+
+/* As memoi_greedy_step: an item that is reached, or the first that fits the lowest plateau below
+ * all that is ahead; a few are tried.  If there is none, the plateau rises, but not into what is
+ * ahead. */
+MEMOI int memoi_around_step(memoi_around* around) {
+    enum { TRIES = 32 };
+    memoi_greedy* greedy = &around->greedy;
+    int64_t at = memoi_plateau_lowest(greedy), top = greedy->plateau[at].top, reached;
+    const int32_t end = greedy->plateau[at].end;
+    int32_t passed[TRIES], rank = INT32_MAX, n_passed = 0;
+    const memoi_turn* turn = NULL;
+    memoi_queue_pop(&greedy->queue);
+
+    /* All that is below top has been reached, so an item at top lies on this plateau wholly. */
+    reached = memoi_around_lowest(around, at, end, top + 1);
+    if (reached >= 0) {
+        const memoi_item* item = &greedy->problem->items[around->ahead[reached].index];
+        around->is_ahead[around->ahead[reached].index] = 0;
+        memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
+        while (around->first < around->n_ahead &&
+               !around->is_ahead[around->ahead[around->first].index])
+            around->first++;
+        return 1;
+    }
+
+    /* What is too large is off the tree for this step. */
+    for (; n_passed < TRIES; passed[n_passed++] = rank) {
+        rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
+        if (rank == INT32_MAX) break;
+        turn = &greedy->turns[rank];
+        top = memob_align_up(greedy->plateau[at].top, turn->alignment);
+        memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
+        if (memoi_around_lowest(around, turn->begin, turn->end, top + turn->size) < 0) break;
+    }
+    rank = n_passed < TRIES ? rank : INT32_MAX;
+    while (n_passed-- > 0)
+        memoi_unplaced_set(&greedy->unplaced, greedy->turns[passed[n_passed]].place,
+                           passed[n_passed]);
+    if (rank < INT32_MAX) {
+        greedy->offsets[turn->item] = top;
+        memoi_plateau_cover(greedy, at, turn->begin, turn->end, top + turn->size);
+        return 1;
+    }
+    top = memoi_plateau_next(greedy, at);
+    reached = memoi_around_lowest(around, at, end, top);
+    memoi_plateau_raise(greedy, at, reached < 0 ? top : around->ahead[reached].key);
+    return 0;
+}
+
+/* Places all items by an order, around those in the set at their offsets.  Returns 0 if time is
+ * up. */
+MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
+    memoi_greedy* greedy = &around->greedy;
+    int64_t n = greedy->problem->n_items, n_placed, step, i;
+    memoi_greedy_begin(greedy);
+    around->first = 0;
+    for (i = 0; i < n; i++) {
+        around->is_ahead[i] = is_in_set[i];
+        if (!is_in_set[i]) continue;
+        greedy->offsets[i] = around->offsets[i];
+        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+    }
+    for (step = 1, n_placed = 0; n_placed < n; step++) {
+        if (step % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
+        n_placed += memoi_around_step(around);
+    }
+    return 1;
+}
+
+/* Lowers the best plan of an easy problem: first the items of full sections with a share of the
+ * effort, then all others around them by one order after the other.  Does nothing if most items
+ * live in full sections. */
+MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
+                                   memoi_solution* best, int64_t* bound, memo_error* error) {
+    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
+                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
+    const int64_t n = problem->n_items, level = problem->lower_bound / 5 * 4;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t peak = 0, n_full = 0, i;
+    memoi_around around;
+    memoi_solution inner;
+    memoi_effort own;
+    char* is_in_set;
+    int64_t* before; /* a section: how many are full */
+    size_t k;
+    int ok = memoi_greedy_create(&around.greedy, problem, effort->deadline);
+    memob_arrays* a = &around.greedy.arrays;
+    memoi_solution_begin(&inner, (int64_t*)memob_arrays_add(a, n, sizeof(int64_t)));
+    is_in_set = (char*)memob_arrays_add(a, n, 1);
+    before = (int64_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int64_t));
+    around.ahead = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    around.is_ahead = (char*)memob_arrays_add(a, n, 1);
+    if (!ok || a->failed) {
+        status = memob_no_memory(error, "full sections");
+        goto done;
+    }
+
+    /* The items of full sections. */
+    for (i = 0; i < problem->n_sections; i++)
+        before[i + 1] = before[i] + (problem->section_bounds[i] > level);
+    for (i = 0; i < n; i++) {
+        is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
+        n_full += is_in_set[i];
+    }
+    if (n_full > n / 4 * 3) goto done;
+
+    /* Their plan, and all others around it. */
+    memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
+    own = memoi_effort_take(effort, 0.3);
+    status =
+        memoi_search_part_at(problem, 0, n, is_in_set, goal, &own, &inner, bound, &peak, error);
+    effort->nodes_left += own.nodes_left;
+    around.offsets = inner.offsets;
+    for (i = around.n_ahead = 0; i < n; i++) {
+        if (!is_in_set[i]) continue;
+        around.ahead[around.n_ahead].key = inner.offsets[i];
+        around.ahead[around.n_ahead++].index = i;
+    }
+    qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
+    for (k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
+        memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
+        if (!memoi_around_run(&around, is_in_set)) break;
+        memoi_solution_offer(problem, around.greedy.offsets, best);
+    }
+done:
+    memob_arrays_free(a);
+    return status;
+}
+
+/* --- >>parts ---
+ * Knows: where no item crosses.  Knows nothing of how a part is planned. */
+
 /* A part of a plan that begins with item first and whose borders no item crosses; with holds, all
  * of it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of
  * its items. */
@@ -4296,42 +4502,6 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
         *peak = memob_max(*peak, offsets[last] + problem->items[last].size);
     }
     return last;
-}
-
-/* Lowers the part that begins with item first to goal if it can: sets its offsets and its peak. */
-MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t first, int64_t goal,
-                                       memoi_effort* effort, memoi_solution* best, int64_t* bound,
-                                       int64_t* peak, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t end, n = memoi_search_extent(problem, best->offsets, first, &end, peak) - first;
-    int64_t proven, *offsets = best->offsets + first;
-    int64_t* own_offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int is_whole = n == problem->n_items, ok = own_offsets != NULL;
-    memoi_problem picked;
-    const memoi_problem* part = is_whole ? problem : &picked;
-    memoi_solution own;
-    if (!ok ||
-        (!is_whole && !memoi_problem_pick(problem, first, first + n, NULL, NULL, 0, &picked))) {
-        MEMO_FREE(own_offsets);
-        return memob_no_memory(error, "a part of the plan");
-    }
-    proven = part->lower_bound;
-    memoi_solution_begin(&own, own_offsets);
-    memoi_solution_offer(part, offsets, &own);
-    if (!is_whole) /* else the greedy planner has done what it can */
-        status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
-
-    if (!status && ok && own.peak > goal)
-        ok = memoi_search_minimize(part, goal, effort, &own, &proven);
-    if (!ok) status = memob_no_memory(error, "the search");
-    if (!status) {
-        memcpy(offsets, own_offsets, (size_t)n * sizeof(int64_t));
-        *peak = own.peak;
-        *bound = memob_max(*bound, proven);
-    }
-    MEMO_FREE(own_offsets);
-    if (!is_whole) memoi_problem_free(&picked);
-    return status;
 }
 
 /* Searches the parts that end above the goal, the highest first.  The others need not become lower
@@ -4366,8 +4536,10 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
         own = memoi_effort_take(effort, is_last ? 1 : 0.5);
-        status = memoi_search_part_at(problem, parts[k].index, goal, &own, best, bound, &part_peak,
-                                      error);
+        first = parts[k].index;
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        status = memoi_search_part_at(problem, first, last, NULL, goal, &own, best, bound,
+                                      &part_peak, error);
         effort->nodes_left += own.nodes_left;
         *peak = memob_max(*peak, part_peak);
     }
@@ -4379,14 +4551,18 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
 MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t target,
                                      memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
+    if (problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
+        !problem->is_cover && !MEMOI_WITHOUT(full_sections))
+        status = memoi_full_solve(problem, target, effort, best, &bound, error);
     do {
         nodes_before = effort->nodes_left;
-        status = memoi_search_pass(problem, target, effort, parts, best, &bound, &peak, error);
+        if (!status)
+            status = memoi_search_pass(problem, target, effort, parts, best, &bound, &peak, error);
         effort->seed++;
     } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
              effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
