@@ -12,8 +12,7 @@
 #include "memo_test.h"
 #include "tools/degrees_model.h"
 #include "tools/degrees_profile.h"
-
-static memo_error error;
+#include "owned.h"
 
 #ifdef MEMO_TEST_VALGRIND
 #define CASES(n) ((n) / 50)
@@ -96,10 +95,9 @@ static double best_of_all(const memo_degrees_problem* problem, int64_t* least_by
 
 static memo_degrees_problem* random_problem(void) {
     int32_t n = (int32_t)memo_test_int(1, 6), d = (int32_t)memo_test_int(1, 4), i, p, q;
-    memo_degrees_problem* problem;
     int is_like_a_model = memo_test_int(0, 1) == 0;
     int64_t least = 0, most = 0;
-    problem = degrees_problem_create(n, powers + memo_test_int(0, 1), d);
+    memo_degrees_problem* problem = degrees_problem_create(n, powers + memo_test_int(0, 1), d);
     for (i = 0; i < n; i++)
         for (p = 0; p < d; p++) {
             memo_degree_cost* c = &problem->costs[i * d + p];
@@ -165,10 +163,9 @@ TEST(equals_brute_force) {
         memo_degrees_problem* problem = random_problem();
         memo_degrees_plan plan;
         int64_t least;
-        int is_late;
         double best = best_of_all(problem, &least);
         n_infeasible += best == INFINITY;
-        for (is_late = 0; is_late < 2; is_late++) {
+        for (int is_late = 0; is_late < 2; is_late++) {
             memo_status status =
                 memo_degrees_solve(problem, is_late ? 1e-9 : 600, planned, &plan, &error);
             CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
@@ -195,8 +192,7 @@ static memo_degrees_problem* problem_of_few_bytes(void) {
     int32_t n = (int32_t)memo_test_int(2, MAX_BLOCKS), d = (int32_t)memo_test_int(2, 4), i, p, q;
     int64_t bytes_max = memo_test_int(0, 1) ? 400 : 30, sum = 0;
     double spread = memo_test_int(0, 1) ? 0.01 : 1;
-    memo_degrees_problem* problem;
-    problem = degrees_problem_create(n, powers, d);
+    memo_degrees_problem* problem = degrees_problem_create(n, powers, d);
     for (i = 0; i < n; i++)
         for (p = 0; p < d; p++) {
             memo_degree_cost* c = &problem->costs[i * d + p];
@@ -258,12 +254,11 @@ static double best_of_table(const memo_degrees_problem* problem) {
 TEST(equals_a_table_of_bytes) {
     static const double limits_s[] = {600, 1e-9, 1e-4, 1e-3};
     int n, n_feasible = 0, n_open = 0;
-    size_t k;
     for (n = 0; n < CASES(60); n++) {
         memo_degrees_problem* problem = problem_of_few_bytes();
         double best = best_of_table(problem);
         n_feasible += best < INFINITY;
-        for (k = 0; k < sizeof limits_s / sizeof *limits_s; k++) {
+        for (size_t k = 0; k < sizeof limits_s / sizeof *limits_s; k++) {
             memo_degrees_plan plan;
             memo_status status = memo_degrees_solve(problem, limits_s[k], planned, &plan, &error);
             CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
@@ -282,16 +277,13 @@ TEST(equals_a_table_of_bytes) {
 /* ---- models ---- */
 
 static degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_degrees) {
-    degrees_model model;
-    int32_t k;
-    memset(&model, 0, sizeof model);
-    model.n_layers = n_layers;
-    model.hidden = hidden;
-    model.sequence = 1024;
-    model.batch = 128;
-    model.n_gpus = 32;
-    model.n_degrees = n_degrees;
-    for (k = 0; k < n_degrees; k++) {
+    degrees_model model = {.n_layers = n_layers,
+                           .hidden = hidden,
+                           .sequence = 1024,
+                           .batch = 128,
+                           .n_gpus = 32,
+                           .n_degrees = n_degrees};
+    for (int32_t k = 0; k < n_degrees; k++) {
         model.degrees[k] = 2 << k;
         model.bandwidth_bytes_per_s[k] = k == 0 ? 45e9 : k == 1 ? 6e9 : 3e9;
     }
@@ -308,7 +300,6 @@ static void perturb(memo_degrees_problem* problem, double share) {
         memo_degree_cost* c = &problem->costs[k];
         double *times[5], factor;
         int64_t* bytes[3];
-        int j;
         times[0] = &c->forward_s;
         times[1] = &c->forward_collective_s;
         times[2] = &c->backward_s;
@@ -317,7 +308,7 @@ static void perturb(memo_degrees_problem* problem, double share) {
         bytes[0] = &c->state_bytes;
         bytes[1] = &c->saved_bytes;
         bytes[2] = &c->runtime_bytes;
-        for (j = 0; j < 8; j++) {
+        for (int j = 0; j < 8; j++) {
             factor = 1 + share * (2 * memo_test_real() - 1);
             if (j < 5)
                 *times[j] *= factor;
@@ -331,8 +322,7 @@ static void perturb(memo_degrees_problem* problem, double share) {
  * between the least and the fastest plan's.  Each plan is proven or within the gap. */
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap) {
     degrees_model model = model_of(n_layers, 2048, n_degrees);
-    int has_gradients, k;
-    for (has_gradients = 0; has_gradients < 2; has_gradients++) {
+    for (int has_gradients = 0; has_gradients < 2; has_gradients++) {
         memo_degrees_problem* problem;
         memo_degrees_plan plan;
         int64_t least, most = 0;
@@ -343,7 +333,7 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
         CHECK_IS(memo_degrees_solve(problem, 0, planned, &plan, &error), ==,
                  MEMO_STATUS_INFEASIBLE);
         least = atoll(strstr(error.message, "needs ") + 6);
-        for (k = 0; k < 6; k++) {
+        for (int k = 0; k < 6; k++) {
             problem->memory_bytes = k ? least + (most - least) * (5 - k) / 5 : 0;
             CHECK_OK(memo_degrees_solve(problem, 600, planned, &plan, &error));
             if (k == 0) most = plan.memory_bytes;
@@ -377,13 +367,11 @@ TEST(blocks_512_and_more) {
 /* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on
  * memory. */
 TEST(blocks_of_few_kinds) {
-    int n_kinds;
-    for (n_kinds = 1; n_kinds <= 3; n_kinds++) {
-        memo_degrees_problem* problem;
+    for (int n_kinds = 1; n_kinds <= 3; n_kinds++) {
         memo_degrees_plan plan;
         int32_t n = 4096, d = 5, i, p, q;
         int64_t least = 0, most = 0;
-        problem = degrees_problem_create(n, powers, d);
+        memo_degrees_problem* problem = degrees_problem_create(n, powers, d);
         for (p = 0; p < d; p++) {
             for (q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
             for (i = 0; i < n; i++) {
@@ -416,9 +404,8 @@ TEST(blocks_of_few_kinds) {
 /* Only the last degree fits, by one byte of 2^60. */
 TEST(bytes_are_compared_exactly) {
     const int64_t most = (int64_t)1 << 60;
-    memo_degrees_problem* problem;
     memo_degrees_plan plan;
-    problem = degrees_problem_create(1, powers, 3);
+    memo_degrees_problem* problem = degrees_problem_create(1, powers, 3);
     problem->costs[0].runtime_bytes = most + 5;
     problem->costs[1].state_bytes = most + 1;
     problem->costs[2].state_bytes = most;
@@ -459,13 +446,11 @@ TEST(boundary_is_pinned) {
 static double simulated(const memo_degrees_problem* problem, const int32_t* plan) {
     double total = 0;
     int32_t begin, end, i, d = problem->n_degrees;
-    int is_backward, s;
     for (begin = 0; begin < problem->n_blocks; begin = end) {
         memo_block_times times[2 * 64];
-        memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
         for (end = begin; end < problem->n_blocks && plan[end] == plan[begin]; end++) {
             const memo_degree_cost* c = &problem->costs[end * d + plan[end]];
-            for (s = 0; s < 2; s++) {
+            for (int s = 0; s < 2; s++) {
                 memo_block_times* t = &times[2 * (end - begin) + s];
                 memset(t, 0, sizeof *t);
                 t->forward_s = c->forward_s;
@@ -473,17 +458,13 @@ static double simulated(const memo_degrees_problem* problem, const int32_t* plan
                 t->reduce_s = c->forward_collective_s;
             }
         }
-        desc.order = MEMO_BLOCKS_FINE;
-        desc.n_blocks = end - begin;
-        desc.blocks_per_layer = 1;
-        for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_schedule* schedule;
-            memo_simulation* simulation;
+        memo_blocks_schedule_desc desc = {
+            .order = MEMO_BLOCKS_FINE, .n_blocks = end - begin, .blocks_per_layer = 1};
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
+            own_schedule* schedule = NULL;
             CHECK_OK(memo_blocks_generate(&desc, times, 1 << is_backward, &schedule, &error));
-            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            own_times* simulation = times_of(schedule);
             total += simulation->makespan_s;
-            memo_simulation_destroy(simulation);
-            memo_schedule_destroy(schedule);
         }
         if (end < problem->n_blocks) total += 2 * gather_of(problem, plan[end - 1], plan[end]);
     }
@@ -498,15 +479,14 @@ static double simulated(const memo_degrees_problem* problem, const int32_t* plan
 
 static double rank_of(const double* values, int n, int at) {
     double rank = 0;
-    int i;
-    for (i = 0; i < n; i++) rank += values[i] < values[at] ? 1 : values[i] == values[at] ? 0.5 : 0;
+    for (int i = 0; i < n; i++)
+        rank += values[i] < values[at] ? 1 : values[i] == values[at] ? 0.5 : 0;
     return rank;
 }
 
 TEST(ranks_like_the_simulation) {
     double least = 1;
-    int run, i;
-    for (run = 0; run < 6; run++) {
+    for (int run = 0; run < 6; run++) {
         degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
         memo_degrees_problem* problem;
         double cost[N_PLANS], measured[N_PLANS], sum = 0, a = 0, b = 0, spearman;
@@ -515,7 +495,7 @@ TEST(ranks_like_the_simulation) {
         for (k = 0; k < 3; k++) /* run after run another balance of computation and links */
             model.bandwidth_bytes_per_s[k] *= run % 2 ? 1 : 3;
         CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
-        for (i = 0; i < N_PLANS; i++) {
+        for (int i = 0; i < N_PLANS; i++) {
             int32_t plan[64];
             int64_t bytes;
             int n_runs = (int)memo_test_int(1, 4); /* of one degree */
@@ -525,7 +505,7 @@ TEST(ranks_like_the_simulation) {
             cost[i] = cost_of(problem, plan, &bytes);
             measured[i] = simulated(problem, plan);
         }
-        for (i = 0; i < N_PLANS; i++) {
+        for (int i = 0; i < N_PLANS; i++) {
             double x = rank_of(cost, N_PLANS, i) - N_PLANS / 2.0,
                    y = rank_of(measured, N_PLANS, i) - N_PLANS / 2.0;
             sum += x * y;
@@ -596,7 +576,6 @@ TEST(profile_files) {
         {"400 300\nblock 1 2", "400\nblock 1 2", "p:7: the RUNTIME is missing"},
     };
     memo_degrees_problem *problem, *again;
-    size_t i;
     const char* path = file_of("", 0);
     CHECK_OK(parse(profile, &problem));
     CHECK(problem->n_blocks == 2 && problem->n_degrees == 2 && problem->memory_bytes == 5000);
@@ -612,15 +591,14 @@ TEST(profile_files) {
     CHECK(again->boundary_degree == 4 && again->has_gradients == 1);
     MEMO_FREE(again);
     MEMO_FREE(problem);
-    for (i = 0; i < sizeof damage / sizeof *damage; i++) {
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         char text[1024];
         const char* at = strstr(profile, damage[i].from);
-        memo_status status;
         CHECK(at != NULL);
         if (!at) continue;
         snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, damage[i].to,
                  at + strlen(damage[i].from));
-        status = parse(text, &problem);
+        memo_status status = parse(text, &problem);
         CHECK_CASE(status == MEMO_STATUS_FORMAT && strstr(error.message, damage[i].message) &&
                        !problem,
                    "%s -> %s: %s", damage[i].from, damage[i].to, error.message);
@@ -665,11 +643,10 @@ TEST(without_memory) {
         for (k = 0, done = 0; !done && k < 1000; k++) {
             memo_degrees_problem* problem;
             memo_degrees_plan plan;
-            memo_status status;
             memo_test.state = state;
             if (n > 0) problem = random_problem();
             mallocs_left = k;
-            status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
+            memo_status status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
             if (!status) status = memo_degrees_solve(problem, 600, planned, &plan, &error);
             done = mallocs_left >= 0;
             mallocs_left = -1;
@@ -694,22 +671,20 @@ TEST(degree_files) {
                                       "memo degrees 1\nblock 0 2\n"};
     int32_t* read = NULL;
     int32_t n = 0, not_power = 6;
-    size_t i;
     const char* path = file_of("", 0);
-    char* text;
     int64_t n_bytes = 0;
     CHECK_OK(memo_degrees_write(degrees, 4, path, &error));
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
     memo_degrees_free(read);
-    text = memo_test_file(path, &n_bytes);
+    char* text = memo_test_file(path, &n_bytes);
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
     CHECK_ERROR(memo_degrees_read(file_of(text, n_bytes), &read, &n, &error), FORMAT, "checksum");
     free(text);
     CHECK_OK(memo_degrees_read(file_of("block 0 1\nblock 1 16\n", 21), &read, &n, &error));
     CHECK(n == 2 && read[1] == 16);
     memo_degrees_free(read);
-    for (i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK_CASE(memo_degrees_read(file_of(bad[i], (int64_t)strlen(bad[i])), &read, &n, &error) ==
                        MEMO_STATUS_FORMAT,
                    "%s", bad[i]);

@@ -7,8 +7,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "thread_ranks.h"
-
-static memo_error error;
+#include "owned.h"
 
 enum { TENSORS_MAX = 6, LAYERS_MAX = 9 };
 
@@ -40,9 +39,8 @@ typedef struct job {
 
 static memo_status run_job(void* arguments, memo_error* e) {
     const job* j = (const job*)arguments;
-    int64_t i;
     (void)e;
-    for (i = j->begin; i < j->end; i++) {
+    for (int64_t i = j->begin; i < j->end; i++) {
         unsigned char byte = (unsigned char)(((j->key ^ (uint64_t)i) * 0x9e3779b97f4a7c15u) >> 40);
         if (!j->n_wrong)
             j->bytes[i] = byte;
@@ -89,8 +87,7 @@ static void setup(void* user, memo_session* s) {
 
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
-    int32_t t;
-    for (t = 0; t < m->desc.n_tensors; t++)
+    for (int32_t t = 0; t < m->desc.n_tensors; t++)
         launch_rows(m, s, layer, t, 0, memo_session_get_batch(s).n_rows, 0);
     if (layer == m->failing_layer) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
@@ -98,8 +95,7 @@ static void forward(void* user, memo_session* s, int32_t layer) {
 static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t begin,
                       int64_t end) {
     model* m = (model*)user;
-    int32_t t;
-    for (t = 0; t < m->desc.n_tensors; t++)
+    for (int32_t t = 0; t < m->desc.n_tensors; t++)
         if (t == tensor || m->tensors[t].with == tensor + 1)
             launch_rows(m, s, layer, t, begin, end, 0);
 }
@@ -108,13 +104,12 @@ static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     memo_session_info info;
     int64_t begin, end;
-    int32_t t;
     memo_session_get_info(s, &info);
-    for (t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
+    for (int32_t t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
         launch_rows(m, s, layer, t, begin, end, 0);
     }
-    for (t = 0; t < m->desc.n_tensors; t++)
+    for (int32_t t = 0; t < m->desc.n_tensors; t++)
         launch_rows(m, s, layer, t, 0, memo_session_get_batch(s).n_rows, 1);
 }
 
@@ -142,7 +137,6 @@ static void step(void* user, memo_session* s) {
 }
 
 static void random_model(model* m) {
-    int32_t t;
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
     m->desc = memo_session_desc_default();
@@ -153,7 +147,7 @@ static void random_model(model* m) {
     m->desc.n_rows = memo_test_int(1, 60);
     m->desc.tile_rows = memo_test_int(0, 9);
     m->desc.computes_on_host = memo_test_int(0, 1) != 0;
-    for (t = 0; t < m->desc.n_tensors; t++) {
+    for (int32_t t = 0; t < m->desc.n_tensors; t++) {
         static const char* const names[] = {"a", "b", "c", "d", "e", "f"};
         m->tensors[t].name = names[t];
         m->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 200) : 0;
@@ -161,8 +155,8 @@ static void random_model(model* m) {
         if (t && memo_test_int(0, 4) == 0 && m->tensors[t - 1].row_bytes && !m->tensors[t - 1].with)
             m->tensors[t].with = t;
     }
-    for (t = 0; t < LAYERS_MAX; t++) m->layer_kinds[t] = (int32_t)memo_test_int(0, 2);
-    for (t = 0; t < m->desc.n_tensors; t++) /* 0: all kinds */
+    for (int32_t t = 0; t < LAYERS_MAX; t++) m->layer_kinds[t] = (int32_t)memo_test_int(0, 2);
+    for (int32_t t = 0; t < m->desc.n_tensors; t++) /* 0: all kinds */
         m->tensor_kinds[t] = m->tensors[t].with ? m->tensor_kinds[m->tensors[t].with - 1]
                                                 : (uint32_t)memo_test_int(0, 7);
     if (memo_test_int(0, 2) == 0) {
@@ -178,7 +172,7 @@ static void random_model(model* m) {
         m->desc.shapes = m->shapes;
         m->desc.n_shapes = (int32_t)memo_test_int(1, 3);
     }
-    for (t = 0; t < m->desc.n_shapes; t++) {
+    for (int32_t t = 0; t < m->desc.n_shapes; t++) {
         m->shapes[t].n_rows = t ? memo_test_int(1, m->desc.n_rows) : m->desc.n_rows;
         m->shapes[t].is_forward_only = t && memo_test_int(0, 2) == 0;
     }
@@ -190,28 +184,24 @@ static void random_model(model* m) {
 
 /* Bytes of a session that keeps everything. */
 static int64_t kept_bytes(model* m) {
-    memo_session* s = NULL;
-    memo_session_info info;
-    int64_t n_bytes;
+    own_session* s = NULL;
     model copy = *m;
     copy.desc.n_shapes = 0;
     copy.desc.device = NULL;
     copy.desc.device_bytes = copy.desc.host_bytes = 0;
     copy.desc.user = &copy;
-    memset(&info, 0, sizeof info);
+    memo_session_info info = {0};
     CHECK_OK(memo_session_create(&copy.desc, &s, &error));
     if (s) memo_session_get_info(s, &info);
     CHECK(!info.plan->times && info.plan->sizes.swapped_bytes == 0);
-    n_bytes = info.plan->device_bytes;
-    memo_session_destroy(s);
+    int64_t n_bytes = info.plan->device_bytes;
     return n_bytes;
 }
 
 /* A device that has just the budget. */
 static void open_device(model* m, int64_t device_bytes, int64_t host_bytes) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    desc.device_memory_bytes = device_bytes;
-    desc.host_memory_bytes = host_bytes;
+    memo_host_device_desc desc = {.device_memory_bytes = device_bytes,
+                                  .host_memory_bytes = host_bytes};
     CHECK_OK(memo_host_device_create(&desc, &m->host, &error));
     CHECK_OK(memo_stream_create(m->host, "compute", 0, &m->compute, &error));
     m->desc.device = m->host;
@@ -227,6 +217,7 @@ static void close_device(model* m) {
     memo_host_device_destroy(m->host);
     m->host = NULL;
 }
+#define own_model OWNED(close_device) model
 
 /* Creates a session on a device that has just the budget of the desc; info may be NULL. */
 static memo_session* create(model* m, memo_session_info* info) {
@@ -272,7 +263,6 @@ TEST(any_budget_is_met_or_refused) {
         memo_session_info info;
         const memo_step_plan* plan;
         memo_batch batch = {0, 0, 0};
-        memo_status status;
         model m;
         int64_t most, i;
         random_model(&m);
@@ -292,7 +282,7 @@ TEST(any_budget_is_met_or_refused) {
         }
         open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
         memset(&error, 0, sizeof error);
-        status = memo_session_create(&m.desc, &s, &error);
+        memo_status status = memo_session_create(&m.desc, &s, &error);
         if (status) {
             const char* raise = strstr(error.message, "raise device_bytes to ");
             CHECK_CASE(status == MEMO_STATUS_INFEASIBLE && !s, "round %d: %s", round,
@@ -369,12 +359,10 @@ static void shorten(model* m) {
 }
 
 TEST(forward_alone_needs_nothing_else) {
-    memo_session* s;
     model m;
-    int i;
     tight_model(&m);
-    s = create(&m, NULL);
-    for (i = 0; i < 6; i++) {
+    memo_session* s = create(&m, NULL);
+    for (int i = 0; i < 6; i++) {
         m.micro_batch = i;
         m.n_backward = i % 3 == 0 ? 8 : i % 3 == 1 ? 0 : 3; /* all, none, given up */
         CHECK_OK(memo_session_run(s, NULL, &error));
@@ -383,17 +371,15 @@ TEST(forward_alone_needs_nothing_else) {
 }
 
 TEST(the_first_error_is_kept) {
-    memo_session* s;
     memo_batch batch = {0, 0, 0};
     model m;
-    int64_t n_calls;
     tight_model(&m);
-    s = create(&m, NULL);
+    memo_session* s = create(&m, NULL);
     CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "memo_session_begin first");
 
     /* An error of the trainer: later calls do nothing. */
     m.failing_layer = 2;
-    n_calls = m.n_calls;
+    int64_t n_calls = m.n_calls;
     CHECK_ERROR(memo_session_run(s, NULL, &error), DEVICE, "the trainer's own");
     CHECK_IS(m.n_calls, ==, n_calls + 3 * 4);
     m.failing_layer = -1;
@@ -429,9 +415,7 @@ TEST(the_first_error_is_kept) {
 
 TEST(bad_descs_are_refused) {
     memo_session* s = NULL;
-    memo_profile_desc profile_desc = memo_profile_desc_default();
     memo_profile profile;
-    memo_device table;
     model m;
     tight_model(&m);
     m.desc.device_bytes = 3000;
@@ -456,11 +440,11 @@ TEST(bad_descs_are_refused) {
 
     /* A device without a function, or without a stream that computes. */
     open_device(&m, 0, 0);
-    table = *m.host;
+    memo_device table = *m.host;
     table.copy = NULL;
     m.desc.device = &table;
     expect_refused(&m.desc, "memo_session_desc.device.copy: NULL; set it");
-    profile_desc.device = &table;
+    memo_profile_desc profile_desc = {.device = &table};
     CHECK_FAILS(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT);
     m.desc.device = m.host;
     m.desc.compute_stream = NULL;
@@ -483,7 +467,6 @@ TEST(a_plan_is_written_and_read) {
     memo_step_plan *plan = NULL, *above = NULL;
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
-    memo_check* check = NULL;
     static const char* const words[] = {"rows      layers", "attention, lse",
                                         "limit     ",       "predicted ",
                                         " of 128 KiB",      "device    activations "};
@@ -498,7 +481,7 @@ TEST(a_plan_is_written_and_read) {
 
     /* What it chose can be simulated, and drawn. */
     CHECK_OK(memo_swap_generate(&a.plan->swap, &times, &schedule, &error));
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    memo_check* check = check_of(schedule);
     CHECK(check->n_races == 0 && check->n_waits > 0);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
@@ -627,15 +610,14 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) 
 /* Creates a session, and runs one micro-batch. */
 static memo_status rank_main(thread_rank* thread, memo_error* e) {
     rank_model* r = &ranks[thread->comm->rank];
-    memo_session* s = NULL;
+    own_session* s = NULL;
     memo_session_info info;
     (void)e;
     r->thread = thread;
     memset(&r->error, 0, sizeof r->error);
     if (r->path) {
-        memo_step_plan* plan = NULL;
+        own_step_plan* plan = NULL;
         r->status = memo_step_plan_read(&r->m.desc, r->path, &plan, &r->error);
-        memo_step_plan_destroy(plan);
         return MEMO_STATUS_OK;
     }
     r->status = memo_session_create(&r->m.desc, &s, &r->error);
@@ -646,7 +628,6 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     r->device_bytes = info.plan->device_bytes;
     r->faults.failing_call = 0;
     r->status = memo_session_run(s, NULL, &r->error);
-    memo_session_destroy(s);
     return MEMO_STATUS_OK;
 }
 
@@ -654,14 +635,13 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
 static memo_status measure_and_plan(thread_rank* thread, memo_error* e) {
     rank_model* r = &ranks[thread->comm->rank];
     memo_profile slower[2];
-    memo_step_plan* plan = NULL;
+    own_step_plan* plan = NULL;
     r->thread = thread;
     if (memo_session_measure(&r->m.desc, r->profile, e)) return e->status;
     memcpy(slower, r->profile, sizeof slower);
     slower[0].forward_s[0] *= 1 + thread->comm->rank;
     if (memo_session_plan(&r->m.desc, slower, &plan, e)) return e->status;
     r->step_s = plan->times ? plan->times->step_s : 0;
-    memo_step_plan_destroy(plan);
     return MEMO_STATUS_OK;
 }
 
@@ -688,10 +668,9 @@ static void open_rank(int32_t rank) {
 
 /* Runs the ranks; 1 if all agreed equally often, on as many values. */
 static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     int32_t i, is_even = 1;
-    comm_desc.timeout_s = 20;
+    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
     for (i = 0; i < n; i++) is_even &= ranks[i].n_agreed == ranks[0].n_agreed && !ranks[i].is_apart;
     CHECK(is_even);
@@ -734,29 +713,27 @@ static void open_short_rank(int32_t rank) {
 
 /* Measured times are the same on all ranks.  Of unequal times the longest count, on all ranks. */
 TEST(ranks_have_the_longest_times) {
-    int32_t i;
-    for (i = 0; i < 2; i++) open_short_rank(i);
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
     run_ranks_of(2, measure_and_plan);
     CHECK(!memcmp(ranks[1].profile, ranks[0].profile, sizeof ranks[0].profile[0]));
     CHECK(ranks[0].step_s > 0 && ranks[1].step_s == ranks[0].step_s);
-    for (i = 0; i < 2; i++) close_device(&ranks[i].m);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
 }
 
 /* One rank's device fails in one call: every rank gets an error, and none waits. */
 TEST(a_fault_on_one_rank_fails_all) {
     int64_t k, step, n_calls[2], n_faults = 0;
-    int32_t i, victim;
-    for (i = 0; i < 2; i++) open_short_rank(i);
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
     run_ranks(2);
-    for (i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2; i++) {
         CHECK_IS(ranks[i].status, ==, MEMO_STATUS_OK);
         n_calls[i] = ranks[i].faults.n_calls;
         close_device(&ranks[i].m);
     }
-    for (victim = 0; victim < 2; victim++) {
+    for (int32_t victim = 0; victim < 2; victim++) {
         step = n_calls[victim] / 80 + 1;
         for (k = 1; k < n_calls[victim]; k += k < 40 ? 1 : memo_test_int(1, 2 * step)) {
-            for (i = 0; i < 2; i++) open_short_rank(i);
+            for (int32_t i = 0; i < 2; i++) open_short_rank(i);
             ranks[victim].faults.failing_call = k;
             if (!run_ranks(2)) return;
             if (ranks[victim].faults.failed && ranks[victim].status) {
@@ -768,7 +745,7 @@ TEST(a_fault_on_one_rank_fails_all) {
             }
             CHECK_CASE(!ranks[0].status == !ranks[1].status, "call %lld: %s and %s", (long long)k,
                        memo_status_name(ranks[0].status), memo_status_name(ranks[1].status));
-            for (i = 0; i < 2; i++) memo_host_device_destroy(ranks[i].m.host);
+            for (int32_t i = 0; i < 2; i++) memo_host_device_destroy(ranks[i].m.host);
         }
     }
     CHECK_IS(n_faults, >, 60);
@@ -777,8 +754,7 @@ TEST(a_fault_on_one_rank_fails_all) {
 /* A rank that cannot read its file says so, and the others end with it. */
 TEST(a_rank_without_its_file_fails_all) {
     memo_step_plan* plan = NULL;
-    int32_t i;
-    for (i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2; i++) {
         memo_session_desc* d = &ranks[i].m.desc;
         open_short_rank(i);
         d->policy = MEMO_POLICY_KEEP;
@@ -795,7 +771,7 @@ TEST(a_rank_without_its_file_fails_all) {
         CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
         memo_step_plan_destroy(plan);
     }
-    for (i = 0; i < 3; i++) { /* both read it, then one does not */
+    for (int32_t i = 0; i < 3; i++) { /* both read it, then one does not */
         ranks[0].path = i == 1 ? "/nonexistent/plan" : scratch_file();
         ranks[1].path = i == 2 ? "/nonexistent/plan" : scratch_file();
         run_ranks(2);
@@ -806,7 +782,7 @@ TEST(a_rank_without_its_file_fails_all) {
         CHECK(strstr(ranks[i - 1].error.message, "/nonexistent/plan") != NULL);
         CHECK(strstr(ranks[2 - i].error.message, "another rank failed") != NULL);
     }
-    for (i = 0; i < 2; i++) close_device(&ranks[i].m);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
     remove(scratch_file());
 }
 
@@ -818,19 +794,18 @@ TEST(unequal_descs_are_refused) {
     static const memo_session_buffer buffer = {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION,
                                                0};
     int64_t rows[2][2 * 8 * 4];
-    int32_t i, k;
-    for (i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
+    for (int32_t i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
     rows[1][1] = 0;
-    for (k = 0; k < 11; k++) {
+    for (int32_t k = 0; k < 11; k++) {
         memo_session_desc* d = &ranks[1].m.desc;
-        for (i = 0; i < 2; i++) open_rank(i);
+        for (int32_t i = 0; i < 2; i++) open_rank(i);
         if (k == 0) d->n_layers = 7;
         if (k == 1) d->n_tensors = 2;
         if (k == 2) d->n_rows = 65;
         if (k == 3) d->tile_rows = 16;
         if (k == 4) d->policy = MEMO_POLICY_ALPHA;
         if (k == 5) ranks[1].m.tensors[1].row_bytes = 404;
-        for (i = 0; i < 2 && k == 6; i++) {
+        for (int32_t i = 0; i < 2 && k == 6; i++) {
             ranks[i].m.desc.policy = MEMO_POLICY_ROWS;
             ranks[i].m.desc.rows = rows[i];
         }
@@ -842,7 +817,7 @@ TEST(unequal_descs_are_refused) {
         if (k == 10) d->n_shapes = 1;
         if (k == 9) d->device_bytes = -1; /* one rank's desc is not valid */
         run_ranks(2);
-        for (i = 0; i < 2; i++) {
+        for (int32_t i = 0; i < 2; i++) {
             CHECK_IS(ranks[i].status, ==, MEMO_STATUS_INVALID_ARGUMENT);
             CHECK_CASE(strstr(ranks[i].error.message, names[k]) ||
                            (k == 9 && strstr(ranks[i].error.message, "another rank failed")),
@@ -854,16 +829,14 @@ TEST(unequal_descs_are_refused) {
 
 /* Rows that the trainer gives are used as they are. */
 TEST(given_rows_are_used) {
-    memo_session* s;
     memo_session_info info;
     model m;
     int64_t rows[8 * 4];
-    int i;
     tight_model(&m);
-    for (i = 0; i < 8 * 4; i++) rows[i] = i % 4 == 0 ? 64 : i % 4 == 1 ? 16 : 0;
+    for (int i = 0; i < 8 * 4; i++) rows[i] = i % 4 == 0 ? 64 : i % 4 == 1 ? 16 : 0;
     m.desc.rows = rows;
     m.desc.policy = MEMO_POLICY_ROWS;
-    s = create(&m, &info);
+    memo_session* s = create(&m, &info);
     CHECK(!memcmp(info.plan->swap.rows, rows, sizeof rows) && !info.plan->times);
     CHECK_OK(memo_session_run(s, NULL, &error));
     finish(&m, s);
@@ -887,7 +860,6 @@ TEST(policies_are_compared_without_a_device) {
     int64_t step_bytes[MEMO_N_POLICIES];
     double step_s[MEMO_N_POLICIES];
     model m;
-    int policy;
     tight_model(&m);
     open_device(&m, 256 << 10, 0);
     m.desc.device_bytes = 200 << 10;
@@ -895,7 +867,7 @@ TEST(policies_are_compared_without_a_device) {
     close_device(&m);
     m.desc.device = NULL;
     m.n_calls = 0;
-    for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+    for (int policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
         m.desc.policy = (memo_policy)policy;
         CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
         if (!plan) continue;
@@ -933,7 +905,7 @@ TEST(policies_are_compared_without_a_device) {
 
 /* Plans lengths that fit nowhere, takes no memory and computes nothing. */
 TEST(a_plan_takes_no_memory) {
-    memo_step_plan* plan = NULL;
+    own_step_plan* plan = NULL;
     memo_text report = {NULL, 0, 0, 0};
     model m;
     tight_model(&m);
@@ -959,17 +931,15 @@ TEST(a_plan_takes_no_memory) {
     m.desc.policy = MEMO_POLICY_ALPHA;
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
-    memo_step_plan_destroy(plan);
 }
 
 /* A profile from elsewhere is checked before it is planned from. */
 TEST(bad_profiles_are_refused) {
     memo_profile good, bad;
-    memo_step_plan* plan = NULL;
+    own_step_plan* plan = NULL;
     double* times[6];
     const double wrong[] = {NAN, INFINITY, -1, 1e300};
     model m;
-    int i, k;
     tight_model(&m);
     open_device(&m, 256 << 10, 0);
     CHECK_OK(memo_session_measure(&m.desc, &good, &error));
@@ -981,8 +951,8 @@ TEST(bad_profiles_are_refused) {
     times[3] = &bad.copies[0].out_s;
     times[4] = &bad.copies[0].back_s;
     times[5] = &bad.tensors[1].recompute_s_per_row[0];
-    for (i = 0; i < 6; i++)
-        for (k = 0; k < 4; k++) {
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < 4; k++) {
             if (i == 5 && k == 2) continue; /* it cannot be recomputed */
             bad = good;
             *times[i] = wrong[k];
@@ -995,7 +965,6 @@ TEST(bad_profiles_are_refused) {
     bad.n_tensors = 100000;
     CHECK_IS(memo_session_plan(&m.desc, &bad, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_session_plan(&m.desc, &good, &plan, &error));
-    memo_step_plan_destroy(plan);
 }
 
 /* A search is begun only if greedy orders miss the budget, and could meet it. */
@@ -1020,12 +989,11 @@ static int trims; /* 1: to what is planned; 2: to more */
 /* A large buffer of which most is not needed when another is requested. */
 static void trimming_step(void* user, memo_session* s) {
     model* m = (model*)user;
-    void *first, *second;
     step(user, s);
-    first = memo_session_alloc(s, WHOLE_BYTES);
+    void* first = memo_session_alloc(s, WHOLE_BYTES);
     if (memo_session_computes(s)) launch(m, s, first, 0, WHOLE_BYTES, 8, 0);
     if (trims) memo_session_trim(s, first, HEAD_BYTES * trims);
-    second = memo_session_alloc(s, LATER_BYTES);
+    void* second = memo_session_alloc(s, LATER_BYTES);
     if (memo_session_computes(s)) {
         launch(m, s, second, 0, LATER_BYTES, 9, 0);
         launch(m, s, first, 0, trims ? HEAD_BYTES : WHOLE_BYTES, 8, 1);
@@ -1038,7 +1006,7 @@ static void trimming_step(void* user, memo_session* s) {
 TEST(trims_free_tails) {
     memo_session* s = NULL;
     memo_session_info info;
-    model m;
+    own_model m;
     int64_t peaks[2];
     tight_model(&m);
     shorten(&m);
@@ -1066,24 +1034,21 @@ TEST(trims_free_tails) {
     CHECK_OK(memo_session_run(s, NULL, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
     memo_session_destroy(s);
-    close_device(&m);
 }
 
 static int n_searches;
-static void count_searches(void* user, const char* line) {
-    (void)user;
+static void count_searches(MEMO_UNUSED void* user, const char* line) {
     n_searches += strstr(line, "searching for addresses") != NULL;
 }
 
 TEST(searches_are_rare) {
-    memo_step_plan* plan = NULL;
+    own_step_plan* plan = NULL;
     model m;
-    int k;
     tight_model(&m);
     m.desc.step = hard_step;
     m.desc.policy = MEMO_POLICY_KEEP;
     m.desc.log.write = count_searches;
-    for (k = 0; k < 4; k++) { /* no budget, a wide one, the lower bound, less */
+    for (int k = 0; k < 4; k++) { /* no budget, a wide one, the lower bound, less */
         m.desc.device_bytes = k == 0   ? 0
                               : k == 1 ? (int64_t)64 << 20
                                        : plan->addresses->lower_bound_bytes - (k - 2) * 512;
@@ -1093,7 +1058,6 @@ TEST(searches_are_rare) {
         CHECK_IS(n_searches, ==, k == 2);
         CHECK(plan->fits == (k < 3));
     }
-    memo_step_plan_destroy(plan);
 }
 
 /* Lines of a tensor are of layers that have it. */
@@ -1124,11 +1088,10 @@ TEST(layers_have_kinds) {
     int32_t others[8];
     memo_session* s = NULL;
     memo_step_plan* plan = NULL;
-    memo_traffic* traffic;
+    own_memory memo_traffic* traffic = NULL;
     memo_profile profile;
     double step_s = 0;
-    model m;
-    int k;
+    own_model m;
     tight_model(&m);
     m.desc.layer_kinds = kinds;
     m.desc.tensor_kinds = of_tensors;
@@ -1141,7 +1104,7 @@ TEST(layers_have_kinds) {
     m.desc.layer_kinds = kinds;
     CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
     CHECK_IS(profile.n_kinds, ==, 3);
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         CHECK(profile.forward_s[k] > 0 && profile.backward_s[k] > 0);
         CHECK(profile.tensors[0].recompute_s_per_row[k] < 0);
         CHECK((profile.tensors[1].recompute_s_per_row[k] > 0) == (k == 0));
@@ -1151,7 +1114,7 @@ TEST(layers_have_kinds) {
     CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
     CHECK(!memo_session_get_address(s, 0, 2) && !memo_session_get_address(s, 1, 1));
     CHECK(memo_session_get_address(s, 6, 3) != NULL);
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         m.micro_batch = k;
         CHECK_OK(memo_session_run(s, NULL, &error));
     }
@@ -1171,11 +1134,11 @@ TEST(layers_have_kinds) {
     /* The trainer's own copies, of as many kinds as there are, share a slow link. */
     others[3] = 0;
     m.desc.policy = MEMO_POLICY_SWAP;
-    for (k = 0; k < 2; k++) profile.copies[k].out_s = 9 * (k + 1);
+    for (int k = 0; k < 2; k++) profile.copies[k].out_s = 9 * (k + 1);
     traffic = (memo_traffic*)malloc(3 * sizeof *traffic);
-    for (k = 0; k < 3; k++)
+    for (int k = 0; k < 3; k++)
         traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         m.desc.forward_traffic = k ? traffic : NULL;
         if (k == 2) m.desc.policy = MEMO_POLICY_MEMO; /* from estimated times */
         CHECK_OK(memo_session_plan(&m.desc, k < 2 ? &profile : NULL, &plan, &error));
@@ -1186,8 +1149,6 @@ TEST(layers_have_kinds) {
     traffic[2].to_device_bytes = -1;
     CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_ARGUMENT,
                 "memo_session_desc.forward_traffic[2].to_device_bytes: ");
-    free(traffic);
-    close_device(&m);
 }
 
 /* --- declared buffers, forwards alone --- */
@@ -1201,8 +1162,7 @@ static const memo_session_buffer buffers[N_BUFFERS] = {
     {"d_x", 1500, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 2}};
 
 static void check_buffers(memo_session* s, unsigned int alive) {
-    int i;
-    for (i = 0; i < N_BUFFERS; i++) {
+    for (int i = 0; i < N_BUFFERS; i++) {
         void* address = memo_session_get_buffer(s, i);
         CHECK_CASE((address != NULL) == (alive >> i & 1), "buffer %d", i);
         if (address) memset(address, i, (size_t)buffers[i].size_bytes);
@@ -1213,8 +1173,7 @@ static void buffered_forward(void* user, memo_session* s, int32_t layer) {
     check_buffers(s, 1u << STATE | 1u << X);
     forward(user, s, layer);
 }
-static void buffered_between(void* user, memo_session* s) {
-    (void)user;
+static void buffered_between(MEMO_UNUSED void* user, memo_session* s) {
     check_buffers(s, 1u << STATE | 1u << X | 1u << LOSS | 1u << D_X);
 }
 static void buffered_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
@@ -1225,10 +1184,9 @@ static void buffered_recompute(void* user, memo_session* s, int32_t layer, int32
 static void buffered_backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     void* addresses[4];
-    int t;
     check_buffers(s, 1u << STATE | 1u << SCRATCH | (layer >= 2 ? 1u << D_X : 0));
     memo_session_get_addresses(s, layer, 3, addresses);
-    for (t = 0; t < 4; t++)
+    for (int t = 0; t < 4; t++)
         CHECK(addresses[t] ==
               (char*)memo_session_get_address(s, layer, t) + 3 * m->desc.tensors[t].row_bytes);
     m->n_backward++;
@@ -1236,7 +1194,6 @@ static void buffered_backward(void* user, memo_session* s, int32_t layer) {
 }
 
 TEST(buffers_live_as_declared) {
-    memo_session* s;
     memo_swap_stats before, after;
     memo_session_info info;
     memo_batch batch = {0, 1, 0};
@@ -1247,8 +1204,7 @@ TEST(buffers_live_as_declared) {
         {"x", 9, 0, MEMO_PASS_FORWARD, 8, MEMO_PASS_BETWEEN, 0},
         {"x", 9, 0, MEMO_PASS_BETWEEN, MEMO_EACH_LAYER, MEMO_PASS_BETWEEN, 0},
         {"x", 9, 0, MEMO_PASS_BACKWARD, 2, MEMO_PASS_BACKWARD, 3}};
-    model m;
-    int i;
+    own_model m;
     tight_model(&m);
     m.desc.step = NULL;
     m.desc.setup = NULL;
@@ -1259,11 +1215,11 @@ TEST(buffers_live_as_declared) {
     m.desc.recompute = buffered_recompute;
     m.desc.buffers = buffers;
     m.desc.n_buffers = N_BUFFERS;
-    s = create(&m, &info);
+    memo_session* s = create(&m, &info);
     CHECK(info.plan->sizes.swapped_bytes > 0 && info.plan->persistent_bytes >= 3000);
 
     /* A forward alone moves nothing, in any order with micro-batches that do. */
-    for (i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++) {
         batch.is_forward_only = i % 3 != 0;
         batch.n_rows = i == 4 ? 17 : 0;
         m.micro_batch = i;
@@ -1283,12 +1239,11 @@ TEST(buffers_live_as_declared) {
     memo_session_destroy(s);
 
     /* Lives that make no sense. */
-    for (i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++) {
         m.desc.buffers = &wrong[i];
         m.desc.n_buffers = 1;
         expect_refused(&m.desc, "buffers[0]: `x` has ");
     }
-    close_device(&m);
 }
 
 /* --- shapes that exclude each other --- */
@@ -1427,12 +1382,11 @@ TEST(shapes_share_memory) {
 static int64_t open_without_call(memo_step_plan* plan, model* m, int64_t k) {
     memo_faults faults;
     memo_session* s = NULL;
-    memo_status status;
     open_device(m, m->desc.device_bytes, 0);
     memo_faults_init(&faults, m->host);
     m->desc.device = &faults.device;
     faults.failing_call = k;
-    status = memo_session_open(&m->desc, plan, &s, &error);
+    memo_status status = memo_session_open(&m->desc, plan, &s, &error);
     CHECK_CASE((status != MEMO_STATUS_OK) == (faults.failed != NULL), "call %lld (%s): %s",
                (long long)k, faults.failed ? faults.failed : "none", memo_status_name(status));
     k = faults.n_calls;
@@ -1442,7 +1396,7 @@ static int64_t open_without_call(memo_step_plan* plan, model* m, int64_t k) {
 }
 
 TEST(every_call_of_opening_shapes_may_fail) {
-    memo_step_plan* plan = NULL;
+    own_step_plan* plan = NULL;
     model m;
     int64_t n, k;
     shape_model(&m);
@@ -1452,7 +1406,6 @@ TEST(every_call_of_opening_shapes_may_fail) {
     n = open_without_call(plan, &m, 0);
     CHECK_IS(n, >, 20);
     for (k = 1; k <= n; k++) (void)open_without_call(plan, &m, k);
-    memo_step_plan_destroy(plan);
 }
 
 /* Without a budget, the arena is that of the longest, and a forward alone takes two layers. */
@@ -1477,7 +1430,7 @@ static void uneven_setup(void* user, memo_session* s) {
 
 TEST(bad_shapes_are_refused) {
     memo_shape wrong[2] = {{64, 0}, {65, 0}};
-    model m;
+    own_model m;
     shape_model(&m);
     m.desc.setup = uneven_setup;
     open_device(&m, 0, 0);
@@ -1490,7 +1443,6 @@ TEST(bad_shapes_are_refused) {
     m.desc.n_shapes = 2;
     m.desc.shapes = NULL;
     expect_refused(&m.desc, "shapes");
-    close_device(&m);
 }
 
 /* --- checked sessions: a trainer that computes, with planted mistakes --- */
@@ -1514,10 +1466,9 @@ static double* c_at(computer* c, memo_session* s, int32_t layer, int t) {
 static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
     const double* in = c_at(c, s, layer, C_INPUT);
     double* hidden = c_at(c, s, layer, C_HIDDEN);
-    int64_t i, k;
     if (c->counts) c->n_runs++;
-    for (i = begin; i < end; i++)
-        for (k = 0; k < 2 * C_WIDTH; k++)
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t k = 0; k < 2 * C_WIDTH; k++)
             hidden[i * 2 * C_WIDTH + k] = /* as if a library took another algorithm for few rows */
                 sin(in[i * C_WIDTH + k % C_WIDTH] + (double)k) +
                 (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer + c->n_runs;
@@ -1525,15 +1476,13 @@ static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin,
 static void c_out(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
     const double* hidden = c_at(c, s, layer, C_HIDDEN);
     double* out = c_at(c, s, layer, C_OUT);
-    int64_t i, k;
-    for (i = begin; i < end; i++)
-        for (k = 0; k < C_WIDTH; k++)
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t k = 0; k < C_WIDTH; k++)
             out[i * C_WIDTH + k] = cos(hidden[i * 2 * C_WIDTH + k] * hidden[i * 2 * C_WIDTH + 5]);
 }
 static void c_forward(void* user, memo_session* s, int32_t layer) {
     computer* c = (computer*)user;
-    int64_t i;
-    for (i = 0; i < C_ROWS * C_WIDTH && layer == 0; i++) c->x[i] = sin((double)i);
+    for (int64_t i = 0; i < C_ROWS * C_WIDTH && layer == 0; i++) c->x[i] = sin((double)i);
     memcpy(c_at(c, s, layer, C_INPUT), c->x, sizeof c->x);
     c_hidden(c, s, layer, 0, C_ROWS);
     if (!c->lacks || layer != 2) c_out(c, s, layer, 0, C_ROWS);
@@ -1553,9 +1502,9 @@ static void c_backward(void* user, memo_session* s, int32_t layer) {
     computer* c = (computer*)user;
     const int32_t read = layer + (c->reads && layer + 1 < C_LAYERS); /* that one has ended */
     const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, read, C_OUT);
-    int64_t i;
     if (c->clobbers == 3) c_at(c, s, layer, C_OUT)[C_ROWS * C_WIDTH] = 1;
-    for (i = 0; i < C_ROWS * C_WIDTH; i++) c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
+    for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++)
+        c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
 }
 static void c_log(void* user, const char* line) {
     computer* c = (computer*)user;
@@ -1567,10 +1516,9 @@ static void c_make(computer* c, int is_checked) {
     static const memo_tensor tensors[] = {{"input", 8 * C_WIDTH, MEMO_TENSOR_SWAPPED, 0},
                                           {"hidden", 16 * C_WIDTH, MEMO_TENSOR_ROWS, 0},
                                           {"out", 8 * C_WIDTH, MEMO_TENSOR_ROWS, 0}};
-    int t;
     memset(c, 0, sizeof *c);
     memcpy(c->tensors, tensors, sizeof tensors);
-    for (t = 0; t < 3; t++) c->places[t] = t;
+    for (int t = 0; t < 3; t++) c->places[t] = t;
     c->desc = memo_session_desc_default();
     c->desc.user = c;
     c->desc.tensors = c->tensors;
@@ -1589,16 +1537,14 @@ static void c_make(computer* c, int is_checked) {
 
 /* Two micro-batches; the second must be as the first. */
 static memo_status c_run(computer* c) {
-    memo_session* s = NULL;
+    own_session* s = NULL;
     memo_status status = memo_session_create(&c->desc, &s, &error);
-    double sum;
     c->sum = 0; /* measuring computes */
     if (!status) status = memo_session_run(s, NULL, &error);
-    sum = c->sum;
+    double sum = c->sum;
     c->sum = 0;
     if (!status) status = memo_session_run(s, NULL, &error);
     CHECK(status || (sum >= c->sum && sum <= c->sum));
-    memo_session_destroy(s);
     return status;
 }
 
@@ -1628,13 +1574,11 @@ TEST(mistakes_are_found) {
         {"a layer without it",
          "layer 2, tensor `out`, row 0: recompute writes it, but the forward"}};
     computer c;
-    double right;
     int i, k;
     c_make(&c, 0);
     CHECK_OK(c_run(&c));
-    right = c.sum;
+    double right = c.sum;
     for (k = 0; k < 3 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
-        memo_status status;
         i = k / 3;
         c_make(&c, 1);
         if (k % 3 == 1) c.desc.policy = MEMO_POLICY_KEEP;
@@ -1663,7 +1607,7 @@ TEST(mistakes_are_found) {
         if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
         if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no tensor_kinds */
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
-        status = c_run(&c);
+        memo_status status = c_run(&c);
         if (i == 0) {
             CHECK_OK(status);
             CHECK(c.sum >= right && c.sum <= right);
@@ -1678,12 +1622,11 @@ TEST(mistakes_are_found) {
 
     /* Measuring checks every shape: the second is too short for the kernels. */
     {
-        memo_profile* profiles = (memo_profile*)malloc(2 * sizeof *profiles);
+        own_memory memo_profile* profiles = (memo_profile*)malloc(2 * sizeof *profiles);
         c_make(&c, 1);
         c.desc.shapes = whole_and_half, c.desc.n_shapes = 2;
         CHECK_ERROR(memo_session_measure(&c.desc, profiles, &error), INVALID_ARGUMENT,
                     "tensor `input`, row 24: the forward wrote behind");
-        free(profiles);
     }
 
     /* Who reads a layer that has ended gets NaN. */
@@ -1691,11 +1634,10 @@ TEST(mistakes_are_found) {
     c.desc.policy = MEMO_POLICY_KEEP;
     c.reads = 1;
     {
-        memo_session* s = NULL;
+        own_session* s = NULL;
         CHECK_OK(memo_session_create(&c.desc, &s, &error));
         CHECK_OK(memo_session_run(s, NULL, &error));
         CHECK(c.sum != c.sum);
-        memo_session_destroy(s);
     }
 
     /* Under every policy, on the calling thread or a stream, with layers of several kinds. */
@@ -1746,8 +1688,7 @@ static void misused_recompute(void* user, memo_session* s, int32_t layer, int32_
 /* Computes in a dry run, too. */
 static void computing_step(void* user, memo_session* s) {
     model* m = (model*)user;
-    int32_t l;
-    for (l = 0; l < m->desc.n_layers; l++) {
+    for (int32_t l = 0; l < m->desc.n_layers; l++) {
         void* scratch = memo_session_alloc(s, 1 << 20);
         (void)memo_session_forward_begin(s, l);
         if (misuse == 3) memset(memo_session_get_address(s, l, 1), 1, 400 * 64);
@@ -1761,8 +1702,7 @@ static void computing_step(void* user, memo_session* s) {
 /* Forgets the end of a layer, which a dry run finds as well. */
 static void forgetful_step(void* user, memo_session* s) {
     model* m = (model*)user;
-    int32_t l;
-    for (l = 0; l < m->desc.n_layers; l++) {
+    for (int32_t l = 0; l < m->desc.n_layers; l++) {
         if (memo_session_forward_begin(s, l)) forward(user, s, l);
         if (l != misuse - 10) memo_session_forward_end(s, l);
     }
@@ -1780,8 +1720,7 @@ TEST(misuse_is_an_error) {
         "scratch", 8, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0};
     memo_session* s = NULL;
     memo_step_plan* plan = NULL;
-    int k;
-    model m;
+    own_model m;
     tight_model(&m);
     m.desc.setup = misused_setup;
     m.desc.recompute = misused_recompute;
@@ -1797,7 +1736,7 @@ TEST(misuse_is_an_error) {
     CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE,
                 "called inside recompute; declare a buffer");
     m.desc.step = forgetful_step;
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         misuse = orders[k].misuse;
         CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
                     orders[k].message);
@@ -1807,12 +1746,10 @@ TEST(misuse_is_an_error) {
     misuse = 11; /* layers 1 and 2 are open */
     CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
                 "`scratch` lives in each layer, but two layers are open");
-    close_device(&m);
 }
 
 static int32_t n_hooks[2], whole_layers; /* bit l: layer l recomputed all rows while it measured */
-static void hook(void* user, memo_session* s, int32_t begins) {
-    (void)user, (void)s;
+static void hook(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s, int32_t begins) {
     n_hooks[begins]++;
 }
 static void hooked_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
@@ -1822,12 +1759,11 @@ static void hooked_recompute(void* user, memo_session* s, int32_t layer, int32_t
 }
 
 TEST(measuring_is_announced_and_times_every_layer) {
-    memo_session* s;
     model m;
     tight_model(&m);
     m.desc.measuring = hook;
     m.desc.recompute = hooked_recompute;
-    s = create(&m, NULL);
+    memo_session* s = create(&m, NULL);
     CHECK(n_hooks[0] == 1 && n_hooks[1] == 1);
     CHECK_IS(whole_layers, ==, 255);
     finish(&m, s);
@@ -1845,14 +1781,13 @@ TEST(measuring_takes_few_events) {
     int n_all = 0, k;
     for (k = 0; k < 2; k++) {
         memo_profile profile;
-        memo_device table;
         model m;
         tight_model(&m);
         if (k) shorten(&m);
         open_device(&m, 512 << 10, 0);
         m.desc.device_bytes = 0;
         watched = m.host;
-        table = *m.host;
+        memo_device table = *m.host;
         table.event_create = counted_create;
         m.desc.device = &table;
         CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
@@ -1888,8 +1823,7 @@ static void failing_forward(void* user, memo_session* s, int32_t layer) {
 /* A checked micro-batch computes in memory that is freed after it. */
 TEST(an_error_while_measuring_waits_for_kernels) {
     memo_session* s = NULL;
-    memo_device table;
-    model m;
+    own_model m;
     tight_model(&m);
     m.desc.step = NULL;
     m.desc.forward = failing_forward;
@@ -1897,21 +1831,18 @@ TEST(an_error_while_measuring_waits_for_kernels) {
     m.desc.is_checked = 1;
     open_device(&m, 0, 0);
     watched = m.host;
-    table = *m.host;
+    memo_device table = *m.host;
     table.device_free = watched_free;
     m.desc.device = &table;
     CHECK_ERROR(memo_session_create(&m.desc, &s, &error), DEVICE, "the trainer's own");
     CHECK_IS(n_early_frees, ==, 0);
-    close_device(&m);
 }
 
 /* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that
  * does not need it, and no leak.  Returns the number of requests. */
 static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     memo_session* s = NULL;
-    memo_status status;
     int64_t n = mallocs_done;
-    int is_through;
     model m;
     tight_model(&m);
     shorten(&m);
@@ -1919,8 +1850,8 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     m.desc.n_shapes = 2;
     open_device(&m, m.desc.device_bytes, 0);
     mallocs_left = k;
-    status = memo_session_create(&m.desc, &s, &error);
-    is_through = mallocs_left >= 0; /* no request was refused */
+    memo_status status = memo_session_create(&m.desc, &s, &error);
+    int is_through = mallocs_left >= 0; /* no request was refused */
     mallocs_left = -1;
     *n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
     CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),

@@ -13,8 +13,7 @@
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
-
-static memo_error error;
+#include "owned.h"
 
 /* --- a small problem --- */
 
@@ -37,7 +36,6 @@ static void connect(problem* p) {
 
 /* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
 static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
-    int32_t t;
     int n_tiles_max = 1;
     memset(p, 0, sizeof *p);
     p->swap = memo_swap_desc_default();
@@ -50,7 +48,7 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
            pow((n_tiles_max + 2) * (n_tiles_max + 3) / 2.0, p->swap.n_tensors) <= n_choices_max)
         n_tiles_max++;
     p->swap.n_rows = memo_test_int(1, n_tiles_max) * p->swap.tile_rows;
-    for (t = 0; t < p->swap.n_tensors; t++) {
+    for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
         p->recompute_s_per_row[t] = memo_test_real() / (double)p->swap.n_rows;
@@ -71,7 +69,7 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
             (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
     if (memo_test_int(0, 1)) return;
     /* A third tier.  Places in host memory and parts of a file take whole pages. */
-    for (t = 0; t < p->swap.n_tensors; t++) p->tensors[t].row_bytes *= 8;
+    for (int32_t t = 0; t < p->swap.n_tensors; t++) p->tensors[t].row_bytes *= 8;
     if (p->swap.n_layers < 4) p->swap.n_layers += 3;
     p->desc.to_host_bytes_per_s *= 8;
     p->desc.to_device_bytes_per_s *= 8;
@@ -122,9 +120,8 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
     double store_s = 0, load_s = 0, recompute_s = 0, write_s = 0, read_s = 0;
     int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, n_spilled = n - 2 - places, i;
     int64_t layer_bytes = 0;
-    int32_t t;
     *device_bytes = *host_bytes = 0;
-    for (t = 0; t < p->swap.n_tensors; t++) {
+    for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         int leader = leader_of(p, t), is_kept = c->swapped[t] > n_tiles;
         memo_tensor_rule rule = p->tensors[leader].rule;
         int64_t swapped = is_kept ? 0 : c->swapped[t];
@@ -191,9 +188,8 @@ static double step_of_choice(const problem* p, const choice* c, int64_t* device_
 static double brute_force(const problem* p) {
     int64_t n_tiles = n_tiles_of(p), device_bytes, host_bytes;
     double best = -1;
-    choice c;
     int t;
-    memset(&c, 0, sizeof c);
+    choice c = {0};
     for (;;) {
         double step = step_of_choice(p, &c, &device_bytes, &host_bytes);
         if (step >= 0 && (best < 0 || step < best)) best = step;
@@ -207,11 +203,9 @@ static double brute_force(const problem* p) {
 
 /* Random capacities between the needs of the smallest and the largest choice. */
 static void random_capacities(problem* p) {
-    choice c;
     int64_t device_bytes, host_bytes, least, most, n_tiles = n_tiles_of(p);
-    int t;
-    memset(&c, 0, sizeof c);
-    for (t = 0; t < p->swap.n_tensors; t++) c.swapped[t] = n_tiles;
+    choice c = {0};
+    for (int t = 0; t < p->swap.n_tensors; t++) c.swapped[t] = n_tiles;
     step_of_choice(p, &c, &device_bytes, &host_bytes);
     most = device_bytes;
     least = device_bytes / 2;
@@ -248,30 +242,25 @@ static int copies_overlap(const memo_schedule* schedule, const memo_simulation* 
 
 /* Simulates the operations that the engine would enqueue. */
 static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
-    memo_swap_times times = memo_swap_times_default();
-    memo_schedule* schedule = NULL;
-    memo_simulation* simulation = NULL;
+    own_schedule* schedule = NULL;
     memo_kind_times kind = p->times;
     double per_row[TENSORS_MAX], makespan_s;
-    int i;
-    for (i = 0; i < swap->n_tensors; i++) /* one operation gives both */
+    for (int i = 0; i < swap->n_tensors; i++) /* one operation gives both */
         per_row[i] = p->tensors[i].with ? 0 : larger(p->recompute_s_per_row[i], 0);
     kind.recompute_s_per_row = per_row;
-    times.kinds = &kind;
-    times.between_s = p->desc.between_s;
-    times.copy_s = p->desc.copy_s;
-    times.to_host_bytes_per_s = p->desc.to_host_bytes_per_s;
-    times.to_device_bytes_per_s = p->desc.to_device_bytes_per_s;
-    times.file_s = p->desc.file_s;
-    times.to_file_bytes_per_s = p->desc.to_file_bytes_per_s;
-    times.from_file_bytes_per_s = p->desc.from_file_bytes_per_s;
-    times.n_micro_batches = n_micro_batches;
+    memo_swap_times times = {.kinds = &kind,
+                             .between_s = p->desc.between_s,
+                             .copy_s = p->desc.copy_s,
+                             .to_host_bytes_per_s = p->desc.to_host_bytes_per_s,
+                             .to_device_bytes_per_s = p->desc.to_device_bytes_per_s,
+                             .file_s = p->desc.file_s,
+                             .to_file_bytes_per_s = p->desc.to_file_bytes_per_s,
+                             .from_file_bytes_per_s = p->desc.from_file_bytes_per_s,
+                             .n_micro_batches = n_micro_batches};
     CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    own_times* simulation = times_of(schedule);
     CHECK(!copies_overlap(schedule, simulation));
     makespan_s = simulation->makespan_s;
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
     return makespan_s;
 }
 
@@ -289,7 +278,6 @@ static double best_alpha_by_trying(const problem* p) {
     for (k = 0; k <= n_tiles; k++) {
         memo_swap_desc swap = p->swap;
         memo_swap_sizes sizes;
-        double step_s;
         swap.alpha = (double)k / (double)n_tiles;
         for (t = 0; t < p->swap.n_tensors; t++) {
             int leader = leader_of(p, t);
@@ -306,7 +294,7 @@ static double best_alpha_by_trying(const problem* p) {
             (p->desc.host_bytes && sizes.host_bytes > p->desc.host_bytes) ||
             sizes.spill_bytes > p->desc.spill_bytes)
             continue;
-        step_s = simulate(p, &swap, 1);
+        double step_s = simulate(p, &swap, 1);
         if (best < 0 || step_s < best) best = step_s;
     }
     return best;
@@ -350,14 +338,12 @@ TEST(random_plans_are_near_the_best) {
     double worst = 0;
     for (round = 0; n_planned < n && round < 1000; round++) {
         problem p;
-        memo_swap_plan* plan = NULL;
-        memo_status status;
-        double best;
+        own_swap_plan* plan = NULL;
         random_problem(&p, 3, 4096);
         connect(&p);
         random_capacities(&p);
-        best = brute_force(&p);
-        status = memo_plan_swap(&p.desc, &plan, &error);
+        double best = brute_force(&p);
+        memo_status status = memo_plan_swap(&p.desc, &plan, &error);
         if (best < 0) {
             /* Where no table for all layers fits, one by layers may. */
             CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE,
@@ -365,7 +351,6 @@ TEST(random_plans_are_near_the_best) {
             n_refused += plan == NULL;
             n_layers_only += plan != NULL;
             if (plan) check_plan(&p, plan, round);
-            memo_swap_plan_destroy(plan);
             continue;
         }
         CHECK_CASE(status == MEMO_STATUS_OK, "round %d: %s: %s", round, error.message,
@@ -377,7 +362,6 @@ TEST(random_plans_are_near_the_best) {
         n_longer += plan->step_s > best * 1.001;
         check_plan(&p, plan, round);
         worst = larger(worst, plan->step_s / best);
-        memo_swap_plan_destroy(plan);
     }
     printf("# %d planned, %d spilled; %d refused, %d fit by layers only; at worst %.4f times the "
            "best choice for all layers, %d more than 0.1 %% longer, %d shorter\n",
@@ -423,15 +407,12 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
     memoi_rows_planner planner;
     int64_t here[64 * TENSORS_MAX], next[64 * TENSORS_MAX];
     size_t n_bytes = sizeof(int64_t) * (size_t)(p->swap.n_layers * p->swap.n_tensors);
-    int trial;
     CHECK_OK(memoi_rows_create(&p->desc, &planner, &error));
     memcpy(here, start, n_bytes);
-    for (trial = 0; trial < n_trials; trial++) {
-        int64_t k;
-        double next_s;
+    for (int trial = 0; trial < n_trials; trial++) {
         memcpy(next, here, n_bytes);
-        for (k = memo_test_int(1, 3); k > 0; k--) climb_change(p, next);
-        next_s = climb_score(&planner, next);
+        for (int64_t k = memo_test_int(1, 3); k > 0; k--) climb_change(p, next);
+        double next_s = climb_score(&planner, next);
         if (next_s < 0 || next_s > step_s) continue;
         step_s = next_s;
         memcpy(here, next, n_bytes);
@@ -447,33 +428,29 @@ TEST(climbing_finds_little_more) {
     double worst = 1;
     for (round = 0; n_planned < n_climbs; round++) {
         problem p;
-        memo_swap_plan* plan = NULL;
-        memo_swap_desc swap;
+        own_swap_plan* plan = NULL;
         int64_t rows[64 * TENSORS_MAX];
-        double climbed_s;
-        int32_t t, k;
         random_problem(&p, TENSORS_MAX, 60000);
         connect(&p);
         p.swap.n_rows = memo_test_int(1, 6) * p.swap.tile_rows;
-        for (t = 0; t < p.swap.n_tensors; t++)
+        for (int32_t t = 0; t < p.swap.n_tensors; t++)
             if (p.recompute_s_per_row[t] > 0)
                 p.recompute_s_per_row[t] = memo_test_real() / (double)p.swap.n_rows;
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_planned++;
-        swap = p.swap;
+        memo_swap_desc swap = p.swap;
         memo_swap_plan_apply(plan, &swap);
         CHECK_OK(memo_swap_desc_fill_rows(&swap, rows, &error));
         if (plan->rows)
             memcpy(rows, plan->rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
-        climbed_s = climb(&p, rows, plan->step_s, 20000);
-        for (k = 0; k < 3; k++) {
+        double climbed_s = climb(&p, rows, plan->step_s, 20000);
+        for (int32_t k = 0; k < 3; k++) {
             double from_s;
             memoi_rows_planner planner;
-            int i;
             CHECK_OK(memoi_rows_create(&p.desc, &planner, &error));
-            for (i = 0; i < 3000; i++) {
-                for (t = 0; t < 4 * swap.n_tensors; t++) climb_change(&p, rows);
+            for (int i = 0; i < 3000; i++) {
+                for (int32_t t = 0; t < 4 * swap.n_tensors; t++) climb_change(&p, rows);
                 from_s = climb_score(&planner, rows);
                 if (from_s >= 0) break;
             }
@@ -487,7 +464,6 @@ TEST(climbing_finds_little_more) {
                    plan->step_s / climbed_s, describe(&p));
         }
         worst = larger(worst, plan->step_s / climbed_s);
-        memo_swap_plan_destroy(plan);
     }
     printf("# %d plans, climbing finds a step more than 1 %% shorter for %d, at worst %.4f\n",
            n_planned, n_beaten, worst);
@@ -525,14 +501,13 @@ TEST(large_stacks_are_planned_quickly) {
                  {96, 131072, 80, 2000, 0, 102.6},    {96, 524288, 200, 4000, 0, 1384},
                  {8, 262144, 60, 125, 1000, 30.67},   {32, 262144, 80, 125, 1000, 124.3},
                  {96, 262144, 90, 1000, 4000, 369.5}, {96, 524288, 200, 1000, 16000, 1387}};
-    size_t i;
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS];
         memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
-        memo_swap_plan* plan = NULL;
+        own_swap_plan* plan = NULL;
         double begin_s = seconds(), took_s;
         gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
         desc.device_bytes = cases[i].device_gib << 30;
@@ -555,7 +530,6 @@ TEST(large_stacks_are_planned_quickly) {
         CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
         CHECK_CASE(plan->step_s <= cases[i].bound_s * 1.005, "%g", plan->step_s);
         CHECK_CASE(took_s < 1 * slowness(), "%g s", took_s);
-        memo_swap_plan_destroy(plan);
     }
 }
 
@@ -571,16 +545,15 @@ TEST(any_unit_and_many_layers_are_planned) {
                  {1, 1000, 4, 200, 500, 13862381},
                  {1e-30, 1000, 0, 0, 0, 13858484}};
     double steps_s[4];
-    size_t i, t;
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS], unit = cases[i].unit, begin_s = seconds(), took_s;
         memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
-        memo_swap_plan* plan = NULL;
+        own_swap_plan* plan = NULL;
         gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
-        for (t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
+        for (size_t t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
         times.forward_s *= unit;
         times.backward_s *= unit;
         desc.between_s *= unit;
@@ -600,7 +573,6 @@ TEST(any_unit_and_many_layers_are_planned) {
                cases[i].bound_s, took_s, plan->reason);
         CHECK_CASE(steps_s[i] <= cases[i].bound_s * 1.01, "%.12g", steps_s[i]);
         CHECK_CASE(took_s < 10 * slowness(), "%g s", took_s);
-        memo_swap_plan_destroy(plan);
     }
     CHECK_CASE(fabs(steps_s[0] / steps_s[1] - 1) < 1e-4, "%.12g, %.12g", steps_s[0], steps_s[1]);
 }
@@ -616,15 +588,14 @@ TEST(little_memory_is_used_well) {
                  {32, 262144, 40, 112.5, 131.51},     {32, 262144, 40, 100, 137.30},
                  {32, 262144, 45, 106.25, 134.41},    {32, 262144, 50, 106.25, 134.41},
                  {1000, 4194304, 1024, 61440, 899897}};
-    size_t i;
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS];
         memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
         memo_swap_sizes sizes;
-        memo_swap_plan* plan = NULL;
+        own_swap_plan* plan = NULL;
         gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
         desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
         desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
@@ -635,17 +606,13 @@ TEST(little_memory_is_used_well) {
         memo_swap_plan_apply(plan, &swap);
         CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
-        memo_swap_plan_destroy(plan);
     }
 }
 
 /* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
 TEST(what_fits_only_in_parts_is_found) {
-    problem p;
-    memo_swap_plan* plan = NULL;
-    memset(&p, 0, sizeof p);
-    p.swap = memo_swap_desc_default();
-    p.desc = memo_swap_plan_desc_default();
+    own_swap_plan* plan = NULL;
+    problem p = {.swap = memo_swap_desc_default(), .desc = memo_swap_plan_desc_default()};
     connect(&p);
     p.swap.n_layers = 4;
     p.swap.n_tensors = 3;
@@ -666,7 +633,6 @@ TEST(what_fits_only_in_parts_is_found) {
     p.desc.host_bytes = 44157;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     if (plan) check_plan(&p, plan, 0);
-    memo_swap_plan_destroy(plan);
 }
 
 /* --- layers of several kinds --- */
@@ -685,7 +651,6 @@ typedef struct kinds_problem {
 static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic) {
     problem* p = &k->p;
     const double bytes_per_s = (memo_test_real() + 0.1) * 65536;
-    int32_t i, t;
     memset(k, 0, sizeof *k);
     p->swap = memo_swap_desc_default();
     p->desc = memo_swap_plan_desc_default();
@@ -694,19 +659,19 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
     p->swap.n_tensors = is_small ? 2 : (int32_t)memo_test_int(1, TENSORS_MAX);
     p->swap.tile_rows = is_small ? 16 : 2;
     p->swap.n_rows = 16;
-    for (t = 0; t < p->swap.n_tensors; t++) {
+    for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
         if (memo_test_int(0, 3) == 0) p->tensors[t].rule = MEMO_TENSOR_SWAPPED;
         if (memo_test_int(0, 1)) k->tensor_kinds[t] = (uint32_t)memo_test_int(1, 7);
     }
-    for (i = 0; i < p->swap.n_layers; i++)
+    for (int32_t i = 0; i < p->swap.n_layers; i++)
         k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
-    for (i = 0; i < KINDS_MAX; i++) {
+    for (int32_t i = 0; i < KINDS_MAX; i++) {
         k->times[i].forward_s = memo_test_real();
         k->times[i].backward_s = 2 * memo_test_real();
         k->times[i].recompute_s_per_row = k->per_row[i];
-        for (t = 0; t < TENSORS_MAX; t++) k->per_row[i][t] = memo_test_real() / 16;
+        for (int32_t t = 0; t < TENSORS_MAX; t++) k->per_row[i][t] = memo_test_real() / 16;
         if (!has_traffic) continue; /* up to half of the link's time */
         k->times[i].forward_traffic.to_host_bytes =
             (int64_t)(memo_test_real() / 2 * k->times[i].forward_s * bytes_per_s);
@@ -726,25 +691,18 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
 
 /* When the compute stream ends in the schedule that the engine would enqueue. */
 static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap) {
-    memo_swap_times times = memo_swap_times_default();
-    memo_schedule* schedule = NULL;
-    memo_simulation* simulation = NULL;
-    memo_check* check = NULL;
+    own_schedule* schedule = NULL;
     double makespan_s = 0;
-    int64_t i;
-    times.kinds = k->times;
-    times.between_s = k->p.desc.between_s;
-    times.to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s;
-    times.to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s;
+    memo_swap_times times = {.kinds = k->times,
+                             .between_s = k->p.desc.between_s,
+                             .to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s,
+                             .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s};
     CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    own_times* simulation = times_of(schedule);
+    own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].stream == 0) makespan_s = larger(makespan_s, simulation->end_s[i]);
-    memo_check_destroy(check);
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
     return makespan_s;
 }
 
@@ -755,11 +713,9 @@ TEST(plans_of_kinds_take_what_they_predict) {
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
-        memo_swap_desc swap;
         memo_swap_sizes sizes;
-        memo_swap_plan* plan = NULL;
+        own_swap_plan* plan = NULL;
         int has_traffic = round % 2;
-        double off;
         random_kinds_problem(&k, 0, has_traffic);
         connect(&k.p);
         k.p.desc.kinds = k.times;
@@ -769,14 +725,13 @@ TEST(plans_of_kinds_take_what_they_predict) {
             continue;
         }
         n_planned[has_traffic]++;
-        swap = k.p.swap;
+        memo_swap_desc swap = k.p.swap;
         memo_swap_plan_apply(plan, &swap);
         CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
-        off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
+        double off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
         CHECK_CASE(off < 1e-9, "round %d: %g: %s", round, off, describe(&k.p));
-        memo_swap_plan_destroy(plan);
     }
     CHECK(n_planned[0] > n_rounds / 6 && n_planned[1] > n_rounds / 6);
 }
@@ -785,9 +740,8 @@ TEST(plans_of_kinds_take_what_they_predict) {
 static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
     const int64_t n_tiles = memob_swap_n_tiles(swap);
     const int kept = (int)memo_test_int(0, 100), whole = (int)memo_test_int(0, 100);
-    int32_t layer, t;
-    for (layer = 0; layer < swap->n_layers; layer++)
-        for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t layer = 0; layer < swap->n_layers; layer++)
+        for (int32_t t = 0; t < swap->n_tensors; t++) {
             const memo_tensor_rule rule = memob_tensor_rule(swap->tensors, t);
             int64_t tiles = memo_test_int(0, n_tiles), *row = &rows[layer * swap->n_tensors + t];
             if (memo_test_int(0, 99) < whole || rule == MEMO_TENSOR_WHOLE)
@@ -905,23 +859,21 @@ TEST(no_table_of_kinds_is_shorter) {
     for (round = 0; round < 100; round++) {
         kinds_problem k;
         memoi_rows_planner planner;
-        memo_swap_plan* plan = NULL;
+        own_swap_plan* plan = NULL;
         double best_s = -1;
         int64_t rows[8];
-        int code, i;
         random_kinds_problem(&k, 1, 0);
         connect(&k.p);
         k.p.desc.kinds = k.times;
         k.p.desc.swap = &k.p.swap;
         CHECK_OK(memoi_rows_create(&k.p.desc, &planner, &error));
-        for (code = 0; code < 6561; code++) {
+        for (int code = 0; code < 6561; code++) {
             int rest = code, is_valid = 1;
-            double step_s;
-            for (i = 0; i < 8; i++, rest /= 3) {
+            for (int i = 0; i < 8; i++, rest /= 3) {
                 rows[i] = rest % 3 == 0 ? MEMO_ROWS_KEPT : rest % 3 == 1 ? 16 : 0;
                 if (k.p.tensors[i % 2].rule == MEMO_TENSOR_SWAPPED && rows[i] == 0) is_valid = 0;
             }
-            step_s = is_valid ? climb_score(&planner, rows) : -1;
+            double step_s = is_valid ? climb_score(&planner, rows) : -1;
             if (step_s >= 0 && (best_s < 0 || step_s < best_s)) best_s = step_s;
         }
         memob_arrays_free(&planner.arrays);
@@ -932,7 +884,6 @@ TEST(no_table_of_kinds_is_shorter) {
         n_planned++;
         CHECK_CASE(plan->step_s <= best_s * 1.005, "round %d: %g, not %g: %s", round, plan->step_s,
                    best_s, describe(&k.p));
-        memo_swap_plan_destroy(plan);
     }
     CHECK_IS(n_planned, >, 40);
 }
@@ -959,7 +910,7 @@ static void simple_problem(problem* p) {
 TEST(reasons_are_named) {
     problem p;
     double step_s, percent = 0;
-    memo_swap_plan* plan = NULL;
+    own_swap_plan* plan = NULL;
     simple_problem(&p);
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
@@ -1021,14 +972,12 @@ TEST(reasons_are_named) {
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing"), "%s",
                plan->reason);
-    memo_swap_plan_destroy(plan);
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */
 TEST(the_disk_is_named) {
     problem p;
     memo_swap_plan* plan = NULL;
-    memo_swap_desc swap;
     simple_problem(&p);
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     p.recompute_s_per_row[0] = -1;
@@ -1046,7 +995,7 @@ TEST(the_disk_is_named) {
     CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
     CHECK_CASE(plan->step_s == 18 && strstr(plan->reason, "nothing limits"), "%g: %s", plan->step_s,
                plan->reason);
-    swap = p.swap;
+    memo_swap_desc swap = p.swap;
     memo_swap_plan_apply(plan, &swap);
     CHECK_IS(swap.n_host_layers, ==, 1);
     memo_swap_plan_destroy(plan);
@@ -1067,9 +1016,8 @@ TEST(the_disk_is_named) {
 /* What is left of device memory goes to single layers. */
 TEST(leftover_memory_is_used) {
     problem p;
-    memo_swap_plan* plan = NULL;
+    own_swap_plan* plan = NULL;
     int64_t stay = 0;
-    int layer;
     simple_problem(&p);
     p.swap.tile_rows = 16;
     p.desc.host_bytes = 1; /* nothing swapped */
@@ -1077,21 +1025,19 @@ TEST(leftover_memory_is_used) {
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     /* Two tiles stay, not in layer 5, which recomputes nothing: kept, or in a rounding buffer that
      * no other layer wants.  Every layer keeping one would take five. */
-    for (layer = 0; layer < 5 && plan && plan->rows; layer++)
+    for (int layer = 0; layer < 5 && plan && plan->rows; layer++)
         stay += plan->rows[layer] == MEMO_ROWS_KEPT ? 64 : plan->rows[layer];
     CHECK(stay == 32 && plan->rows[5] == 0);
     CHECK_IS(plan->host_bytes, ==, 0);
     CHECK_CASE(fabs(plan->step_s - (18 + 0.5 * (5 - 0.5))) < 1e-12, "%.12g", plan->step_s);
     CHECK_IS(plan->step_s, <, brute_force(&p));
     check_plan(&p, plan, 0);
-    memo_swap_plan_destroy(plan);
 }
 
 /* Without host memory, tensors that cannot be recomputed are kept. */
 TEST(what_only_keeping_fits_is_found) {
     memo_swap_plan* plan = NULL;
     problem p;
-    int32_t layer;
     simple_problem(&p);
     p.swap.n_tensors = 2;
     p.swap.n_rows = 256;
@@ -1103,7 +1049,7 @@ TEST(what_only_keeping_fits_is_found) {
     p.desc.device_bytes =
         (6 + 1) * 256 * 1024; /* the first in every layer, a scratch of the other */
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    for (layer = 0; layer < 6 && plan && plan->rows; layer++)
+    for (int32_t layer = 0; layer < 6 && plan && plan->rows; layer++)
         CHECK(plan->rows[2 * layer] == MEMO_ROWS_KEPT && plan->rows[2 * layer + 1] == 0);
     CHECK(plan && plan->rows);
     memo_swap_plan_destroy(plan);
@@ -1112,32 +1058,28 @@ TEST(what_only_keeping_fits_is_found) {
 }
 
 TEST(out_of_host_memory_is_a_status) {
-    int64_t k;
     int done = 0, n_failed = 0;
-    for (k = 0; !done && k < 10000000; k += k < 200 ? 1 : k / 4) {
-        memo_swap_plan* plan = NULL;
-        memo_status status;
+    for (int64_t k = 0; !done && k < 10000000; k += k < 200 ? 1 : k / 4) {
+        own_swap_plan* plan = NULL;
         problem p;
         simple_problem(&p);
         p.desc.host_bytes = 4 * 48 * 1024;
         p.desc.device_bytes = 2 * 65536;
         mallocs_left = k;
-        status = memo_plan_swap(&p.desc, &plan, &error);
+        memo_status status = memo_plan_swap(&p.desc, &plan, &error);
         done = mallocs_left > 0;
         mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK ||
                        (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && plan == NULL),
                    "malloc %lld: %s", (long long)k, error.message);
         n_failed += status != MEMO_STATUS_OK;
-        memo_swap_plan_destroy(plan);
     }
     CHECK(done && n_failed > 15);
 }
 
 TEST(alpha_only_is_the_papers_alpha) {
     problem p;
-    memo_swap_plan* plan = NULL;
-    memo_swap_desc swap;
+    own_swap_plan* plan = NULL;
     simple_problem(&p);
     p.desc.is_alpha_only = 1;
     p.desc.host_bytes = 4 * 40 * 1024;
@@ -1148,10 +1090,9 @@ TEST(alpha_only_is_the_papers_alpha) {
                    strstr(plan->reason, "96.0 KiB more would save"),
                "%s", plan->reason);
     check_plan(&p, plan, 0);
-    swap = p.swap;
+    memo_swap_desc swap = p.swap;
     memo_swap_plan_apply(plan, &swap);
     CHECK(swap.rows == NULL && swap.alpha == 40.0 / 64);
-    memo_swap_plan_destroy(plan);
 }
 
 TEST(bad_descs_are_refused) {
@@ -1163,9 +1104,8 @@ TEST(bad_descs_are_refused) {
         &p.desc.file_s,           &p.desc.to_file_bytes_per_s, &p.desc.from_file_bytes_per_s,
         &p.recompute_s_per_row[0]};
     const double bad[] = {memo_test_nan(), 1e300 * memo_test_real() + 1e300, -1};
-    size_t i, k;
-    for (i = 0; i < sizeof times / sizeof times[0]; i++)
-        for (k = 0; k < 3; k++) {
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        for (size_t k = 0; k < 3; k++) {
             simple_problem(&p);
             *times[i] = bad[k];
             if (k == 2 && times[i] == &p.recompute_s_per_row[0])
@@ -1174,7 +1114,7 @@ TEST(bad_descs_are_refused) {
                            !plan && strstr(error.message, "memo_swap_plan_desc."),
                        "%d, %d: %s", (int)i, (int)k, error.message);
         }
-    for (k = 0; k < 3; k++) { /* the growth is named, not the time */
+    for (size_t k = 0; k < 3; k++) { /* the growth is named, not the time */
         const double growth[TENSORS_MAX] = {bad[k]};
         simple_problem(&p);
         p.times.recompute_growth_s_per_row = growth;
@@ -1215,23 +1155,19 @@ TEST(bad_descs_are_refused) {
 TEST(plans_run_in_the_memory_they_were_made_for) {
     int round, n_run = 0, n_spilled = 0;
     for (round = 0; round < 60; round++) {
-        memo_host_device_desc host_desc = memo_host_device_desc_default();
-        memo_device* host = NULL;
-        memo_swap_plan* plan = NULL;
+        own_device* host = NULL;
+        own_swap_plan* plan = NULL;
         problem p;
-        chain c;
-        int32_t t;
         random_problem(&p, TENSORS_MAX, 60000);
         connect(&p);
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_run++;
-        host_desc.device_memory_bytes = p.desc.device_bytes;
-        host_desc.host_memory_bytes = p.desc.host_bytes;
+        memo_host_device_desc host_desc = {.device_memory_bytes = p.desc.device_bytes,
+                                           .host_memory_bytes = p.desc.host_bytes};
         CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-        memset(&c, 0, sizeof c);
-        c.desc = p.swap;
-        for (t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
+        chain c = {.desc = p.swap};
+        for (int32_t t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
         memo_swap_plan_apply(plan, &c.desc);
         c.desc.spill_directory = chain_folder();
         n_spilled += plan->n_spilled_layers;
@@ -1246,8 +1182,6 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
             CHECK_CASE(c.n_wrong == 0, "round %d: %s", round, describe(&p));
         }
         chain_close(&c);
-        memo_host_device_destroy(host);
-        memo_swap_plan_destroy(plan);
     }
     CHECK_CASE(n_run > 20 && n_spilled > 0, "%d plans, %d spilled layers", n_run, n_spilled);
 }
@@ -1256,26 +1190,21 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
 
 /* Measured copies match the set rates; times of layers are the caller's. */
 TEST(a_device_is_measured) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_profile_desc desc = memo_profile_desc_default();
-    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
-    memo_swap_desc swap = memo_swap_desc_default();
     double per_row[4];
     memo_kind_times times;
     memo_tensor tensors[2];
     memo_profile profile;
     const memo_profile_transfer* last = &profile.copies[1];
-    memo_device* host = NULL;
+    own_device* host = NULL;
     memset(tensors, 0, sizeof tensors);
     tensors[0].name = "input";
     tensors[1].name = "norm";
-    host_desc.to_host_bytes_per_s = 100e6;
-    host_desc.to_device_bytes_per_s = 50e6;
-    host_desc.device_memory_bytes = 32 << 20;
-    host_desc.host_memory_bytes = 16 << 20;
+    memo_host_device_desc host_desc = {.to_host_bytes_per_s = 100e6,
+                                       .to_device_bytes_per_s = 50e6,
+                                       .device_memory_bytes = 32 << 20,
+                                       .host_memory_bytes = 16 << 20};
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    desc.device = host;
-    desc.largest_copy_bytes = 1 << 20;
+    memo_profile_desc desc = {.device = host, .largest_copy_bytes = 1 << 20};
     memset(&profile, 0, sizeof profile);
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
     CHECK_IS(profile.copies[0].size_bytes, ==, 32768);
@@ -1294,10 +1223,8 @@ TEST(a_device_is_measured) {
     profile.forward_s[0] = 0.02;
     profile.tensors[1].recompute_s_per_row[0] = 1e-4;
     profile.tensors[1].recompute_growth_s_per_row[0] = 5e-5;
-    swap.tensors = tensors;
-    swap.n_tensors = 2;
-    swap.n_rows = 100;
-    plan_desc.swap = &swap;
+    memo_swap_desc swap = {.tensors = tensors, .n_tensors = 2, .n_rows = 100};
+    memo_swap_plan_desc plan_desc = {.swap = &swap};
     CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error));
     CHECK_CASE(fabs(plan_desc.to_host_bytes_per_s / 100e6 - 1) < 0.5, "%g",
                plan_desc.to_host_bytes_per_s);
@@ -1314,7 +1241,6 @@ TEST(a_device_is_measured) {
                 INVALID_ARGUMENT, "`other`");
     desc.device = NULL;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_host_device_destroy(host);
 }
 
 /* With little memory copies are smaller; only without room for two of 64 KiB it is an error. */
@@ -1322,8 +1248,7 @@ TEST(little_memory_is_measured_by_small_copies) {
     memo_profile_desc desc = memo_profile_desc_default();
     memo_profile profile;
     memo_device* host = NULL;
-    int i;
-    for (i = 0; i < 4; i++) { /* of the device, of the host */
+    for (int i = 0; i < 4; i++) { /* of the device, of the host */
         memo_host_device_desc host_desc = memo_host_device_desc_default();
         const int64_t bytes = i < 2 ? 1 << 20 : 1 << 16;
         if (i % 2)
@@ -1344,14 +1269,12 @@ TEST(little_memory_is_measured_by_small_copies) {
 
 /* Rates at which measuring would take hours are refused within seconds. */
 TEST(slow_links_are_refused) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_profile_desc desc = memo_profile_desc_default();
     memo_profile profile;
-    memo_device* host = NULL;
+    own_device* host = NULL;
     double begin_s = memob_now_s();
-    host_desc.to_device_bytes_per_s = 5;
+    memo_host_device_desc host_desc = {.to_device_bytes_per_s = 5};
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    desc.device = host;
+    memo_profile_desc desc = {.device = host};
     CHECK_ERROR(memo_profile_measure(&desc, &profile, &error), UNSUPPORTED,
                 "a copy of 8 bytes takes ");
     CHECK_IS(memob_now_s() - begin_s, <, 300);
@@ -1369,25 +1292,20 @@ TEST(slow_links_are_refused) {
     CHECK_ERROR(memo_profile_measure(&desc, &profile, &error), INVALID_ARGUMENT,
                 "spill_bytes_per_s");
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
-    memo_host_device_destroy(host);
 }
 
 TEST(a_disk_is_measured) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_profile_desc desc = memo_profile_desc_default();
-    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
     memo_swap_desc swap = memo_swap_desc_default();
     memo_kind_times times;
-    memo_profile profile;
-    memo_device* host = NULL;
-    memo_device table;
+    own_device* host = NULL;
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = 200e6;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    desc.device = host;
+    memo_profile_desc desc = {.device = host};
     desc.largest_copy_bytes = 1000000; /* 245 pages are a little more */
     desc.spill_directory = chain_folder();
     desc.spill_bytes_per_s = 50e6;
-    memset(&profile, 0, sizeof profile);
+    memo_profile profile = {0};
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
@@ -1395,7 +1313,7 @@ TEST(a_disk_is_measured) {
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = profile.n_rows = 100;
     profile.n_kinds = 1;
-    plan_desc.swap = &swap;
+    memo_swap_plan_desc plan_desc = {.swap = &swap};
     CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, NULL, &profile, &error));
     CHECK_IS(
         fabs(plan_desc.to_file_bytes_per_s * profile.file.out_s - (double)profile.file.size_bytes),
@@ -1406,34 +1324,32 @@ TEST(a_disk_is_measured) {
     desc.spill_directory = "/no such folder";
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_IO);
     desc.spill_directory = chain_folder();
-    table = *host;
+    memo_device table = *host;
     table.launch_host = NULL;
     desc.device = &table;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_UNSUPPORTED);
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
-    memo_host_device_destroy(host);
 }
 
 static void random_profile(memo_profile* p) {
-    int i, k;
     memset(p, 0, sizeof *p);
     p->n_rows = memo_test_int(1, 1 << 20);
     p->n_kinds = (int32_t)memo_test_int(1, memo_test_int(0, 1) ? 3 : MEMO_PROFILE_KINDS_MAX);
-    for (k = 0; k < p->n_kinds; k++) {
+    for (int k = 0; k < p->n_kinds; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = memo_test_real() * 1000;
     }
     p->between_s = memo_test_real() * 1e-6;
     p->n_tensors = (int32_t)memo_test_int(0, MEMO_PROFILE_TENSORS_MAX);
-    for (i = 0; i < p->n_tensors; i++) {
+    for (int i = 0; i < p->n_tensors; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
-        for (k = 0; k < p->n_kinds; k++) {
+        for (int k = 0; k < p->n_kinds; k++) {
             p->tensors[i].recompute_s_per_row[k] =
                 memo_test_int(0, 3) ? memo_test_real() * 1e-6 : -1;
             if (p->n_rows & 1) p->tensors[i].recompute_growth_s_per_row[k] = memo_test_real();
         }
     }
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         p->copies[i].size_bytes = memo_test_int(0, 1 << 30);
         p->copies[i].out_s = memo_test_real();
         p->copies[i].back_s = memo_test_real();
@@ -1449,23 +1365,20 @@ static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 *
 static memo_status parse_profile(const char* text, int64_t n_bytes, const char* name,
                                  memo_profile* profile, memo_error* e) {
     char path[250];
-    FILE* file;
-    memo_status status;
     memo_test_path(path, name);
-    file = fopen(path, "wb");
+    FILE* file = fopen(path, "wb");
     CHECK(file && fwrite(text, 1, (size_t)n_bytes, file) == (size_t)n_bytes && !fclose(file));
-    status = memo_profile_read(path, profile, e);
+    memo_status status = memo_profile_read(path, profile, e);
     remove(path);
     return status;
 }
 
 TEST(profiles_come_back_from_their_file) {
     char path[250];
-    int round, i;
     memo_test_path(path, "profile");
-    for (round = 0; round < 20; round++) {
+    for (int round = 0; round < 20; round++) {
         memo_profile p, q;
-        char *text = NULL, *damaged;
+        own_memory char *text = NULL, *damaged = NULL;
         int64_t n_bytes = 0, k;
         random_profile(&p);
         CHECK_OK(memo_profile_write(&p, path, &error));
@@ -1475,14 +1388,14 @@ TEST(profiles_come_back_from_their_file) {
         for (k = 0; k < p.n_kinds; k++)
             CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
                   is_near(q.backward_s[k], p.backward_s[k]));
-        for (i = 0; i < p.n_tensors; i++)
+        for (int i = 0; i < p.n_tensors; i++)
             for (k = 0; k < p.n_kinds; k++)
                 CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
                       is_near(p.tensors[i].recompute_s_per_row[k],
                               q.tensors[i].recompute_s_per_row[k]) &&
                       is_near(p.tensors[i].recompute_growth_s_per_row[k],
                               q.tensors[i].recompute_growth_s_per_row[k]));
-        for (i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++)
             CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
                   is_near(p.copies[i].out_s, q.copies[i].out_s) &&
                   is_near(p.copies[i].back_s, q.copies[i].back_s));
@@ -1491,7 +1404,7 @@ TEST(profiles_come_back_from_their_file) {
         /* Cut anywhere, or with any one byte changed: refused, with a line. */
         text = memo_test_file(path, &n_bytes);
         damaged = (char*)malloc((size_t)n_bytes + 1);
-        for (i = 0; i < 40 && damaged; i++) {
+        for (int i = 0; i < 40 && damaged; i++) {
             k = memo_test_int(0, n_bytes - 2);
             CHECK_CASE(parse_profile(text, k, "cut", &q, &error) == MEMO_STATUS_FORMAT,
                        "after %lld of %lld bytes", (long long)k, (long long)n_bytes);
@@ -1501,20 +1414,16 @@ TEST(profiles_come_back_from_their_file) {
                            strstr(error.message, "damaged") && error.line > 0,
                        "byte %lld of %lld: %s", (long long)k, (long long)n_bytes, error.message);
         }
-        free(damaged);
-        free(text);
     }
     remove(path);
 }
 
 /* A text with its last line made to fit, so that its lines are read. */
 static memo_status parse_lines(const char* lines, int64_t count, memo_profile* profile) {
-    memo_text text;
-    memo_status status;
-    memset(&text, 0, sizeof text);
+    memo_text text = {0};
     memo_text_put(&text, "%s", lines);
     memob_put_last_line(&text, count);
-    status = parse_profile(text.data, text.n_bytes, "profile", profile, &error);
+    memo_status status = parse_profile(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;
 }
@@ -1544,7 +1453,6 @@ TEST(bad_profiles_are_refused) {
                {"rows 1 1 0 3\nlayer 1 2\ncopy 8 1 1\ncopy 9 1 1\nfile 8 1\n", 6,
                 "the time back is missing"}};
     char text[400];
-    int i;
     CHECK_OK(parse_lines(good, 9, &profile));
     CHECK(profile.n_tensors == 2 && profile.tensors[0].recompute_s_per_row[0] < 0 &&
           is_near(profile.tensors[1].recompute_s_per_row[0], 5e-15) &&
@@ -1556,7 +1464,7 @@ TEST(bad_profiles_are_refused) {
     CHECK_IS(parse_lines(text, 10, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
-    for (i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
+    for (int i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
         snprintf(text, sizeof text, "memo profile 1\n%s", bad[i].lines);
         CHECK_CASE(parse_lines(text, 4, &profile) == MEMO_STATUS_FORMAT &&
                        strstr(error.message, bad[i].message) && error.line == bad[i].line,
