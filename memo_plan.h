@@ -695,7 +695,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>lowest offset          greedy: the item that can lie lowest comes next
  *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
- *     >>climb                  first fit by an order that is changed item by item
+ *     >>greedy runs            one order after the other
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
@@ -1983,8 +1983,8 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
  * First fit: take the items in an order; put each into the lowest hole.
  *
  * Here lowest offset takes no notice of gaps, and places all items above the fixed ones.  Then
- * every item lives in one piece, and it is fast for any number of items.  First fit, and lowest
- * offset of what is not easy (memoi_fit_stack), need lists of neighbors. */
+ * every item lives in one piece, and it is fast for any number of items.  First fit, which takes
+ * notice of gaps, needs lists of neighbors. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -2072,7 +2072,7 @@ typedef struct memoi_queue { /* lowest first */
 enum {
     MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
     MEMOI_GREEDY_PACE = 1000, /* items placed that tell how long a run takes */
-    MEMOI_CLIMB_NODES = 8     /* items placed that count as a node of the search */
+    MEMOI_GREEDY_NODES = 8    /* items placed that count as a node of the search */
 };
 
 /* An item in the order, with what a step needs of it: one line of the cache. */
@@ -2081,11 +2081,12 @@ typedef struct memoi_turn {
     int32_t begin, end, item, place;
 } memoi_turn;
 
-/* Scratch of one greedy run. */
+/* Scratch of greedy runs. */
 typedef struct memoi_greedy {
-    const memoi_problem* problem;
+    const memoi_problem* problem; /* NULL: it has not begun */
     memob_arrays arrays;
     double deadline;
+    int32_t is_fit; /* by first fit, else by lowest offset */
     memoi_ranked* ranked;
     int64_t* offsets;
     memoi_queue queue; /* plateaus by top */
@@ -2094,6 +2095,9 @@ typedef struct memoi_greedy {
 
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
+    memoi_range* places;    /* scratch of first fit, two an item */
+    int64_t n_repeats;
+    uint64_t random;
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -2258,7 +2262,7 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top)
 }
 
 /* Nothing is placed: all free items are on the tree. */
-MEMOI void memoi_greedy_begin(memoi_greedy* greedy) {
+MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, rank, i;
     greedy->queue.n = 0;
@@ -2285,7 +2289,7 @@ MEMOI void memoi_greedy_begin(memoi_greedy* greedy) {
 
 /* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
  * plateau rises. */
-MEMOI int memoi_greedy_step(memoi_greedy* greedy) {
+MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     int64_t at = memoi_plateau_lowest(greedy), offset;
     int32_t end = greedy->plateau[at].end;
     int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
@@ -2305,46 +2309,17 @@ MEMOI int memoi_greedy_step(memoi_greedy* greedy) {
 
 /* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
  * Returns 0 as soon as the deadline cannot be met. */
-MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
+MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed, round;
     double begin = memob_now_s();
-    memoi_greedy_begin(greedy);
+    memoi_plateau_begin(greedy);
     for (round = 1; n_placed < n; round++) {
         if (round % MEMOI_GREEDY_CLOCK == 0 &&
             memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
             return 0;
-        n_placed += memoi_greedy_step(greedy);
+        n_placed += memoi_plateau_step(greedy);
     }
     return 1;
-}
-
-/* Repeats lowest offset.  What ends above the target comes earlier in the next order, by a random
- * step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  Each item placed counts as a
- * share of a node.  0: no memory. */
-MEMOI int memoi_greedy_repeat(const memoi_problem* problem, int64_t target, uint64_t seed,
-                              double deadline, int64_t* nodes_left, memoi_solution* best) {
-    static const double steps[] = {0.02, 0.1, 0.5};
-    int64_t n = problem->n_items, n_runs, k;
-    memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, deadline);
-    if (ok) memoi_greedy_order_by_load(&greedy);
-    for (k = 0; ok && k < n; k++) {
-        greedy.ranked[k].first = 1 - (double)k / (double)n;
-        greedy.ranked[k].second = 0;
-    }
-    for (n_runs = 0; ok && best->peak > target && *nodes_left > 0 && memoi_greedy_run(&greedy);
-         n_runs++) {
-        *nodes_left -= n / MEMOI_CLIMB_NODES + 1;
-        memoi_solution_offer(problem, greedy.offsets, best);
-        for (k = 0; k < n; k++) {
-            memoi_ranked* ranked = &greedy.ranked[k];
-            if (greedy.offsets[ranked->index] + problem->items[ranked->index].size > target)
-                ranked->first += steps[n_runs % 3] * memoi_search_random_real(&seed);
-        }
-        qsort(greedy.ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
-    }
-    memob_arrays_free(&greedy.arrays);
-    return ok;
 }
 
 /* --- >>online ---
@@ -2475,112 +2450,22 @@ MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
- * Each item, in its turn, goes into the lowest hole that the items before it have left.
- *
- * After a change of the order only a few items are placed again, in their turn: those that moved in
- * the order, those that an item placed again now covers, and those above a place that it has left.
- * For every other item the lowest hole is still the one that it lies in. */
+ * Each item, in its turn, goes into the lowest hole that the items before it have left. */
 
 enum {
-    MEMOI_FIT_MOVES = 3,  /* at most, in one change of the order */
     MEMOI_FIT_CLOCK = 64, /* items placed between two looks at the clock */
     MEMOI_FIT_ROUNDS = 16
 };
-
-/* An item in the order, and its place. */
-typedef struct memoi_place {
-    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
-    int64_t low, high;
-    int64_t from;      /* open: below, no hole is large enough */
-    int32_t is_open;   /* to be placed again */
-    int32_t is_forced; /* open: it cannot stay */
-} memoi_place;
-
-/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
-typedef struct memoi_replaced {
-    int64_t item, value;
-} memoi_replaced;
-
-typedef struct memoi_fit {
-    const memoi_problem* problem; /* NULL: it has not begun */
-    memob_arrays arrays;
-    const memoi_neighbors* neighbors;
-    memoi_place* places;  /* of an item */
-    memoi_queue open;     /* by key */
-    memoi_range* taken;   /* scratch */
-    int64_t* offsets;     /* scratch */
-    memoi_ranked* ranked; /* scratch */
-    memoi_replaced *keys, *lows;
-    int64_t n_keys, n_lows;
-
-    int64_t goal;
-    double above;      /* bytes times sections above the goal */
-    int64_t* critical; /* items that end above the goal, in any order */
-    int64_t* rank;     /* of an item in that list, or -1 */
-    int64_t n_critical;
-
-    uint64_t random;
-    double deadline;
-    int64_t n_nodes; /* items placed */
-    int32_t is_out_of_time;
-} memoi_fit;
-
-/* Does item j come before item i? */
-MEMOI int memoi_fit_is_before(const memoi_fit* fit, int64_t j, int64_t i) {
-    int64_t key_j = fit->places[j].key, key_i = fit->places[i].key;
-    return (key_j < key_i) | ((key_j == key_i) & (j < i));
-}
-
-/* Bytes times sections of item i above the goal. */
-MEMOI double memoi_fit_over(const memoi_fit* fit, int64_t i) {
-    const memoi_item* item = &fit->problem->items[i];
-    int64_t over = fit->places[i].high - fit->goal;
-    if (over <= 0) return 0;
-    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
-}
-
-MEMOI void memoi_fit_put(memoi_fit* fit, int64_t i, int64_t low) {
-    memoi_place* place = &fit->places[i];
-    int64_t rank = fit->rank[i];
-    fit->above -= memoi_fit_over(fit, i);
-    place->low = low;
-    place->high = low + fit->problem->items[i].size;
-    fit->above += memoi_fit_over(fit, i);
-    if (place->high > fit->goal && rank < 0) {
-        fit->rank[i] = fit->n_critical;
-        fit->critical[fit->n_critical++] = i;
-    } else if (place->high <= fit->goal && rank >= 0) {
-        int64_t last = fit->critical[--fit->n_critical];
-        fit->critical[rank] = last;
-        fit->rank[last] = rank;
-        fit->rank[i] = -1;
-    }
-}
-
-/* Item i is to be placed again; below `from` there is no hole for it. */
-MEMOI void memoi_fit_open(memoi_fit* fit, int64_t i, int64_t from, int is_forced) {
-    memoi_place* place = &fit->places[i];
-    if (fit->problem->items[i].fixed >= 0) return;
-    if (!place->is_open) {
-        place->is_open = 1;
-        place->is_forced = 0;
-        place->from = place->low;
-        memoi_queue_push(&fit->open, place->key, i);
-    }
-    if (from < place->from) place->from = from;
-    place->is_forced |= is_forced;
-}
 
 MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for an item, `from` or higher, that is clear of n ranges.  It jumps on top of
- * ranges in the way, round after round, and drops ranges that end below.  After many rounds it
- * sorts the ranges; then one more round is enough. */
-MEMOI int64_t memoi_fit_lowest_taken(memoi_range* taken, int64_t n, int64_t from,
-                                     const memoi_item* item) {
-    int64_t offset, next = from, round = 0, n_above, k;
+/* The lowest offset for an item that is clear of n ranges.  It jumps on top of ranges in the way,
+ * round after round, and drops ranges that end below.  After many rounds it sorts the ranges; then
+ * one more round is enough. */
+MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
+    int64_t offset, next = 0, round = 0, n_above, k;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
             qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
@@ -2598,301 +2483,126 @@ MEMOI int64_t memoi_fit_lowest_taken(memoi_range* taken, int64_t n, int64_t from
     return offset;
 }
 
-/* The lowest hole for item i between those before it.  Unless it is forced, it can stay. */
-MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
-    const memoi_item* item = &fit->problem->items[i];
-    const memoi_place* place = &fit->places[i];
-    const int32_t* list = fit->neighbors->list;
-    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
-    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
-    for (k = fit->neighbors->first[i]; k < fit->neighbors->first[i + 1]; k++) {
-        const memoi_place* other = &fit->places[list[k]];
-        fit->taken[n].begin = other->low;
-        fit->taken[n].end = other->high;
-        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
-             (other->low < to);
+/* Places the items whose offset is -1, in the order of ranked.  Returns -1; the first item that
+ * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
+ * item. */
+MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
+                            int64_t capacity, double deadline, memoi_range* places,
+                            int64_t* offsets) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, i, k, l;
+    memoi_range* taken = places + n;
+    for (i = 0; i < n; i++) { /* what is not placed is in no way */
+        places[i].begin = memob_max(offsets[i], 0);
+        places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
     }
-    return memoi_fit_lowest_taken(fit->taken, n, from, item);
-}
-
-/* Item i moves from low to now: which later items must be placed again? */
-MEMOI void memoi_fit_spread(memoi_fit* fit, int64_t i, int64_t low, int64_t now) {
-    int64_t high = now + fit->problem->items[i].size, k;
-    for (k = fit->neighbors->first[i]; k < fit->neighbors->first[i + 1]; k++) {
-        int64_t j = fit->neighbors->list[k];
-        const memoi_place* other = &fit->places[j];
-        int is_covered = (other->low < high) & (other->high > now);
-        if (!(is_covered | (low < other->low)) || !memoi_fit_is_before(fit, i, j)) continue;
-        memoi_fit_open(fit, j, low < other->low ? low - (other->high - other->low) + 1 : low,
-                       is_covered);
-    }
-}
-
-/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
-MEMOI int memoi_fit_settle(memoi_fit* fit, double limit) {
-    double above = 0; /* of items that have been placed: none is placed twice */
-    while (fit->open.n > 0) {
-        int64_t i = fit->open.list[0].index, low = fit->places[i].low, now;
-        memoi_queue_pop(&fit->open);
-        fit->places[i].is_open = 0;
-        if (above > limit || fit->is_out_of_time) continue;
-        if (++fit->n_nodes % MEMOI_FIT_CLOCK == 0 && memob_now_s() > fit->deadline)
-            fit->is_out_of_time = 1;
-        now = memoi_fit_find(fit, i);
-        if (now != low) {
-            fit->lows[fit->n_lows].item = i;
-            fit->lows[fit->n_lows++].value = low;
-            memoi_fit_put(fit, i, now);
-            memoi_fit_spread(fit, i, low, now);
-        }
-        above += memoi_fit_over(fit, i);
-    }
-    return above <= limit && fit->above <= limit && !fit->is_out_of_time;
-}
-
-/* Places all items in the order of ranked, fixed ones first.  Returns 0 if time is up. */
-MEMOI int memoi_fit_run(memoi_fit* fit, const memoi_ranked* ranked) {
-    const memoi_problem* problem = fit->problem;
-    int64_t k;
-    fit->goal = INT64_MAX;
-    for (k = 0; k < problem->n_items; k++) {
-        int64_t i = ranked[k].index, fixed = problem->items[i].fixed;
-        fit->rank[i] = -1;
-        fit->places[i].key = fixed < 0 ? k << 32 : INT64_MIN;
-        memoi_fit_put(fit, i, fixed);
-        memoi_fit_open(fit, i, 0, 1);
-    }
-    fit->n_lows = 0;
-    return memoi_fit_settle(fit, HUGE_VAL);
-}
-
-/* Lowest offset with gaps, fixed items or holds: the item that can lie lowest, above all its placed
- * neighbors, comes next.  Each waits with a bound of its offset, which only rises.  0: out of
- * time. */
-MEMOI int memoi_fit_stack(memoi_fit* fit, const memoi_ranked* ranked) {
-    const memoi_problem* problem = fit->problem;
-    const memoi_neighbors* neighbors = fit->neighbors;
-    int64_t n = problem->n_items, i, k;
     for (k = 0; k < n; k++) {
-        int64_t fixed = problem->items[i = ranked[k].index].fixed;
-        fit->places[i].is_open = 1;
-        fit->places[i].low = memob_max(fixed, 0);
-        memoi_queue_push(&fit->open, fit->places[i].low, k);
-    }
-    while (fit->open.n > 0) {
-        memob_keyed* lowest = fit->open.list;
-        const memoi_item* item = &problem->items[i = ranked[lowest->index].index];
-        memoi_place* place = &fit->places[i];
-        int64_t offset =
-            item->fixed < 0 ? memoi_neighbors_clear(problem, i, place->low) : item->fixed;
-        if (offset > memob_align_up(place->low, item->alignment))
-            place->low = offset; /* by a fixed one */
-        if (place->low > lowest->key) {
-            lowest->key = place->low;
-            memoi_queue_sink(&fit->open);
-            continue;
+        int64_t n_taken = 0;
+        const memoi_item* item = &problem->items[i = ranked[k].index];
+        if (k % MEMOI_FIT_CLOCK == 0 && memob_now_s() > deadline) return n;
+        if (offsets[i] >= 0) continue;
+        for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            taken[n_taken] = places[neighbors->list[l]];
+            n_taken += taken[n_taken].end > 0;
         }
-        memoi_queue_pop(&fit->open);
-        if (++fit->n_nodes % MEMOI_FIT_CLOCK == 0 && memob_now_s() > fit->deadline)
-            fit->is_out_of_time = 1;
-        place->is_open = 0;
-        place->low = offset;
-        for (k = neighbors->first[i]; k < neighbors->first[i + 1] && !fit->is_out_of_time; k++) {
-            memoi_place* other = &fit->places[neighbors->list[k]];
-            if (other->is_open && problem->items[neighbors->list[k]].fixed < 0)
-                other->low = memob_max(other->low, place->low + problem->items[i].size);
+        places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
+        places[i].end = offsets[i] + item->size;
+        if (places[i].end > capacity) return i;
+    }
+    return -1;
+}
+
+/* --- >>greedy runs ---
+ * Knows: both rules, and orders.  Knows nothing of the exact search. */
+
+/* First fit from now on, if the lists of neighbors are not too long.  0: no memory. */
+MEMOI int memoi_greedy_fit(memoi_greedy* greedy) {
+    int listed = memoi_neighbors_list(greedy->problem);
+    greedy->is_fit = listed > 0;
+    if (listed > 0)
+        greedy->places = (memoi_range*)memob_arrays_add(
+            &greedy->arrays, 2 * greedy->problem->n_items, sizeof(memoi_range));
+    return listed != 0 && !greedy->arrays.failed;
+}
+
+/* Places all items in the order of greedy->ranked.  Returns 0 if time is up. */
+MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t i;
+    if (!greedy->is_fit) return memoi_plateau_run(greedy);
+    for (i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
+    return memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->deadline, greedy->places,
+                         greedy->offsets) < 0;
+}
+
+/* Repeats greedy runs; returns how many.  What ends above the goal comes earlier in the next order,
+ * by a random step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run,
+ * what meets full sections comes first. */
+MEMOI int64_t memoi_greedy_repeat(memoi_greedy* greedy, int64_t goal, int64_t n_runs,
+                                  memoi_solution* best) {
+    static const double steps[] = {0.02, 0.1, 0.5};
+    const memoi_problem* problem = greedy->problem;
+    int64_t n = problem->n_items, begin = greedy->n_repeats, k;
+    if (begin == 0) memoi_greedy_order_by_load(greedy);
+    for (k = 0; begin == 0 && k < n; k++) {
+        greedy->ranked[k].first = 1 - (double)k / (double)n;
+        greedy->ranked[k].second = 0;
+    }
+    while (best->peak > goal && greedy->n_repeats - begin < n_runs && memoi_greedy_run(greedy)) {
+        double step = steps[greedy->n_repeats++ % 3];
+        memoi_solution_offer(problem, greedy->offsets, best);
+        for (k = 0; k < n; k++) {
+            memoi_ranked* ranked = &greedy->ranked[k];
+            if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > goal)
+                ranked->first += step * memoi_search_random_real(&greedy->random);
         }
+        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
     }
-    return !fit->is_out_of_time;
+    return greedy->n_repeats - begin;
 }
 
-/* Takes the offsets if they are better. */
-MEMOI void memoi_fit_offer(memoi_fit* fit, memoi_solution* best) {
-    int64_t i;
-    for (i = 0; i < fit->problem->n_items; i++) fit->offsets[i] = fit->places[i].low;
-    memoi_solution_offer(fit->problem, fit->offsets, best);
-}
-
-/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
- * the arrays. */
-MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem, uint64_t seed,
-                           double deadline) {
-    int64_t n = problem->n_items;
-    int listed = memoi_neighbors_list(problem);
-    memob_arrays* a = &fit->arrays;
-    memset(fit, 0, sizeof *fit);
-    if (listed <= 0) return listed;
-    fit->problem = problem;
-    fit->neighbors = problem->neighbors;
-    fit->random = seed;
-    fit->deadline = deadline;
-    fit->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
-    fit->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    fit->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
-    fit->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    fit->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    fit->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_FIT_MOVES, sizeof(memoi_replaced));
-    fit->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
-    fit->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    fit->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    return !a->failed;
-}
-
-/* --- >>climb ---
- * Knows: first fit and an order.  Knows nothing of the exact search.
- *
- * First fit by an order that is changed a little, again and again.  A change is kept unless more
- * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
- * one of these. */
-
-enum { MEMOI_CLIMB_FIRST = 100 }; /* items placed by a problem's first climb, per item */
-
-/* Sets another goal, and counts everything again. */
-MEMOI void memoi_climb_set_goal(memoi_fit* fit, int64_t goal) {
-    int64_t i;
-    fit->goal = goal;
-    fit->above = 0;
-    fit->n_critical = 0;
-    for (i = 0; i < fit->problem->n_items; i++) {
-        fit->rank[i] = -1;
-        fit->places[i].high = goal;
-        memoi_fit_put(fit, i, fit->places[i].low);
+/* Tries one order after the other until a plan meets target or last_begin is over; each is given up
+ * as soon as it would last too long. */
+MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_begin,
+                            memoi_solution* best) {
+    static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
+                                              MEMOI_ORDER_LOAD, MEMOI_ORDER_SIZE,
+                                              MEMOI_ORDER_START};
+    int k;
+    for (k = 0; k < (int)(sizeof orders / sizeof *orders); k++) {
+        if (best->peak <= target || memob_now_s() > last_begin) break;
+        if (orders[k] == MEMOI_ORDER_LOAD)
+            memoi_greedy_order_by_load(greedy);
+        else
+            memoi_greedy_order_items(greedy->problem, orders[k], NULL, greedy->ranked);
+        if (memoi_greedy_run(greedy)) memoi_solution_offer(greedy->problem, greedy->offsets, best);
     }
 }
 
-/* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
- * behind.  Of two neighbors it takes the nearer in the order.  0: there is none. */
-MEMOI int memoi_climb_choose(memoi_fit* fit, int64_t* moved, int64_t* to, int* is_behind) {
-    const int64_t* first = fit->neighbors->first;
-    uint64_t* random = &fit->random;
-    int64_t i = fit->critical[memoi_search_random(random) % (uint64_t)fit->n_critical];
-    int64_t n_found = 0, n, k, pair[2];
-    *is_behind = 0;
-
-    /* Usually take a neighbor of the critical item instead, because moving it can make room. */
-    n = first[i + 1] - first[i];
-    if (n > 0 && memoi_search_random(random) % 4 > 0) {
-        i = fit->neighbors->list[first[i] + (int64_t)(memoi_search_random(random) % (uint64_t)n)];
-        *is_behind = memoi_search_random(random) % 4 == 0;
-    }
-    if (fit->problem->items[i].fixed >= 0) return 0;
-
-    /* Two random neighbors on the right side; the nearer one changes the order less. */
-    pair[0] = pair[1] = -1;
-    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
-        int64_t j = fit->neighbors->list[k];
-        if (fit->problem->items[j].fixed >= 0 || memoi_fit_is_before(fit, j, i) == *is_behind ||
-            (!*is_behind && fit->places[j].low >= fit->places[i].low))
-            continue;
-        n_found++;
-        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[0] = j;
-        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[1] = j;
-    }
-    if (n_found == 0) return 0;
-    *moved = i;
-    *to = memoi_fit_is_before(fit, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
-    return 1;
-}
-
-/* Moves an item in the order, and opens what that may move. */
-MEMOI void memoi_climb_move(memoi_fit* fit, int64_t i, int64_t to, int is_behind) {
-    memoi_place* place = &fit->places[i];
-    int64_t step = 1 + (int64_t)(memoi_search_random(&fit->random) >> 34), k;
-    fit->keys[fit->n_keys].item = i;
-    fit->keys[fit->n_keys++].value = place->key;
-    place->key = fit->places[to].key + (is_behind ? step : -step);
-    for (k = fit->neighbors->first[i]; is_behind && k < fit->neighbors->first[i + 1]; k++) {
-        int64_t j = fit->neighbors->list[k];
-        const memoi_place* other = &fit->places[j];
-        if (other->low > place->low && memoi_fit_is_before(fit, j, i))
-            memoi_fit_open(fit, j, place->low - (other->high - other->low) + 1, 0);
-    }
-}
-
-/* Makes one change, and undoes it if it is not kept. */
-MEMOI void memoi_climb_change(memoi_fit* fit) {
-    double above = fit->above;
-    int64_t n = 1 + (int64_t)(memoi_search_random(&fit->random) % MEMOI_FIT_MOVES), moved, to, k;
-    int is_behind;
-    fit->n_keys = fit->n_lows = 0;
-    for (; n > 0; n--) {
-        if (!memoi_climb_choose(fit, &moved, &to, &is_behind)) continue;
-        for (k = 0; k < fit->n_keys && fit->keys[k].item != moved;) k++;
-        if (k == fit->n_keys && !fit->places[moved].is_open)
-            memoi_climb_move(fit, moved, to, is_behind);
-    }
-    for (k = 0; k < fit->n_keys; k++) memoi_fit_open(fit, fit->keys[k].item, 0, 1);
-    fit->n_nodes++; /* a change that places nothing counts too */
-    if (memoi_fit_settle(fit, above)) return;
-    while (fit->n_lows > 0) {
-        const memoi_replaced* replaced = &fit->lows[--fit->n_lows];
-        memoi_fit_put(fit, replaced->item, replaced->value);
-    }
-    while (fit->n_keys > 0) {
-        const memoi_replaced* replaced = &fit->keys[--fit->n_keys];
-        fit->places[replaced->item].key = replaced->value;
-    }
-    fit->above = above; /* as it was to the last bit */
-}
-
-/* Lowers best->peak toward goal with a limit on placed items; returns their number. */
-MEMOI int64_t memoi_climb_run(memoi_fit* fit, int64_t goal, int64_t n_nodes, memoi_solution* best) {
-    int64_t begin = fit->n_nodes, peak, k;
-    memoi_climb_set_goal(fit, goal);
-    while (fit->n_critical > 0 && fit->n_nodes - begin < n_nodes && !fit->is_out_of_time) {
-        memoi_climb_change(fit);
-        if (memob_now_s() > fit->deadline) fit->is_out_of_time = 1;
-        for (peak = goal, k = 0; k < fit->n_critical && peak < best->peak; k++)
-            peak = memob_max(peak, fit->places[fit->critical[k]].high);
-        if (peak >= best->peak) continue;
-        memoi_fit_offer(fit, best);
-    }
-    return fit->n_nodes - begin;
-}
-
-/* Orders by first fit, or by lowest offset, until one meets target or time is up; there is always a
- * plan.  After last_begin no other is tried, though one may go on to the deadline. */
+/* Greedy runs until one meets target or time is up; there is always a plan.  Lowest offset comes
+ * before first fit; what is not easy gets first fit alone, repeated.  After last_begin no order is
+ * begun, though a run may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME,
-                                              MEMOI_ORDER_AREA, MEMOI_ORDER_LOAD,
-                                              MEMOI_ORDER_SIZE, MEMOI_ORDER_START};
-    enum { FIT_ORDERS = 4 }; /* first fit has the first, lowest offset the last five */
+    enum { REPEATS = 16 };
     memoi_greedy greedy;
-    memoi_fit fit;
-    int is_easy = memoi_problem_is_easy(problem), is_fit = !is_easy;
-    int ok = memoi_greedy_create(&greedy, problem, deadline), pass, k;
-    memset(&fit, 0, sizeof fit);
+    int ok = memoi_greedy_create(&greedy, problem, deadline);
     if (ok && best->peak == INT64_MAX) {
         ok = memoi_online_run(problem, greedy.offsets);
         if (ok) memoi_solution_offer(problem, greedy.offsets, best);
     }
-
-    /* One attempt for each order by each rule, given up as soon as it would last too long. */
-    for (pass = 0; pass < 2 && ok; pass++, is_fit = !is_fit) {
-        int n_orders = is_fit ? (int)FIT_ORDERS : (int)(sizeof orders / sizeof *orders);
-        if (is_fit ? MEMOI_WITHOUT(first_fit) : MEMOI_WITHOUT(lowest_offset)) continue;
-        if (best->peak <= target || memob_now_s() > last_begin) break;
-        if (is_fit) ok = memoi_fit_create(&fit, problem, 0, deadline) != 0;
-        if (is_fit && !fit.problem) continue;
-        for (k = !is_fit; k < n_orders && ok; k++) {
-            if (best->peak <= target || memob_now_s() > last_begin) break;
-            if (orders[k] == MEMOI_ORDER_LOAD && MEMOI_WITHOUT(load)) continue;
-            if (orders[k] == MEMOI_ORDER_LOAD)
-                memoi_greedy_order_by_load(&greedy);
-            else
-                memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
-            if (is_fit || (!is_easy && fit.problem)) {
-                if ((is_fit ? memoi_fit_run : memoi_fit_stack)(&fit, greedy.ranked))
-                    memoi_fit_offer(&fit, best);
-            } else if (memoi_greedy_run(&greedy)) {
-                memoi_solution_offer(problem, greedy.offsets, best);
-            }
+    if (ok && !memoi_problem_is_easy(problem) && memob_now_s() <= last_begin)
+        ok = memoi_greedy_fit(&greedy);
+    if (ok && !MEMOI_WITHOUT(orders)) memoi_greedy_try(&greedy, target, last_begin, best);
+    if (ok && best->peak > target && memob_now_s() <= last_begin) {
+        if (greedy.is_fit && !MEMOI_WITHOUT(repeat)) {
+            memoi_greedy_repeat(&greedy, target, REPEATS, best);
+        } else if (!greedy.is_fit && !MEMOI_WITHOUT(first_fit)) {
+            ok = memoi_greedy_fit(&greedy);
+            if (ok && greedy.is_fit) memoi_greedy_try(&greedy, target, last_begin, best);
         }
     }
-
-    memob_arrays_free(&fit.arrays);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
@@ -3853,36 +3563,19 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Begins with a first fit: by the order of the best offsets, which raises nothing; in a problem
- * that is not easy by size, which becomes lower than a better plan.  As memoi_fit_create. */
-MEMOI int memoi_climb_begin(memoi_fit* fit, const memoi_problem* problem,
-                            const memoi_effort* effort, const memoi_solution* best) {
-    int created = memoi_fit_create(fit, problem, effort->seed, effort->deadline);
-    if (created <= 0) return created;
-    if (memoi_problem_is_easy(problem))
-        memoi_greedy_order_by_offsets(problem, best->offsets, fit->ranked);
-    else
-        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, fit->ranked);
-    memoi_fit_run(fit, fit->ranked);
+/* Repeats greedy runs while there is time; an item placed counts as a share of a node.  0: no
+ * memory. */
+MEMOI int memoi_search_repeat(memoi_greedy* greedy, const memoi_problem* problem, int64_t goal,
+                              int64_t n_runs, memoi_effort* effort, memoi_solution* best) {
+    int64_t n_nodes = problem->n_items / MEMOI_GREEDY_NODES + 1; /* of a run */
+    if (MEMOI_WITHOUT(repeat) || memob_now_s() > effort->deadline) return 1;
+    if (!greedy->problem && (!memoi_greedy_create(greedy, problem, effort->deadline) ||
+                             (!memoi_problem_is_easy(problem) && !memoi_greedy_fit(greedy))))
+        return 0;
+    if (greedy->n_repeats == 0) greedy->random = effort->seed;
+    n_runs = memob_min(n_runs, effort->nodes_left / n_nodes);
+    effort->nodes_left -= n_nodes * memoi_greedy_repeat(greedy, goal, n_runs, best);
     return 1;
-}
-
-/* Climbs toward goal for a given number of placed items.  It repeats this as long as each climb
- * lowers the bytes above the goal by a twentieth.  It does nothing if the lists of neighbors are
- * too long.  0: no memory. */
-MEMOI int memoi_search_climb(memoi_fit* fit, const memoi_problem* problem, int64_t goal,
-                             int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
-    int created = fit->problem ? 1 : memoi_climb_begin(fit, problem, effort, best);
-    double above = HUGE_VAL;
-    if (MEMOI_WITHOUT(climb)) return 1;
-    while (created > 0 && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
-        int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
-        effort->nodes_left -=
-            memoi_climb_run(fit, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
-        if (fit->n_critical == 0 || fit->is_out_of_time || fit->above >= 0.95 * above) break;
-        above = fit->above;
-    }
-    return created != 0;
 }
 
 /* Makes the items of [first, last), or those in the set if there is one, a problem of their own.
@@ -3932,8 +3625,8 @@ typedef struct memoi_cores {
     memob_arrays arrays;
     char* is_in;          /* the core, of an item */
     int64_t* offsets;     /* of items, -1: not placed */
-    memoi_range* taken;   /* scratch */
-    memoi_ranked* others; /* items by size */
+    memoi_range* places;  /* scratch, two an item */
+    memoi_ranked* ranked; /* items by size */
     int32_t* covered;     /* scratch of windows: sections */
     uint64_t seed;
     double deadline;
@@ -3950,36 +3643,13 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->deadline = effort->deadline;
     cores->is_in = (char*)memob_arrays_add(a, n, 1);
     cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
-    cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    cores->places = (memoi_range*)memob_arrays_add(a, 2 * n, sizeof(memoi_range));
+    cores->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
     if (n > MEMOI_SEARCH_ITEMS)
         cores->covered = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
     if (a->failed) return 0;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->ranked);
     return 1;
-}
-
-/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1.  Fixed
- * items are in the core. */
-MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
-    const memoi_problem* problem = cores->problem;
-    const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t k, l;
-    for (k = 0; k < problem->n_items; k++) {
-        int64_t i = cores->others[k].index, n = 0, low;
-        const memoi_item* item = &problem->items[i];
-        if (cores->is_in[i]) continue;
-        for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
-            int64_t j = neighbors->list[l];
-            if (cores->offsets[j] < 0) continue;
-            cores->taken[n].begin = cores->offsets[j];
-            cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
-        }
-        low = memoi_fit_lowest_taken(cores->taken, n, 0, item);
-        if (low > capacity - item->size) return i;
-        cores->offsets[i] = low;
-    }
-    return -1;
 }
 
 /* Looks for a plan of the core; its verdict, with the offsets.  *n_nodes, the budget, loses what is
@@ -4019,7 +3689,9 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
         for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
         if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
-        if (*verdict == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
+        if (*verdict == MEMOI_FOUND)
+            missing = memoi_fit_run(cores->problem, cores->ranked, capacity, HUGE_VAL,
+                                    cores->places, cores->offsets);
         if (*verdict == MEMOI_FOUND && missing >= 0) cores->is_in[missing] = 1;
     }
     if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
@@ -4167,21 +3839,22 @@ MEMOI int memoi_search_is_full(const memoi_problem* problem) {
            sum > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
 }
 
-/* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
- * that fails or is given up, it attempts halfway to the best peak, and so on.
+/* Makes rounds of attempts by a team.  A round begins with greedy runs and an attempt at the goal.
+ * If that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * The first round of a plain problem or a cover has no climb.  If it is large, it attempts the goal
- * in every round but the first.
+ * A plain problem or a cover has no greedy runs.  If it is large, it attempts the goal in every
+ * round but the first.
  *
  * If a large problem is full, the first attempt has three quarters of the time for the goal. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* cores,
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
+    enum { GREEDY_FIRST = 100 }; /* greedy runs of the first round */
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
     int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
@@ -4202,12 +3875,11 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
                                   : round % 3 == 0 || is_thorough;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-            limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
-            if ((round > 0 || !is_plain) &&
-                !memoi_search_climb(climb, problem, goal, limit, effort, best))
+            limit = (int64_t)GREEDY_FIRST << memob_min(round, 20);
+            if (!is_plain && !memoi_search_repeat(greedy, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
-            is_over = climb->is_out_of_time;
+            is_over = memob_now_s() > effort->deadline;
             continue;
         }
 
@@ -4255,12 +3927,13 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven.  A problem too large for the search gets windows alone, with holds a climb alone.
- * 0: no memory. */
+ * proven.  A problem too large for the search gets windows, without holds, and greedy runs in the
+ * time that is left.  0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
+    const int64_t n_nodes = effort->nodes_left;
     memoi_team team;
-    memoi_fit climb;
+    memoi_greedy greedy;
     memoi_cores cores;
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
@@ -4268,7 +3941,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     const int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
                            !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
     int ok = created != 0;
-    memset(&climb, 0, sizeof climb);
+    memset(&greedy, 0, sizeof greedy);
     memset(&cores, 0, sizeof cores);
     if (ok && is_windows)
         ok = memoi_cores_create(&cores, problem, effort) &&
@@ -4277,14 +3950,14 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
         !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
     if (ok && created > 0)
-        ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
-    if (ok && created < 0 && !is_windows) {
-        ok =
-            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
-        memoi_search_report(effort, problem, best, *bound, 0);
+        ok = memoi_search_rounds(&team, &greedy, &cores, problem, target, effort, best, bound);
+    if (ok && created < 0) {
+        ok = memoi_search_repeat(&greedy, problem, memob_max(target, *bound), INT64_MAX, effort,
+                                 best);
+        memoi_search_report(effort, problem, best, *bound, n_nodes - effort->nodes_left);
     }
     if (created > 0) memoi_team_free(&team);
-    memob_arrays_free(&climb.arrays);
+    memob_arrays_free(&greedy.arrays);
     memob_arrays_free(&cores.arrays);
     return ok;
 }
@@ -4357,7 +4030,7 @@ MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int
     return -1;
 }
 
-/* As memoi_greedy_step: an item that is reached, or the first that fits the lowest plateau below
+/* As memoi_plateau_step: an item that is reached, or the first that fits the lowest plateau below
  * all that is ahead; a few are tried.  If there is none, the plateau rises, but not into what is
  * ahead. */
 MEMOI int memoi_around_step(memoi_around* around) {
@@ -4410,7 +4083,7 @@ MEMOI int memoi_around_step(memoi_around* around) {
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
     memoi_greedy* greedy = &around->greedy;
     int64_t n = greedy->problem->n_items, n_placed, step, i;
-    memoi_greedy_begin(greedy);
+    memoi_plateau_begin(greedy);
     around->first = 0;
     for (i = 0; i < n; i++) {
         around->is_ahead[i] = is_in_set[i];
@@ -4682,11 +4355,13 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
 MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n = problem->n_items, i;
+    int64_t n = problem->n_items, i, *offsets = NULL;
+    memob_arrays arrays = {NULL, 0};
+    memoi_ranked* ranked = NULL;
+    memoi_range* places = NULL;
     double* columns = NULL;
     memoi_mip mip;
-    memoi_fit fit;
-    int made;
+    int made = memoi_neighbors_list(problem);
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.deadline = deadline;
@@ -4696,16 +4371,19 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
-    made = memoi_fit_create(&fit, problem, 0, HUGE_VAL);
     mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
     if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                                 "%lld buffers and %lld overlapping pairs are too many for the MIP "
                                 "(limit %d); use the search",
                                 (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
-    if (!status)
-        columns = (double*)memob_arrays_add(&fit.arrays, n + 1 + mip.n_pairs, sizeof(double));
-    if (!status && (!made || !columns)) status = memob_no_memory(error, "the MIP");
+    if (!status) {
+        columns = (double*)memob_arrays_add(&arrays, n + 1 + mip.n_pairs, sizeof(double));
+        offsets = (int64_t*)memob_arrays_add(&arrays, n, sizeof(int64_t));
+        ranked = (memoi_ranked*)memob_arrays_add(&arrays, n, sizeof(memoi_ranked));
+        places = (memoi_range*)memob_arrays_add(&arrays, 2 * n, sizeof(memoi_range));
+    }
+    if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
@@ -4717,9 +4395,11 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (i = 0; i < n; i++) fit.offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
-            memoi_greedy_order_by_offsets(problem, fit.offsets, fit.ranked);
-            if (memoi_fit_run(&fit, fit.ranked)) memoi_fit_offer(&fit, best);
+            for (i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
+            memoi_greedy_order_by_offsets(problem, offsets, ranked);
+            for (i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
+            memoi_fit_run(problem, ranked, INT64_MAX, HUGE_VAL, places, offsets);
+            memoi_solution_offer(problem, offsets, best);
 
             /* The search was complete, and the rebuilt plan is within half a unit of the proven
              * peak. */
@@ -4727,7 +4407,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         }
     }
     if (mip.lp) delete_lp(mip.lp);
-    memob_arrays_free(&fit.arrays);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -5098,20 +4778,17 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                       const memo_plan_desc* settings, int64_t target,
                                       memoi_effort* effort, memoi_solution* best, const char** name,
                                       memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "mip", "search", "greedy"};
+    static const char* const names[] = {"bilevel", "greedy", "mip", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
-    int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, is_search, stage;
+    int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, stage;
     int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
-    int is_free =
-        memoi_problem_is_easy(problem) || memoi_neighbors_count(problem) > MEMOI_NEIGHBORS;
     double now = memob_now_s(), deadline = effort->deadline;
     double last_greedy = now + (is_greedy ? 1 : is_large ? 0.2 : 0.5) * (deadline - now);
-    is_search = engine != MEMO_PLAN_ENGINE_MIP && !is_greedy;
 
     /* From the fastest engine to the most thorough; each starts from the best plan so far.
-     * Bi-level plans have no holds.  Greedy runs are repeated if windows are too large. */
-    for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
+     * Bi-level plans have no holds. */
+    for (stage = 0; stage < 4 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
         int was_optimal = best->is_optimal;
         if (stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace &&
@@ -5123,12 +4800,8 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                         is_large ? last_greedy : deadline, best, error);
         if (stage == 2 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 3 && is_search)
+        if (stage == 3 && engine != MEMO_PLAN_ENGINE_MIP && !is_greedy)
             status = memoi_search_solve(problem, target, effort, best, error);
-        if (stage == 4 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat) &&
-            !memoi_greedy_repeat(problem, target, effort->seed, deadline, &effort->nodes_left,
-                                 best))
-            status = memob_no_memory(error, "the greedy planner");
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
 

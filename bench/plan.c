@@ -2001,10 +2001,10 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 }
 
 static void print_ablation(int seeds, double limit) {
-    static const char* const stages[2][24] = {
-        {"first_fit", "lowest_offset", "full_sections", "windows", "repeat", "reuse", "cover",
-         "parts", "climb", "full", "cores", "styles", "weights", "search"},
-        {"mip_twins"}};
+    static const char* const stages[2][24] = {{"orders", "first_fit", "repeat", "full_sections",
+                                               "windows", "reuse", "cover", "parts", "full",
+                                               "cores", "styles", "weights", "search"},
+                                              {"mip_twins"}};
     static ablation a;
     const char* only = left_out;
     int is_mip, k, seed;

@@ -154,39 +154,13 @@ static int64_t slow_top(const memoi_problem* problem, const int64_t* offsets, in
     return top;
 }
 
-/* The lowest offset of item i above the placed ones, whose offsets are not negative; *top: of
- * these. */
-static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i,
-                           int64_t* top) {
-    const memoi_item* item = &problem->items[i];
-    int64_t least = 0, k;
-    *top = item->fixed;
-    if (item->fixed >= 0) return item->fixed;
-    for (k = 0; k < problem->n_items; k++)
-        if (k != i && offsets[k] >= 0 && memoi_problem_items_overlap(problem, i, k))
-            least = memob_max(least, offsets[k] + problem->items[k].size);
-    *top = least;
-    least = rounded(least, item->alignment);
-    for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
-        const memoi_item* other = &problem->items[k];
-        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_problem_items_overlap(problem, i, k) ||
-            other->fixed >= least + item->size || other->fixed + other->size <= least)
-            continue;
-        least = rounded(other->fixed + other->size, item->alignment);
-        k = -1;
-    }
-    return least;
-}
-
 /* Against a slow twin: the item with the lowest key comes next, in a tie the first in order.  If
- * the top below it is higher by now, or a fixed item bars it, its key rises instead.  With every
- * item in one piece (rule 0), and with its gaps, among fixed ones (rule 1). */
+ * the top below it is higher by now, its key rises instead. */
 TEST(lowest_offset_is_lowest) {
     for (int k = 0; k < 500; k++) {
         features with = {0, 0, 0};
         own_problem problem;
         memoi_greedy greedy;
-        memoi_fit fit;
         int64_t i, rank, n_placed, offsets[80], key[80];
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
@@ -194,18 +168,15 @@ TEST(lowest_offset_is_lowest) {
         own_plan* plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
-        CHECK_IS(memoi_fit_create(&fit, &problem, 0, HUGE_VAL), ==, 1);
-        for (int run = 0; run < 2 * (int)MEMOI_N_ORDERS; run++) {
-            int rule = run % 2;
-            memoi_greedy_order_items(&problem, (memoi_item_order)(run / 2), NULL, greedy.ranked);
-            CHECK(rule ? memoi_fit_stack(&fit, greedy.ranked) : memoi_greedy_run(&greedy));
+        for (int run = 0; run < (int)MEMOI_N_ORDERS; run++) {
+            memoi_greedy_order_items(&problem, (memoi_item_order)run, NULL, greedy.ranked);
+            CHECK(memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) {
-                if (rule) greedy.offsets[i] = fit.places[i].low;
-                offsets[i] = rule ? -1 : problem.items[i].fixed;
+                offsets[i] = problem.items[i].fixed;
                 CHECK(problem.items[i].fixed < 0 || greedy.offsets[i] == problem.items[i].fixed);
                 key[i] = memob_max(problem.items[i].fixed, 0);
             }
-            for (n_placed = rule ? 0 : problem.n_fixed; n_placed < problem.n_items;) {
+            for (n_placed = problem.n_fixed; n_placed < problem.n_items;) {
                 int64_t best = -1, top, lowest;
                 for (rank = 0; rank < problem.n_items; rank++) {
                     i = greedy.ranked[rank].index;
@@ -213,10 +184,6 @@ TEST(lowest_offset_is_lowest) {
                 }
                 top = slow_top(&problem, offsets, best);
                 lowest = rounded(top, problem.items[best].alignment);
-                if (rule) lowest = slow_lowest(&problem, offsets, best, &top);
-                if (rule && problem.items[best].fixed < 0 &&
-                    lowest != rounded(top, problem.items[best].alignment))
-                    top = lowest;
                 if (top > key[best]) {
                     key[best] = top;
                     continue;
@@ -227,7 +194,6 @@ TEST(lowest_offset_is_lowest) {
                 n_placed++;
             }
         }
-        memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
     }
 }
@@ -237,15 +203,13 @@ TEST(a_deadline_leaves_a_plan) {
     for (int k = 0; k < 16; k++) {
         memoi_problem problem;
         memoi_greedy greedy;
-        memoi_fit fit;
         own_plan* plan = random_plan(2000, 1000, features_of(k));
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
         memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, greedy.ranked);
         CHECK(!memoi_greedy_run(&greedy));
-        CHECK_IS(memoi_fit_create(&fit, &problem, 0, 0), ==, 1);
-        CHECK(!memoi_fit_run(&fit, greedy.ranked));
-        memob_arrays_free(&fit.arrays);
+        CHECK(memoi_greedy_fit(&greedy) && greedy.is_fit);
+        CHECK(!memoi_greedy_run(&greedy));
         memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
         memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,
@@ -565,69 +529,67 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
     }
 }
 
-/* The lowest hole for each item, one after the other. */
-static void slow_fit(const memoi_problem* problem, const memob_keyed* turns, int64_t* offsets) {
+/* The lowest hole for each item, fixed ones first, one after the other. */
+static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, int64_t* offsets) {
     int64_t i, j, k;
+    for (i = 0; i < problem->n_items; i++) offsets[i] = problem->items[i].fixed;
     for (k = 0; k < problem->n_items; k++) {
-        const memoi_item* item = &problem->items[i = turns[k].index];
-        int64_t low = memob_max(item->fixed, 0);
-        for (j = 0; j < k && item->fixed < 0; j++) {
-            int64_t other = turns[j].index, end = offsets[other] + problem->items[other].size;
-            if (end <= low || offsets[other] >= low + item->size ||
-                !memoi_problem_items_overlap(problem, i, other))
+        const memoi_item* item = &problem->items[i = order[k].index];
+        int64_t low = 0;
+        for (j = 0; j < problem->n_items && item->fixed < 0; j++) {
+            int64_t end = offsets[j] + problem->items[j].size;
+            if (j == i || offsets[j] < 0 || end <= low || offsets[j] >= low + item->size ||
+                !memoi_problem_items_overlap(problem, i, j))
                 continue;
             low = rounded(end, item->alignment);
             j = -1; /* again from the start */
         }
-        offsets[i] = low;
+        if (item->fixed < 0) offsets[i] = low;
     }
 }
 
-/* What a change places again is all that first fit by the changed order moves. */
-TEST(a_climb_is_first_fit) {
-    int k, n_better = 0, is_climbed;
+/* First fit by each order against its slow twin; within a capacity it tells which item does not fit.
+ * Repeated by changed orders it is never worse, and often better. */
+TEST(first_fit_is_first_fit) {
+    int k, n_better = 0;
     for (k = 0; k < 60; k++) {
         own_problem problem;
-        memoi_fit fit;
+        memoi_greedy greedy;
         memoi_solution best;
-        int64_t *offsets, before = 0, n, i;
+        int64_t before, n, i, missing, rank;
+        int order;
         own_plan* plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
         pose(plan, &problem);
         n = problem.n_items;
-        offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-        memob_keyed* turns = (memob_keyed*)calloc((size_t)n, sizeof(memob_keyed));
-        memoi_ranked* ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+        own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
-        CHECK(best.offsets && offsets && turns && ranked);
-        CHECK_IS(memoi_fit_create(&fit, &problem, (uint64_t)k, HUGE_VAL), ==, 1);
-        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, ranked);
-
-        /* As first fit has placed them, and after changes. */
-        for (is_climbed = 0; is_climbed < 2; is_climbed++) {
-            if (is_climbed) {
-                memoi_climb_run(&fit, problem.lower_bound, 100 * n, &best);
-                n_better += best.peak < before;
-            } else {
-                CHECK(memoi_fit_run(&fit, ranked));
-                memoi_fit_offer(&fit, &best);
-                before = best.peak;
-            }
-            for (i = 0; i < n; i++) {
-                turns[i].key = fit.places[i].key;
-                turns[i].index = i;
-            }
-            qsort(turns, (size_t)n, sizeof *turns, memob_keyed_compare);
-            slow_fit(&problem, turns, offsets);
+        CHECK(best.offsets && offsets && memoi_greedy_create(&greedy, &problem, HUGE_VAL));
+        CHECK(memoi_greedy_fit(&greedy) && greedy.is_fit);
+        for (order = 0; order < (int)MEMOI_N_ORDERS; order++) {
+            memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
+            CHECK(memoi_greedy_run(&greedy));
+            memoi_solution_offer(&problem, greedy.offsets, &best);
+            slow_fit(&problem, greedy.ranked, offsets);
             for (i = 0; i < n; i++)
-                CHECK_CASE(fit.places[i].low == offsets[i], "case %d, item %d: %lld and %lld", k,
-                           (int)i, (long long)fit.places[i].low, (long long)offsets[i]);
-        }
+                CHECK_CASE(greedy.offsets[i] == offsets[i], "case %d, item %d: %lld and %lld", k,
+                           (int)i, (long long)greedy.offsets[i], (long long)offsets[i]);
 
-        free(ranked);
-        free(turns);
-        free(offsets);
+            /* The first in the order that ends above the bound. */
+            for (i = 0; i < n; i++) greedy.offsets[i] = problem.items[i].fixed;
+            missing = memoi_fit_run(&problem, greedy.ranked, problem.lower_bound, HUGE_VAL,
+                                    greedy.places, greedy.offsets);
+            for (rank = 0; rank < n; rank++) {
+                i = greedy.ranked[rank].index;
+                if (offsets[i] + problem.items[i].size > problem.lower_bound) break;
+            }
+            CHECK_IS(missing, ==, rank < n ? i : -1);
+        }
+        before = best.peak;
+        memoi_greedy_repeat(&greedy, problem.lower_bound, 100, &best);
+        CHECK_IS(best.peak, <=, before);
+        n_better += best.peak < before;
         free(best.offsets);
-        memob_arrays_free(&fit.arrays);
+        memob_arrays_free(&greedy.arrays);
     }
     CHECK_CASE(n_better > 5, "%d of 60 were improved", n_better);
 }
@@ -636,13 +598,13 @@ TEST(a_climb_is_first_fit) {
  * are no worse: the peak after so many runs. */
 static int64_t order_search(const memoi_problem* problem, int n_runs) {
     int64_t n = problem->n_items, best = INT64_MAX, i, k, peak;
-    memoi_fit fit;
+    own_memory memoi_range* places = (memoi_range*)calloc((size_t)n, 2 * sizeof(memoi_range));
     own_memory memoi_ranked* order = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
     own_memory memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
     own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     own_memory int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-    CHECK(order && tried && offsets && high);
-    CHECK_IS(memoi_fit_create(&fit, problem, 0, HUGE_VAL), ==, 1);
+    CHECK(order && tried && offsets && high && places);
+    CHECK_IS(memoi_neighbors_list(problem), ==, 1);
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, order);
     for (; n_runs > 0; n_runs--) {
         int64_t n_high = 0, from, to;
@@ -658,21 +620,19 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
             memmove(tried + to + 1, tried + to, (size_t)(from - to) * sizeof moved);
             tried[to] = moved;
         }
-        CHECK(memoi_fit_run(&fit, tried));
-        for (peak = 0, i = 0; i < n; i++) {
-            offsets[i] = fit.places[i].low;
-            peak = memob_max(peak, fit.places[i].high);
-        }
+        for (i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
+        memoi_fit_run(problem, tried, INT64_MAX, HUGE_VAL, places, offsets);
+        for (peak = 0, i = 0; i < n; i++)
+            peak = memob_max(peak, offsets[i] + problem->items[i].size);
         if (peak > best) continue;
         best = peak;
         memcpy(order, tried, (size_t)n * sizeof *order);
     }
-    memob_arrays_free(&fit.arrays);
     return best;
 }
 
 /* With alignments and gaps, which the exact search cannot solve in time. */
-TEST(a_climb_beats_an_order_search) {
+TEST(greedy_runs_beat_an_order_search) {
     double sum = 0, sum_orders = 0;
     for (int k = 0; k < 6; k++) {
         features with = {0, 1, 1};
@@ -680,7 +640,7 @@ TEST(a_climb_beats_an_order_search) {
         memo_plan_desc desc = memo_plan_desc_default();
         own_problem problem;
         pose(plan, &problem);
-        desc.node_limit = 200 * 150; /* half of it goes to the climb, eight items placed a node */
+        desc.node_limit = 200 * 150; /* shared with greedy runs, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
