@@ -74,8 +74,9 @@ keeps_to_registers() {
 
 # A whole example on the emulated grid: two steps, with every activation kept and in a budget.
 learns_on_the_emulated_grid() {
-    nvcc -x c++ $flags -O0 -Itests/cuda -Xcompiler -fno-strict-aliasing -DN_STEPS=2 -include emulated_grid.h -c examples/19_gpt.cu \
-        -o "$folder/19_gpt.o" && nvcc -cudart none "$folder/19_gpt.o" "$fake" -o "$folder/19_gpt" -lpthread -lm &&
+    nvcc -x c++ $flags -O0 -Itests/cuda -Xcompiler -fno-strict-aliasing -DN_STEPS=2 -DMEMO_TEST_OWN_MAIN \
+        -include emulated_grid.h -c examples/19_gpt.cu -o "$folder/19_gpt.o" &&
+        nvcc -cudart none "$folder/19_gpt.o" "$fake" -o "$folder/19_gpt" -lpthread -lm &&
         "$folder/19_gpt" >"$folder/19_gpt.txt" || return 1
     cat "$folder/19_gpt.txt"
     grep -q '^device .* MiB, host 0[.][1-9]' "$folder/19_gpt.txt" && grep -q 'bitwise the same' "$folder/19_gpt.txt"

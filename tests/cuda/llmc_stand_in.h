@@ -6,6 +6,7 @@
 #ifndef LLMC_STAND_IN_H
 #define LLMC_STAND_IN_H
 
+#define MEMO_TEST_OWN_MAIN
 #include "emulated_grid.h"
 
 #include <cublas_v2.h>
