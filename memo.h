@@ -1306,11 +1306,12 @@ typedef struct memo_kind_times {
     X(stream_destroy)                                                                              \
     X(stream_synchronize)                                                                          \
     X(event_create)                                                                                \
-    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
+    X(event_destroy)                                                                               \
+    X(event_record) X(event_wait) X(event_synchronize) X(event_elapsed) X(copy)
 
 #define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
     MEMOB_DEVICE_NEEDS(X)                                                                          \
-    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
+    X(memory_info) X(event_query) X(copy_rows) X(fill) X(status)
 
 #define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
 

@@ -7356,7 +7356,7 @@ struct memo_session {
     memoi_timer timers[2 * MEMOI_SPANS_MAX];
     int32_t repetition;
     double* layers_s;    /* (n_layers), for a median */
-    memob_arrays arrays; /* of checker and spans */
+    memob_arrays arrays; /* of both */
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -8022,9 +8022,10 @@ struct memoi_inspector {
     void* slots;        /* on the device; two, and room behind them for what overflows */
     char* image;        /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
-    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
-    uint32_t kinds;   /* bit k: recomputation of a layer of kind k is tested */
+    int64_t* offsets;    /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes;    /* (n_steps, n_tensors, slice_rows) */
+    uint32_t kinds;      /* bit k: recomputation of a layer of kind k is tested */
+    memob_arrays arrays; /* offsets, hashes */
 };
 
 /* Where the step is computed. */
@@ -8044,6 +8045,7 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
     if (c->slots) memo_device_free(s->device, c->slots, NULL);
     if (c->image) memo_host_free(s->device, c->image, NULL);
     if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
+    memob_arrays_free(&c->arrays);
     MEMO_FREE(c);
     s->checker = NULL;
 }
@@ -8058,10 +8060,10 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     int32_t t;
     s->checker = c;
     if (!c) return memob_no_memory(error, "a checked session");
-    c->offsets = (int64_t*)memob_arrays_add(&s->arrays, n + 1, sizeof *c->offsets);
+    c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
-        &s->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
-    if (s->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
+        &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
+    if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
         at = memob_align_up(at + s->desc.slice_rows * s->steps->tensors[t].row_bytes, MEMOI_GUARD) +
@@ -8815,7 +8817,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     int64_t *rows = memoi_session_rows_of(s), i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (planned && is_alpha) swap->alpha = planned->alpha;
+    if (is_alpha) swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
     for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
@@ -8826,8 +8828,9 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     }
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
     if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
-        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
-        if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* see judge */
+        memob_swap_placement placement; /* it may need more than there is: see judge */
+        status = memob_swap_placement_fit(swap, s->desc.host_bytes, &placement, error);
+        memob_swap_placement_free(&placement);
     }
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
@@ -8930,7 +8933,6 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     memo_status status = memoi_session_cost(s, profile, &costs, error);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
-    plan->swap.alpha = fmax(s->desc.alpha, 0);
     if (plan->shape.is_forward_only) /* layers share what they do not keep */
         return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
 
@@ -9363,11 +9365,11 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
+    if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
+    status = memoi_session_verdict(&s->desc, status, error);
     for (run = -1; run < n && !status; run++) {
         s->repetition = run < 0 ? 0 : run;
-        if (run < 0 && memoi_session_is_checked(&s->desc))
-            status = memoi_inspector_create(s, error);
-        if (!status) status = memo_session_run(s, &batch, error);
+        status = memo_session_run(s, &batch, error);
         if (!status && !s->desc.computes_on_host)
             status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
         for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
@@ -9406,7 +9408,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.policy = MEMO_POLICY_RECOMPUTE;
     for (k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memo_session_plan(&own, NULL, &plan, error);
+        status = memoi_session_plan_shapes(&own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);

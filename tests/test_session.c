@@ -444,6 +444,9 @@ TEST(bad_descs_are_refused) {
     table.copy = NULL;
     m.desc.device = &table;
     expect_refused(&m.desc, "memo_session_desc.device.copy: NULL; set it");
+    table.copy = m.host->copy;
+    table.event_synchronize = NULL; /* measuring waits for events */
+    expect_refused(&m.desc, "memo_session_desc.device.event_synchronize: NULL; set it");
     memo_profile_desc profile_desc = {.device = &table};
     CHECK_FAILS(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT);
     m.desc.device = m.host;
@@ -751,6 +754,36 @@ TEST(a_fault_on_one_rank_fails_all) {
     CHECK_IS(n_faults, >, 60);
 }
 
+/* Layers of all ranks wait for each other, and need all ranks. */
+static void meeting_forward(void* user, memo_session* s, int32_t layer) {
+    rank_model* r = (rank_model*)((char*)user - offsetof(rank_model, m));
+    int64_t value = 0;
+    memo_error e;
+    forward(user, s, layer);
+    (void)agree(user, &value, 1, &e);
+    r->n_agreed--; /* it is the trainer's */
+}
+
+/* A checked session takes memory to measure.  The ranks that have it do not begin without those
+ * that lack it. */
+TEST(a_rank_without_memory_for_checks_fails_all) {
+    for (int32_t i = 0; i < 2; i++) {
+        open_short_rank(i);
+        memo_session_desc* d = &ranks[i].m.desc;
+        d->is_checked = 1;
+        d->step = NULL;
+        d->forward = meeting_forward;
+        d->backward = backward;
+    }
+    close_device(&ranks[1].m);
+    open_rank_device(&ranks[1], 100 << 10); /* 80 KiB of the budget, and a layer takes 38 KiB */
+    ranks[1].m.desc.device_bytes = 80 << 10;
+    run_ranks(2);
+    CHECK_IS(ranks[1].status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_CASE(strstr(ranks[0].error.message, "another rank failed"), "%s", ranks[0].error.message);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
+}
+
 /* A rank that cannot read its file says so, and the others end with it. */
 TEST(a_rank_without_its_file_fails_all) {
     memo_step_plan* plan = NULL;
@@ -931,6 +964,29 @@ TEST(a_plan_takes_no_memory) {
     m.desc.policy = MEMO_POLICY_ALPHA;
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
+}
+
+/* Whatever is swapped of `up` takes far more of other memory. */
+static void greedy_step(void* user, memo_session* s) {
+    memo_session_info info;
+    memo_session_get_info(s, &info);
+    void* more = memo_session_alloc(s, info.plan->swap.rows[1] > 0 ? 1 << 20 : 512);
+    step(user, s);
+    memo_session_free(s, more);
+}
+
+/* If no planned alpha fits, 0 is tried. */
+TEST(the_last_alpha_is_none) {
+    model m;
+    tight_model(&m);
+    m.desc.policy = MEMO_POLICY_ALPHA;
+    for (int k = 0; k < 2; k++) {
+        own_step_plan* plan = NULL;
+        if (k) m.desc.step = greedy_step;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        CHECK_CASE(plan->fits, "%s", plan->shortage);
+        CHECK_CASE((plan->swap.rows[1] == 0) == k, "%lld rows", (long long)plan->swap.rows[1]);
+    }
 }
 
 /* A profile from elsewhere is checked before it is planned from. */
@@ -1769,6 +1825,28 @@ TEST(measuring_is_announced_and_times_every_layer) {
     finish(&m, s);
 }
 
+static long long live_blocks[2];
+static void count_blocks(MEMO_UNUSED void* user, memo_session* s, int32_t begins) {
+    if (begins) live_blocks[memo_session_get_batch(s).shape] = mallocs_live;
+}
+
+/* What the check of a shape takes is freed before the next is measured. */
+TEST(checks_of_a_shape_leave_nothing) {
+    static const memo_shape long_and_short[2] = {{64, 0}, {35, 0}};
+    own_memory memo_profile* profiles = (memo_profile*)malloc(2 * sizeof *profiles);
+    own_model m;
+    tight_model(&m);
+    shorten(&m);
+    open_device(&m, 0, 0);
+    m.desc.is_checked = m.desc.computes_on_host = 1;
+    m.desc.measuring = count_blocks;
+    m.desc.shapes = long_and_short;
+    m.desc.n_shapes = 2;
+    CHECK_OK(memo_session_measure(&m.desc, profiles, &error));
+    CHECK_CASE(live_blocks[0] == live_blocks[1] && live_blocks[0] > 0, "%lld and %lld",
+               live_blocks[0], live_blocks[1]);
+}
+
 static const memo_device* watched;
 static int n_events;
 static memo_status counted_create(void* context, memo_event* event, memo_error* e) {
@@ -1869,4 +1947,37 @@ TEST(every_lack_of_memory_is_a_status) {
          k += k < 100 || k >= n - 60 ? 1 : 1 + (9 * k < 8 * (n - 61) ? k / 8 : n - 61 - k))
         create_without_request(k, &n_refused);
     CHECK_CASE(n_refused > 50, "%lld requests, %lld refused", (long long)n, (long long)n_refused);
+}
+
+/* Without memory a planner does not take other rows, or another place for them. */
+TEST(a_lack_of_memory_changes_no_plan) {
+    for (int k = 0; k < 2; k++) {
+        own_step_plan* good = NULL;
+        model m;
+        int n_refused = 0;
+        tight_model(&m);
+        if (k) {
+            m.desc.policy = MEMO_POLICY_SWAP;
+            m.desc.host_bytes = 64 << 10;
+            m.desc.spill_directory = memo_test_folder();
+        } else {
+            shorten(&m);
+        }
+        int64_t n = mallocs_done;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &good, &error));
+        n = mallocs_done - n;
+        for (int64_t i = 0; i < n; i += 1 + i / 16) {
+            own_step_plan* plan = NULL;
+            mallocs_left = i;
+            memo_status status = memo_session_plan(&m.desc, NULL, &plan, &error);
+            mallocs_left = -1;
+            n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
+            CHECK_CASE(status ? status == MEMO_STATUS_OUT_OF_HOST_MEMORY
+                              : plan->swap.n_host_layers == good->swap.n_host_layers &&
+                                    !memcmp(plan->swap.rows, good->swap.rows,
+                                            (size_t)m.desc.n_layers * 4 * sizeof(int64_t)),
+                       "request %lld of %lld: %s", (long long)i, (long long)n, error.message);
+        }
+        CHECK_CASE(good->fits && n_refused > 20, "%d refused", n_refused);
+    }
 }

@@ -552,6 +552,35 @@ TEST(times_are_lines) {
     }
 }
 
+/* What is measured are the largest slices that fit under any policy, even if recomputation alone
+ * needs smaller ones. */
+TEST(the_largest_slices_are_measured) {
+    static const memo_policy policies[] = {MEMO_POLICY_RECOMPUTE, MEMO_POLICY_MEMO,
+                                           MEMO_POLICY_RECOMPUTE};
+    static const int fits[] = {0, 1, 1};
+    enum { N = 2048 };
+    static model m;
+    memo_profile profile;
+    memset(&virtual_clock, 0, sizeof virtual_clock);
+    model_init(&m, N, 0, MEMO_POLICY_RECOMPUTE);
+    m.desc.step = NULL;
+    m.desc.forward = virtual_forward;
+    m.desc.backward = virtual_backward;
+    m.desc.recompute = virtual_recompute;
+    for (int k = 0; k < 4; k++) {
+        own_step_plan* plan = NULL;
+        if (k) m.desc.policy = policies[k - 1];
+        m.desc.slice_rows = k < 3 ? N : N / 2;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        if (!k) m.desc.device_bytes = plan->device_bytes - 512;
+        if (k) CHECK_CASE(plan->fits == fits[k - 1], "%d: %s", k, plan->shortage);
+    }
+    m.desc.policy = MEMO_POLICY_MEMO;
+    m.desc.slice_rows = 0;
+    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    CHECK_IS(profile.n_rows, ==, N);
+}
+
 /* A larger table, for plans alone: times of a slice grow with its position. */
 static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
     model_init(m, n_rows, 0, MEMO_POLICY_MEMO);
