@@ -1,4 +1,4 @@
-/* mpi_test.h - what tests over MPI share: main without MPI, begin and end of main with it.  Include
+/* mpi_test.h - what tests over MPI share: main, and a failure anywhere is one of the test.  Include
  * it instead of memo_test.h.
  *
  * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the

@@ -6,7 +6,7 @@
  *
  * new_trace, check_of and so on make them; a failure is a failed CHECK.  It defines `error`.
  *
- * Include after the headers of memo. */
+ * Include after the headers of memo, instead of memo_test.h. */
 #ifndef OWNED_H
 #define OWNED_H
 
@@ -57,12 +57,21 @@ static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
 MADE(memo_trace, new_trace, (void), memo_trace_create(&made, &error))
 MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment),
      memo_plan_create(n_buffers, n_gaps, alignment, &made, &error))
+MADE(memo_plan, plan_of_trace, (const memo_trace* trace, int64_t alignment),
+     memo_plan_from_trace(trace, alignment, &made, &error))
+MADE(memo_trace, trace_of_file, (const char* path), memo_trace_read(path, &made, &error))
 MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
+#ifndef MEMO_NO_HOST_DEVICE
+MADE(memo_device, new_device, (memo_host_device_desc desc),
+     memo_host_device_create(&desc, &made, &error))
+#endif
 #ifdef MEMO_LOOK_H
 MADE(memo_check, check_of, (const memo_schedule* schedule),
      memo_schedule_check(schedule, &made, &error))
 MADE(memo_simulation, times_of, (const memo_schedule* schedule),
      memo_schedule_simulate(schedule, &made, &error))
+MADE(memo_recorder, new_recorder, (memo_recorder_desc desc),
+     memo_recorder_create(&desc, &made, &error))
 MADE(memo_schedule, recorded, (memo_recorder * recorder),
      memo_recorder_get_schedule(recorder, &made, &error))
 #endif

@@ -1,5 +1,5 @@
 /* random_trace.h - a trace of several streams that use, free, record and wait at random.  Include it
- * after memo_test.h. */
+ * after owned.h. */
 #ifndef RANDOM_TRACE_H
 #define RANDOM_TRACE_H
 
@@ -7,11 +7,9 @@
  * is mostly waited for before the free. */
 static memo_trace* random_trace(int64_t n, int n_streams, int64_t least_bytes, int has_classes,
                                 int is_ordered) {
-    memo_error error;
-    memo_trace* trace;
+    memo_trace* trace = new_trace();
     int64_t live[200], n_live = 0, i, k, body = memo_test_int(0, 1) ? memo_test_int(0, n) : -1;
     int32_t own[200];
-    CHECK_OK(memo_trace_create(&trace, &error));
     for (i = 0; i < n; i++) {
         int32_t stream = (int32_t)memo_test_int(0, n_streams - 1) * 21;
         if (i == body) CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));

@@ -1,16 +1,9 @@
 /* slow_plan.h - a plan's lifetimes, conflicts, bound and validity, the slow and obvious way: pair
  * by pair, moment by moment.  Shares no code with memo.h.
  *
- * Include after memo.h and memo_test.h. */
+ * Include after memo.h and owned.h. */
 #ifndef SLOW_PLAN_H
 #define SLOW_PLAN_H
-
-static MEMO_UNUSED memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
-    memo_plan* plan = NULL;
-    memo_error error;
-    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
-    return plan;
-}
 
 /* A full rectangle cut into n buffers; the next to be cut is the largest of `of` random ones. */
 static MEMO_UNUSED void cut_rectangle(memo_buffer* buffers, int64_t n, int64_t height, int of) {

@@ -4,7 +4,6 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "memo_test.h"
 #include "stats.h"
 #include "owned.h"
 
@@ -111,8 +110,7 @@ static void first_fit(memo_plan* plan) {
 }
 
 static memo_plan* planned(const memo_trace* trace, int64_t alignment) {
-    memo_plan* plan;
-    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
+    memo_plan* plan = plan_of_trace(trace, alignment);
     first_fit(plan);
     CHECK_OK(memo_plan_validate(plan, &error));
     return plan;
@@ -638,12 +636,11 @@ TEST(recorded_traces_replay) {
     static const char* const names[] = {"gpt-h4096-n8-s64k-recompute", "llama-1b-s8k-store"};
     for (int i = 0; i < 2; i++) {
         char path[128];
-        own_trace* trace = NULL;
         memo_arena* arena;
         void** addresses;
         int64_t k, n;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[i]);
-        CHECK_OK(memo_trace_read(path, &trace, &error));
+        own_trace* trace = trace_of_file(path);
         memo_plan* plan = planned(trace, 0);
         memo_arena_desc desc = {.plan = plan};
         desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* never touched */
@@ -693,7 +690,6 @@ TEST(abandoned_batches_leave_nothing) {
 
 TEST(an_abandoned_recording_starts_again) {
     own_trace* trace = NULL;
-    own_trace* again = NULL;
     own_arena* arena = record(fresh_device(1 << 20), &trace);
     char path[250];
     memo_test_path(path, "arena");
@@ -722,7 +718,7 @@ TEST(an_abandoned_recording_starts_again) {
     CHECK(trace->n_requests == 9 && trace->requests[6].id == 2);
     CHECK(strcmp(trace->text, "iteration begin") == 0 && trace->text_bytes == 16 + 14);
     CHECK_OK(memo_trace_write(trace, path, &error));
-    CHECK_OK(memo_trace_read(path, &again, &error));
+    own_trace* again = trace_of_file(path);
     unlink(path);
 }
 

@@ -6,10 +6,9 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#include "memo_test.h"
-#include "slow_plan.h"
 #include "tools/trace_layers.h"
 #include "owned.h"
+#include "slow_plan.h"
 
 /* ---- layered traces -------------------------------------------------------------------------- */
 
@@ -294,10 +293,9 @@ TEST(the_traces_meet_their_bound) {
                                         "llama-1b-s8k-store"};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char path[128];
-        own_trace* trace = NULL;
         int64_t searched, levels;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[k]);
-        CHECK_OK(memo_trace_read(path, &trace, &error));
+        own_trace* trace = trace_of_file(path);
         own_plan* plan = plan_of_trace(trace, 512);
         plan_with(plan, NULL, MEMO_PLAN_ENGINE_AUTO, 0);
         searched = plan->peak_bytes;

@@ -5,7 +5,6 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
-#include "memo_test.h"
 #include "owned.h"
 
 #ifdef MEMO_TEST_VALGRIND

@@ -7,10 +7,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
-#include "memo_test.h"
 #include "comm_cases.h"
 #include "typed.h"
-#include "owned.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -44,7 +42,6 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
     memo_comm_threads_desc plain = memo_comm_threads_desc_default();
     memset(g, 0, sizeof *g);
     g->start_s = now_s();
-    g->n_ranks = n_ranks;
     memo_host_device_desc host = {.queue_operations = 256};
     for (int32_t r = 0; r < n_ranks; r++) {
         CHECK_OK(memo_host_device_create(&host, &g->devices[r], &error));
@@ -54,6 +51,7 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
             snprintf(name, sizeof name, "r%d s%d", (int)r, i);
             CHECK_OK(memo_stream_create(g->devices[r], name, 0, &g->cases[r].streams[i], &error));
         }
+        g->n_ranks++;
     }
     if (desc) plain = *desc;
     plain.n_ranks = n_ranks;
@@ -754,10 +752,8 @@ TEST(links_take_their_time_and_no_processor) {
 /* --- making --- */
 
 TEST(invalid_descs_are_refused) {
-    memo_host_device_desc host = memo_host_device_desc_default();
-    memo_device *device = NULL, other, *none = NULL;
+    memo_device *device = new_device(memo_host_device_desc_default()), other, *none = NULL;
     memo_comm* comm = NULL;
-    CHECK_OK(memo_host_device_create(&host, &device, &error));
     memo_comm_threads_desc desc = {.n_ranks = 1, .devices = &device};
     for (int i = 0; i < 6; i++) {
         memo_comm_threads_desc bad = desc;

@@ -21,9 +21,8 @@ static memo_device* device;
 
 /* A device and a world for one test. */
 static int world_begin(double timeout_s, int is_debug) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
     memset(&rank, 0, sizeof rank);
-    CHECK_OK(memo_host_device_create(&desc, &device, &error));
+    device = new_device(memo_host_device_desc_default());
     if (!device) return 0;
     for (int i = 0; i < CASE_STREAMS; i++)
         CHECK_OK(memo_stream_create(device, "comm", 0, &rank.streams[i], &error));

@@ -9,7 +9,6 @@
 #include "scarce.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "tools/degrees_model.h"
 #include "tools/degrees_profile.h"
 #include "owned.h"

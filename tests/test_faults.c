@@ -1,16 +1,8 @@
 /* test_faults.c - memo_look.h: the whole table is wrapped, the chosen calls fail, and a missing
  * wait is seen. */
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "stats.h"
 #include "owned.h"
-
-static memo_device* new_host(void) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* host = NULL;
-    CHECK_OK(memo_host_device_create(&desc, &host, &error));
-    return host;
-}
 
 static memo_status annotate(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
                             MEMO_UNUSED const struct memo_op_desc* op, MEMO_UNUSED memo_error* e) {
@@ -20,7 +12,7 @@ static memo_status annotate(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream s
 /* Word by word, so that a function that is added to the table is not forgotten. */
 TEST(every_function_is_wrapped) {
     const size_t first = offsetof(memo_device, device_alloc), word = sizeof(void (*)(void));
-    own_device* host = new_host();
+    own_device* host = new_device(memo_host_device_desc_default());
     memo_device inner = *host;
     memo_faults f;
     size_t at, n_wrapped = 0, n_passed = 0;
@@ -55,7 +47,7 @@ static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
 }
 
 TEST(the_chosen_calls_fail) {
-    own_device* host = new_host();
+    own_device* host = new_device(memo_host_device_desc_default());
     memo_stream stream = NULL;
     memo_faults f;
     char byte = 0;
@@ -93,7 +85,7 @@ TEST(the_chosen_calls_fail) {
 /* Two streams; the second reads what the first writes.  Returns in how many of 40 rounds it was not
  * there. */
 static int stale_reads(int waits, double delay_s) {
-    own_device* host = new_host();
+    own_device* host = new_device(memo_host_device_desc_default());
     memo_stream from, to;
     memo_event written = NULL;
     memo_faults f;

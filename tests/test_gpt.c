@@ -905,13 +905,11 @@ TEST(an_operation_is_rounded_once) {
     enum { N = 9, K = 200, M = 11 };
     const gpt_config config = bf16_config(gpt_test_config(1, 64, 2, 2, 64, 1, 8, 0));
     const gpt_shapes shapes = gpt_shapes_make(&config);
-    const memo_host_device_desc desc = memo_host_device_desc_default();
     const uint64_t key = memo_test_random();
     uint16_t x[N * K], w[M * K], y[N * M];
     memo_stream stream;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    own_run run = {0};
-    CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
+    own_run run = {.host = new_device(memo_host_device_desc_default())};
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     own_memory void* scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
@@ -942,10 +940,8 @@ TEST(an_operation_is_rounded_once) {
 }
 
 TEST(sums_stay_float_in_bf16) {
-    const memo_host_device_desc desc = memo_host_device_desc_default();
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    own_run run = {0};
-    CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
+    own_run run = {.host = new_device(memo_host_device_desc_default())};
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     gpt_test_check_sums(run.host, &run.kernels);
@@ -1030,14 +1026,11 @@ TEST(recorded_steps_have_no_race) {
         const gpt_config config = in_slices(
             whole, gpt_round_up(n_rows / (trial % 3 ? memo_test_int(2, 4) : 1), whole.tile_rows));
         gpt_desc desc = gpt_test_desc(config, (memo_policy)(trial / 2 % 4), memo_test_real());
-        const memo_host_device_desc host = memo_host_device_desc_default();
-        memo_recorder* recorder = NULL;
         if (trial % 2) desc.rows = random_rows(&config);
         gpt_test_run run = {0};
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
-        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
-        memo_recorder_desc recorder_desc = {.device = run.host};
-        CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+        run.host = new_device(memo_host_device_desc_default());
+        memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = run.host});
         gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
@@ -1113,12 +1106,11 @@ TEST(any_failing_call_is_reported) {
     own_history expected = history_make(&config), result = history_make(&config);
     own_memory gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
     memo_faults faults;
-    const memo_host_device_desc host = memo_host_device_desc_default();
     int64_t failing, n_recovered = 0;
     int is_done = 0;
     own_run run = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
-    CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+    run.host = new_device(memo_host_device_desc_default());
     if (!run.host || !run.plan) return;
     gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));

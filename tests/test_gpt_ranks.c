@@ -231,7 +231,6 @@ TEST(a_rank_that_fails_ends_all) {
 
 TEST(impossible_ranks_are_refused) {
     static const int32_t bad[][4] = {{3, 1, 1, 0}, {-1, 1, 1, 0}, {1, -2, 1, 0}, {1, 1, 1, 3}};
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_sizes sizes;
     gpt_desc desc;
     for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
@@ -240,8 +239,7 @@ TEST(impossible_ranks_are_refused) {
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);
-    own_run run = {0};
-    CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
+    own_run run = {.host = new_device(memo_host_device_desc_default())};
     gpt_test_attach(&run, &desc);
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
@@ -304,12 +302,10 @@ TEST(bad_checkpoints_are_refused) {
     const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     own_memory gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
                         *after = (gpt_real*)malloc((size_t)n_parameters);
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     char path[250], aside[256], *text;
     int64_t n_bytes, step = -1;
-    gpt_test_run run = {0};
+    gpt_test_run run = {.host = new_device(memo_host_device_desc_default())};
     memo_test_path(path, "checkpoint");
-    CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
     gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     CHECK_OK(gpt_write_checkpoint(run.model, path, 7, &error));

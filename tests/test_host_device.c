@@ -5,7 +5,6 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "memo_test.h"
 #include "stats.h"
 #include "owned.h"
 
@@ -536,7 +535,7 @@ TEST(counters_wrap) {
 }
 
 TEST(arguments_are_checked) {
-    own_rig r, other;
+    own_rig r, other = {0};
     memo_host_device_desc desc;
     memo_device* device;
     uint64_t no_context[8];

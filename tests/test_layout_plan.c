@@ -4,7 +4,6 @@
 #include "../examples/tools/layout_plan.c"
 #undef main
 
-#include "memo_test.h"
 #include "owned.h"
 
 /* ---- cases ----------------------------------------------------------------------------------- */

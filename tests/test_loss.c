@@ -3,7 +3,6 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 
-#include "memo_test.h"
 #include "thread_ranks.h"
 #include "typed.h"
 #include "owned.h"
@@ -618,8 +617,7 @@ TEST(another_scale_is_refused_on_all_ranks) {
 static memo_device* host;
 static memo_stream host_stream;
 static void open_host(void) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    host = new_device(memo_host_device_desc_default());
     CHECK_OK(memo_stream_create(host, "compute", 0, &host_stream, &error));
 }
 
@@ -634,13 +632,11 @@ static memo_status count_tiles(void* context, const memo_loss_tile* tile,
  * only the loss. */
 TEST(runs_on_a_recorder) {
     int32_t labels[10] = {0, 1, 2, 3, 4, -1, 6, 0, 0, 6};
-    memo_recorder* recorder;
     memo_loss* loss;
     double sums[3] = {0, 0, 0};
     int n_calls = 0;
     open_host();
-    memo_recorder_desc recorder_desc = {.device = host};
-    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_loss_desc desc = {.device = memo_recorder_get_device(recorder)};
     CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
     desc.vocabulary = 7;

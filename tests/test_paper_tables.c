@@ -6,7 +6,6 @@
 #include "bench/papers/paper_oases.h"
 
 #define MEMO_TEST_OWN_MAIN
-#include "memo_test.h"
 #include "owned.h"
 
 /* ---- the promises ---------------------------------------------------------------------------- */
@@ -81,7 +80,6 @@ TEST(memo_plan_is_no_longer_than_the_published_alpha) {
 
 TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
     own_trace* trace = swap_unplanned_trace(128 * PAPER_K);
-    own_plan* plan = NULL;
     caching_stats ample, tight;
     CHECK(trace != NULL);
     if (!trace) return;
@@ -91,7 +89,7 @@ TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
         CHECK(s[1].refused_request >= 0 || s[1].n_retries_last >= s[0].n_retries_last);
     }
     caching_desc desc = {0};
-    CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
+    own_plan* plan = plan_of_trace(trace, 512);
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK_OK(caching_replay(trace, &desc, &ample, &error));
     desc.capacity_bytes = plan->peak_bytes + plan->peak_bytes / 100;

@@ -5,9 +5,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#include "memo_test.h"
-#include "slow_plan.h"
 #include "owned.h"
+#include "slow_plan.h"
 
 /* ---- random problems, and brute force ----------------------------------------------------------
  */

@@ -1,10 +1,8 @@
 /* test_plan_cases.c - many small problems with every feature of a plan.  An independent validator
  * accepts the plan of every planner, or the planner fails with the documented error. */
 #include "memo_plan.h"
-#include "memo_test.h"
+#include "owned.h"
 #include "slow_plan.h"
-
-static memo_error error;
 
 enum { MOST = 12 };
 #define LIMIT ((int64_t)1 << 62)

@@ -5,10 +5,9 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
-#include "memo_test.h"
+#include "owned.h"
 #include "random_trace.h"
 #include "slow_plan.h"
-#include "owned.h"
 #include <time.h>
 
 static const char* temporary_path(void) {

@@ -7,11 +7,10 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
-#include "random_trace.h"
-#include "slow_plan.h"
 #include "stream_patterns.h"
 #include "owned.h"
+#include "random_trace.h"
+#include "slow_plan.h"
 
 /* ---- a slow, obvious reference ------------------------------------------------------------------
  *
@@ -355,11 +354,10 @@ TEST(trims_free_tails) {
     for (round = 0; round < 400; round++) {
         own_trace* whole = random_trace(memo_test_int(20, 60), 1, 1, 0, 0);
         own_trace* trace = trimmed(whole);
-        own_plan *plan = NULL, *before = NULL;
         int place[200];
-        CHECK_OK(memo_plan_from_trace(whole, 1, &before, &error));
+        own_plan* before = plan_of_trace(whole, 1);
         CHECK_OK(memo_plan_solve(before, NULL, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        own_plan* plan = plan_of_trace(trace, 1);
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
@@ -519,10 +517,8 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
 /* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows
  * only where the check refuses the plan. */
 TEST(the_arena_makes_bought_waits) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    own_device* host = NULL;
+    own_device* host = new_device(memo_host_device_desc_default());
     int round, n_raced = 0, n_faults = 0;
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     for (round = 0; round < 150; round++) {
         own_trace* trace = random_trace(45, 3, 0, 0, 0);
         memo_wait waits[4];
@@ -1086,9 +1082,8 @@ TEST(recorded_traces_meet_their_bounds) {
                   {"llama-1b-s8k-store", 26989330696}};
     for (int k = 0; k < 5; k++) {
         char path[128];
-        own_trace* trace = NULL;
         snprintf(path, sizeof path, "tests/data/%s.trace", traces[k].name);
-        CHECK_OK(memo_trace_read(path, &trace, &error));
+        own_trace* trace = trace_of_file(path);
         own_plan* plan = plan_of_trace(trace, 1);
         solve_safely(plan, trace, k);
         CHECK_CASE(plan->lower_bound_bytes == traces[k].bound &&

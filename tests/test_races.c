@@ -2,9 +2,7 @@
  * shipped (tests/races, each faulty and fixed), and random schedules whose races disappear if the
  * explanation is followed.  Run from the project's root. */
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "schedules.h"
-#include "owned.h"
 
 #include <dirent.h>
 

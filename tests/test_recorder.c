@@ -2,7 +2,6 @@
  * and around the host device. */
 #include "scarce.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "owned.h"
 
 /* --- a device that does everything at once and only pretends that it takes time: 1 byte a second
@@ -181,13 +180,6 @@ static int n_events_used(const fake* f) {
     return n;
 }
 
-static memo_recorder* new_recorder(const memo_device* device, int is_timed) {
-    memo_recorder* recorder;
-    memo_recorder_desc desc = {.device = device, .is_timed = is_timed};
-    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
-    return recorder;
-}
-
 /* A recorder around a fake device, with two streams and an event. */
 typedef struct rig {
     fake* f;
@@ -200,7 +192,7 @@ typedef struct rig {
 static rig rig_open(int has_annotate, int is_timed) {
     rig g;
     g.f = fake_create(has_annotate);
-    g.recorder = new_recorder(&g.f->device, is_timed);
+    g.recorder = new_recorder((memo_recorder_desc){.device = &g.f->device, .is_timed = is_timed});
     g.d = memo_recorder_get_device(g.recorder);
     CHECK_OK(memo_stream_create(g.d, "compute", 0, &g.compute, &error));
     CHECK_OK(memo_stream_create(g.d, "copy", 0, &g.copy, &error));
@@ -470,8 +462,9 @@ TEST(pauses_leave_no_trace_but_a_sync) {
 
 TEST(recorders_stack) {
     fake* f = fake_create(0);
-    memo_recorder* inner = new_recorder(&f->device, 1);
-    memo_recorder* outer = new_recorder(memo_recorder_get_device(inner), 0);
+    memo_recorder* inner = new_recorder((memo_recorder_desc){.device = &f->device, .is_timed = 1});
+    memo_recorder* outer =
+        new_recorder((memo_recorder_desc){.device = memo_recorder_get_device(inner)});
     memo_device* d = memo_recorder_get_device(outer);
     memo_stream stream;
     memo_schedule *a, *b;
@@ -643,16 +636,15 @@ TEST(paper_records_what_nothing_runs) {
 
 TEST(the_host_device_is_recorded) {
     enum { SIZE = 1 << 20 };
-    memo_device *host, *d;
     memo_stream compute, copy;
     memo_event written, moved;
     memo_simulation *measured, *simulated;
     memo_range range;
     void *on_device, *on_host;
-    memo_host_device_desc host_desc = {.to_host_bytes_per_s = (double)SIZE / 0.03};
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    memo_recorder* recorder = new_recorder(host, 1);
-    d = memo_recorder_get_device(recorder);
+    memo_device* host =
+        new_device((memo_host_device_desc){.to_host_bytes_per_s = (double)SIZE / 0.03});
+    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host, .is_timed = 1});
+    memo_device* d = memo_recorder_get_device(recorder);
     void* c = d->context;
     CHECK_OK(d->device_alloc(c, SIZE, &on_device, &error));
     CHECK_OK(d->host_alloc(c, SIZE, &on_host, &error));

@@ -8,7 +8,6 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 
-#include "memo_test.h"
 #include "typed.h"
 #include "owned.h"
 #include <sys/mman.h>
@@ -580,15 +579,11 @@ TEST(run_on_a_host_stream) {
     static uint16_t narrow[N], gathered[2];
     static const int64_t index[2] = {99, -1};
     static const char* const names[] = {"cast", "add", "gather rows"};
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_device *host, *device;
-    memo_recorder* recorder;
+    memo_device* host = new_device(memo_host_device_desc_default());
+    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+    memo_device* device = memo_recorder_get_device(recorder);
     memo_stream stream;
     int64_t i, n = 0;
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    memo_recorder_desc recorder_desc = {.device = host};
-    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
     memo_add_desc cast = {0};

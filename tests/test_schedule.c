@@ -2,9 +2,7 @@
  * simulating against a slow reference, timelines. */
 #include "scarce.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "schedules.h"
-#include "owned.h"
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
                      int32_t link, int64_t link_bytes) {

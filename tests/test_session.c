@@ -5,7 +5,6 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "thread_ranks.h"
 #include "owned.h"
 
@@ -200,9 +199,8 @@ static int64_t kept_bytes(model* m) {
 
 /* A device that has just the budget. */
 static void open_device(model* m, int64_t device_bytes, int64_t host_bytes) {
-    memo_host_device_desc desc = {.device_memory_bytes = device_bytes,
-                                  .host_memory_bytes = host_bytes};
-    CHECK_OK(memo_host_device_create(&desc, &m->host, &error));
+    m->host = new_device((memo_host_device_desc){.device_memory_bytes = device_bytes,
+                                                 .host_memory_bytes = host_bytes});
     CHECK_OK(memo_stream_create(m->host, "compute", 0, &m->compute, &error));
     m->desc.device = m->host;
     m->desc.compute_stream = m->desc.computes_on_host ? NULL : m->compute;

@@ -3,7 +3,6 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
-#include "memo_test.h"
 #include "sharding_check.h"
 #include "thread_ranks.h"
 #include "owned.h"

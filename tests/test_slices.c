@@ -8,7 +8,6 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "owned.h"
 
 #include <math.h>
@@ -310,7 +309,6 @@ TEST(memory_does_not_grow_with_the_length) {
         const int64_t n = 6 * k;
         const int64_t of_length =
             (2 * 2 + 2) * row * n; /* keys, values of two layers; gradients of one */
-        memo_device* device = NULL;
         memo_step_plan* plan = NULL;
         model_init(&m, n, 6, MEMO_POLICY_ALPHA);
         CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
@@ -321,8 +319,8 @@ TEST(memory_does_not_grow_with_the_length) {
             CHECK_CASE(labs((long)(plan->device_bytes - of_length - rest)) <= 5 * 512,
                        "%lld rows: %lld and %lld bytes", (long long)n,
                        (long long)(plan->device_bytes - of_length), (long long)rest);
-        memo_host_device_desc host = {.device_memory_bytes = plan->device_bytes};
-        CHECK_OK(memo_host_device_create(&host, &device, &error));
+        memo_device* device =
+            new_device((memo_host_device_desc){.device_memory_bytes = plan->device_bytes});
         m.desc.device = device;
         m.desc.computes_on_host = 1;
         CHECK_OK(memo_session_open(&m.desc, plan, &m.session, &error));
@@ -390,11 +388,9 @@ static int64_t fail_every_call(int is_checked) {
     model_init(&good, 12, 4, MEMO_POLICY_SWAP);
     model_run_once(&good, 11);
     for (k = 1; !is_done && k < 10000; k += 1 + k / (is_checked ? 20 : 60)) {
-        memo_host_device_desc desc = memo_host_device_desc_default();
-        own_device* host = NULL;
+        own_device* host = new_device(memo_host_device_desc_default());
         memo_faults f;
         memo_host_device_stats stats;
-        CHECK_OK(memo_host_device_create(&desc, &host, &error));
         memo_faults_init(&f, host);
         f.failing_call = k;
         model_init(&m, 12, 4, MEMO_POLICY_SWAP);
@@ -519,11 +515,9 @@ TEST(times_are_lines) {
         const int64_t n = lengths[k][0], rows_now = lengths[k][1];
         const double middle = (double)n / 2, all = (double)n, of_slice = (double)rows_now;
         const int has_slices = rows_now < n;
-        memo_host_device_desc host = memo_host_device_desc_default();
-        memo_device *inner = NULL, device;
+        memo_device *inner = new_device(memo_host_device_desc_default()), device;
         memo_profile p;
         memo_stream stream = NULL;
-        CHECK_OK(memo_host_device_create(&host, &inner, &error));
         memset(&virtual_clock, 0, sizeof virtual_clock);
         virtual_clock.inner = device = *inner;
         device.event_record = virtual_record;

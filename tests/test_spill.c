@@ -5,7 +5,6 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
 #define MEMO_TEST_OWN_MAIN
-#include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
 #include "owned.h"
@@ -49,10 +48,8 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
 /* A host device for the chain. */
 static int n_files_before;
 static void open_host(chain* c) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
     n_files_before = n_open_files();
-    CHECK_OK(memo_host_device_create(&desc, &c->host, &error));
-    c->device = c->host;
+    c->device = c->host = new_device(memo_host_device_desc_default());
 }
 
 /* Everything given back, nothing in the folder. */
@@ -387,13 +384,11 @@ TEST(large_operations_go_in_parts) {
     static const int64_t sizes[] = {4096, (int64_t)16 << 20, ((int64_t)16 << 20) + 4096,
                                     ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
     const int64_t most = (int64_t)72 << 20;
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    own_device* host = NULL;
+    own_device* host = new_device(memo_host_device_desc_default());
     memo_stream stream;
     memob_spill_file file;
     memob_spill_op op[2];
     void* memory;
-    CHECK_OK(memo_host_device_create(&desc, &host, &error));
     CHECK_OK(memo_stream_create(host, "file", 0, &stream, &error));
     CHECK_OK(memo_host_alloc(host, 2 * most, &memory, &error));
     CHECK_OK(memob_spill_create(&file, folder, most, 0, (char*)memory, &error));

@@ -5,7 +5,6 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
 #include "owned.h"
@@ -177,11 +176,8 @@ static void gpt_table(chain* c, int64_t hidden_bytes) {
 }
 
 static memo_device* new_host(double bytes_per_s) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* device = NULL;
-    desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = bytes_per_s;
-    CHECK_OK(memo_host_device_create(&desc, &device, &error));
-    return device;
+    return new_device((memo_host_device_desc){.to_host_bytes_per_s = bytes_per_s,
+                                              .to_device_bytes_per_s = bytes_per_s});
 }
 
 /* Opens a chain on a device of its own, whose copies have this rate (0: no limit). */
@@ -192,10 +188,8 @@ static void start(chain* c, double bytes_per_s) {
 
 /* The same, recorded. */
 static memo_recorder* start_recorded(chain* c, double bytes_per_s) {
-    memo_recorder_desc desc = memo_recorder_desc_default();
-    memo_recorder* recorder = NULL;
-    desc.device = c->host = new_host(bytes_per_s);
-    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    c->host = new_host(bytes_per_s);
+    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = c->host});
     c->device = memo_recorder_get_device(recorder);
     CHECK_OK(chain_open(c, &error));
     return recorder;
@@ -439,9 +433,8 @@ TEST(slices_take_what_the_formula_says) {
                  (4 * n_slices - 2) * slice.layer_swapped_bytes + 512 * (2 * 2 * length + length) +
                      4096);
 
-        memo_host_device_desc host_desc = {.device_memory_bytes = sizes.device_bytes};
-        CHECK_OK(memo_host_device_create(&host_desc, &c.host, &error));
-        c.device = c.host;
+        c.device = c.host =
+            new_device((memo_host_device_desc){.device_memory_bytes = sizes.device_bytes});
         CHECK_OK(chain_open(&c, &error));
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
         finish(&c, NULL);
@@ -914,9 +907,7 @@ TEST(too_little_memory_is_refused) {
     c.desc.n_layers = 6;
     c.desc.n_rows = 64;
     c.desc.alpha = 1;
-    memo_host_device_desc desc = {.host_memory_bytes = 65536};
-    CHECK_OK(memo_host_device_create(&desc, &c.host, &error));
-    c.device = c.host;
+    c.device = c.host = new_device((memo_host_device_desc){.host_memory_bytes = 65536});
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
     memo_host_device_destroy(c.host);

@@ -10,7 +10,6 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "gpt_layers.h"
-#include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
 #include "owned.h"
@@ -1155,7 +1154,6 @@ TEST(bad_descs_are_refused) {
 TEST(plans_run_in_the_memory_they_were_made_for) {
     int round, n_run = 0, n_spilled = 0;
     for (round = 0; round < 60; round++) {
-        own_device* host = NULL;
         own_swap_plan* plan = NULL;
         problem p;
         random_problem(&p, TENSORS_MAX, 60000);
@@ -1163,9 +1161,8 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_run++;
-        memo_host_device_desc host_desc = {.device_memory_bytes = p.desc.device_bytes,
-                                           .host_memory_bytes = p.desc.host_bytes};
-        CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+        own_device* host = new_device((memo_host_device_desc){
+            .device_memory_bytes = p.desc.device_bytes, .host_memory_bytes = p.desc.host_bytes});
         chain c = {.desc = p.swap};
         for (int32_t t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
         memo_swap_plan_apply(plan, &c.desc);
@@ -1195,15 +1192,13 @@ TEST(a_device_is_measured) {
     memo_tensor tensors[2];
     memo_profile profile;
     const memo_profile_transfer* last = &profile.copies[1];
-    own_device* host = NULL;
     memset(tensors, 0, sizeof tensors);
     tensors[0].name = "input";
     tensors[1].name = "norm";
-    memo_host_device_desc host_desc = {.to_host_bytes_per_s = 100e6,
-                                       .to_device_bytes_per_s = 50e6,
-                                       .device_memory_bytes = 32 << 20,
-                                       .host_memory_bytes = 16 << 20};
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    own_device* host = new_device((memo_host_device_desc){.to_host_bytes_per_s = 100e6,
+                                                          .to_device_bytes_per_s = 50e6,
+                                                          .device_memory_bytes = 32 << 20,
+                                                          .host_memory_bytes = 16 << 20});
     memo_profile_desc desc = {.device = host, .largest_copy_bytes = 1 << 20};
     memset(&profile, 0, sizeof profile);
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
@@ -1270,10 +1265,8 @@ TEST(little_memory_is_measured_by_small_copies) {
 /* Rates at which measuring would take hours are refused within seconds. */
 TEST(slow_links_are_refused) {
     memo_profile profile;
-    own_device* host = NULL;
     double begin_s = memob_now_s();
-    memo_host_device_desc host_desc = {.to_device_bytes_per_s = 5};
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    own_device* host = new_device((memo_host_device_desc){.to_device_bytes_per_s = 5});
     memo_profile_desc desc = {.device = host};
     CHECK_ERROR(memo_profile_measure(&desc, &profile, &error), UNSUPPORTED,
                 "a copy of 8 bytes takes ");
@@ -1281,9 +1274,7 @@ TEST(slow_links_are_refused) {
     memo_host_device_destroy(host);
 
     /* And a file's. */
-    host_desc.to_device_bytes_per_s = 0;
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    desc.device = host;
+    desc.device = host = new_device(memo_host_device_desc_default());
     desc.largest_copy_bytes = 1 << 16;
     desc.spill_directory = chain_folder();
     desc.spill_bytes_per_s = 100;
@@ -1295,12 +1286,10 @@ TEST(slow_links_are_refused) {
 }
 
 TEST(a_disk_is_measured) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_desc swap = memo_swap_desc_default();
     memo_kind_times times;
-    own_device* host = NULL;
-    host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = 200e6;
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    own_device* host = new_device(
+        (memo_host_device_desc){.to_host_bytes_per_s = 200e6, .to_device_bytes_per_s = 200e6});
     memo_profile_desc desc = {.device = host};
     desc.largest_copy_bytes = 1000000; /* 245 pages are a little more */
     desc.spill_directory = chain_folder();

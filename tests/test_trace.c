@@ -4,10 +4,9 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "memo_test.h"
-#include "random_trace.h"
 #include "tools/trace_layers.h"
 #include "owned.h"
+#include "random_trace.h"
 
 /* --- helpers --- */
 
@@ -217,11 +216,10 @@ static memo_trace* odd_trace(int64_t n) {
 TEST(files_make_the_round_trip) {
     for (int i = 0; i < 60; i++) {
         own_trace* trace = odd_trace(i * 3);
-        own_trace* again = NULL;
         own_memory char *first = NULL, *second = NULL;
         CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
         first = memo_test_file(temporary_path(), NULL);
-        CHECK_OK(memo_trace_read(temporary_path(), &again, &error));
+        own_trace* again = trace_of_file(temporary_path());
         CHECK_IS(first_difference(trace, again), ==, -1);
         CHECK_OK(memo_trace_write(again, temporary_path(), &error));
         second = memo_test_file(temporary_path(), NULL);
@@ -587,10 +585,9 @@ TEST(unsuitable_layers_are_refused) {
 
 TEST(shared_traces_are_their_three_layers) {
     for (int i = 0; i < N_SHARED; i++) {
-        own_trace* trace = NULL;
+        own_trace* trace = trace_of_file(shared_traces[i]);
         own_trace* three = NULL;
         own_trace* again = NULL;
-        CHECK_OK(memo_trace_read(shared_traces[i], &trace, &error));
         CHECK(trace->n_buffers == shared_buffers[i] && trace->n_live == 0);
         memo_trace_classify(trace);
         CHECK_OK(trace_apply_layers(trace, 3, &three, &error));
