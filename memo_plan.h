@@ -85,8 +85,8 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
  * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
- * that live near the highest ones.  If these are too many, greedy runs that learn from the last one
- * (if no buffer is fixed or has gaps) improve the plan; with holds, local search does.
+ * that live near the highest ones.  If these are too many, or if there are holds, greedy runs that
+ * learn from the last one improve the plan.
  * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
  * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
@@ -2581,7 +2581,7 @@ MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_be
 
 /* Greedy runs until one meets target or time is up; there is always a plan.  Lowest offset comes
  * before first fit; what is not easy gets first fit alone, repeated.  After last_begin no order is
- * begun, though a run may go on to the deadline. */
+ * begun, though a run, and what is repeated, may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
@@ -4078,11 +4078,13 @@ MEMOI int memoi_around_step(memoi_around* around) {
     return 0;
 }
 
-/* Places all items by an order, around those in the set at their offsets.  Returns 0 if time is
- * up. */
+/* Places all items by an order, around those in the set at their offsets.  Returns 0 as soon as the
+ * deadline cannot be met.  A step may look at all that is ahead, so it looks at the clock often. */
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
+    enum { CLOCK = 16 };
     memoi_greedy* greedy = &around->greedy;
     int64_t n = greedy->problem->n_items, n_placed, step, i;
+    double begin = memob_now_s();
     memoi_plateau_begin(greedy);
     around->first = 0;
     for (i = 0; i < n; i++) {
@@ -4092,22 +4094,24 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
-        if (step % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
+        if (step % CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline) return 0;
         n_placed += memoi_around_step(around);
     }
     return 1;
 }
 
 /* Lowers the best plan of an easy problem: first the items of full sections with a share of the
- * effort, then all others around them by one order after the other.  Does nothing if most items
- * live in full sections. */
+ * effort, then all others around them by one order after the other, with a share of the time that
+ * is left.  Does nothing if most items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
                                    memoi_solution* best, int64_t* bound, memo_error* error) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
+    static const double share = 0.3;
     const int64_t n = problem->n_items, level = problem->lower_bound / 5 * 4;
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0, n_full = 0, i;
+    double now;
     memoi_around around;
     memoi_solution inner;
     memoi_effort own;
@@ -4137,7 +4141,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int64_t goal, m
 
     /* Their plan, and all others around it. */
     memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    own = memoi_effort_take(effort, 0.3);
+    own = memoi_effort_take(effort, share);
     status =
         memoi_search_part_at(problem, 0, n, is_in_set, goal, &own, &inner, bound, &peak, error);
     effort->nodes_left += own.nodes_left;
@@ -4148,7 +4152,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int64_t goal, m
         around.ahead[around.n_ahead++].index = i;
     }
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
+    now = memob_now_s();
+    around.greedy.deadline = now + share * (effort->deadline - now);
     for (k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
+        if (memob_now_s() > around.greedy.deadline) break;
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
         if (!memoi_around_run(&around, is_in_set)) break;
         memoi_solution_offer(problem, around.greedy.offsets, best);
@@ -4230,7 +4237,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     if (problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
-        !problem->is_cover && !MEMOI_WITHOUT(full_sections))
+        memob_now_s() < effort->deadline && !MEMOI_WITHOUT(full_sections))
         status = memoi_full_solve(problem, target, effort, best, &bound, error);
     do {
         nodes_before = effort->nodes_left;

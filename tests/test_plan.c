@@ -197,11 +197,15 @@ TEST(lowest_offset_is_lowest) {
     }
 }
 
-/* No time at all: every rule stops, and there is a plan. */
+/* No time at all: every rule stops, the search asks for no memory but its list of parts, and there
+ * is a plan. */
 TEST(a_deadline_leaves_a_plan) {
     for (int k = 0; k < 16; k++) {
+        memo_log log = {0};
+        memoi_effort effort = {.nodes_left = 1000000, .n_threads = 1, .log = &log};
         memoi_problem problem;
         memoi_greedy greedy;
+        memoi_solution best;
         own_plan* plan = random_plan(2000, 1000, features_of(k));
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
@@ -209,6 +213,13 @@ TEST(a_deadline_leaves_a_plan) {
         CHECK(!memoi_greedy_run(&greedy));
         CHECK(memoi_greedy_fit(&greedy) && greedy.is_fit);
         CHECK(!memoi_greedy_run(&greedy));
+        memoi_solution_begin(&best, (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t)));
+        CHECK(best.offsets && memoi_online_run(&problem, greedy.offsets));
+        memoi_solution_offer(&problem, greedy.offsets, &best);
+        const long long before = mallocs_done;
+        CHECK_OK(memoi_search_solve(&problem, problem.lower_bound, &effort, &best, &error));
+        CHECK_IS(mallocs_done, ==, before + 1);
+        free(best.offsets);
         memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
         memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,
@@ -684,25 +695,54 @@ static void keep_nodes(void* user, const char* line) {
         *(long long*)user = nodes;
 }
 
-/* Most buffers live where there is room, so a plan of the others is all that takes nodes. */
-TEST(full_sections_come_first) {
-    int k, n_proven = 0;
-    for (k = 0; k < 6; k++) {
-        features with = {0, 0, 0};
-        memo_plan_desc desc = memo_plan_desc_default();
-        with.has_alignment = k % 2;
-        own_plan* plan = random_plan(3000, 6000, with);
-        for (int64_t i = 0; i < plan->n_buffers; i++) {
-            memo_buffer* buffer = &plan->buffers[i];
-            buffer->size_bytes = memo_test_int(1, 2000);
-            buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 400));
+/* A full rectangle, and many small buffers that live later, beside what is left of it; some are
+ * aligned. */
+static memo_plan* rectangle_and_others(int k) {
+    enum { PIECES = 40, OTHERS = 600 };
+    memo_plan* plan = new_plan(PIECES + OTHERS, 0, 1);
+    int64_t right = 0, i;
+    cut_rectangle(plan->buffers, PIECES, 1000, 1);
+    for (i = 0; i < PIECES; i++) right = memob_max(right, plan->buffers[i].end);
+    for (i = 0; i < plan->n_buffers; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = i;
+        if (i < PIECES) {
+            buffer->end += buffer->end == right ? memo_test_int(0, 100) : 0;
+            continue;
         }
-        desc.node_limit = 4 * plan->n_buffers;
-        desc.time_limit_s = 1000;
-        solve_valid(plan, &desc, k);
-        n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
+        buffer->size_bytes = memo_test_int(1, 20);
+        buffer->begin = right + memo_test_int(60, 2000);
+        buffer->end = buffer->begin + memo_test_int(1, 100);
+        buffer->alignment_bytes = k % 2 ? memo_test_int(0, 1) * 16 : 0;
     }
-    CHECK_IS(n_proven, >, 0);
+    return plan;
+}
+
+/* The rectangle is planned alone, and the others go around it.  An allocator's plan is higher. */
+TEST(full_sections_come_first) {
+    int k, n_open = 0;
+    for (k = 0; k < 20; k++) {
+        own_plan* plan = rectangle_and_others(k);
+        own_problem problem;
+        memoi_solution best;
+        int64_t bound = 0;
+        pose(plan, &problem);
+        memo_log log = {0};
+        memoi_effort effort = {
+            .deadline = memob_now_s() + 1000, .nodes_left = 300000, .n_threads = 1, .log = &log};
+        own_memory int64_t* offsets = (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t));
+        memoi_solution_begin(&best, (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t)));
+        CHECK(offsets && best.offsets && memoi_online_run(&problem, offsets));
+        memoi_solution_offer(&problem, offsets, &best);
+        n_open += best.peak > problem.lower_bound;
+        CHECK_OK(memoi_full_solve(&problem, problem.lower_bound, &effort, &best, &bound, &error));
+        CHECK_CASE(best.peak == bound, "case %d: %lld, bound %lld", k, (long long)best.peak,
+                   (long long)bound);
+        memoi_plan_store(plan, &problem, &best, "search");
+        CHECK_OK(memo_plan_validate(plan, &error));
+        free(best.offsets);
+    }
+    CHECK_IS(n_open, >, 10);
 }
 
 /* All windows together look at no more nodes than the limit. */
@@ -809,14 +849,15 @@ TEST(mip_meets_brute_force) {
 
 TEST(memory_that_runs_out_is_reported) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_AUTO,
-                                               MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
-    for (size_t k = 0; k < 4; k++) {
+                                               MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL,
+                                               MEMO_PLAN_ENGINE_AUTO};
+    for (size_t k = 0; k < 5; k++) {
         features with = {0, 0, 0};
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
         with.has_gaps = 1;
-        own_plan* plan = random_plan(40, 1000, with);
+        own_plan* plan = k < 4 ? random_plan(40, 1000, with) : rectangle_and_others(1);
         memo_plan_desc desc = {.engine = engines[k],
                                .node_limit = 2000,
                                .time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000};
