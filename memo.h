@@ -6443,7 +6443,7 @@ MEMOI int64_t memob_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
         memob_swap_sum* sum = &sums[layer];
         int64_t* later = &later_bytes[layer & 1];
         sum->is_pack_overwritten =
-            *later || sum->pack_bytes + later_bytes[!(layer & 1)] > area_bytes;
+            *later || sum->pack_bytes > area_bytes - later_bytes[!(layer & 1)];
         if (sum->is_pack_overwritten) sum->recompute_s += sum->packed_s;
         *later = memob_max(*later, sum->pack_bytes);
     }

@@ -6744,7 +6744,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 }
 
 /* ---- >>degree problem ---------------------------------------------------------------------------
- * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
+ * Knows: costs of blocks, and which are valid.  Knows nothing of how a plan is found. */
 
 MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
                                            int32_t degree) {
@@ -6768,6 +6768,8 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
                             error) ||
         memob_check_integer("degrees", "n_degrees", problem->n_degrees, 1, MEMO_DEGREES_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!problem->costs)
+        return MEMOB_INVALID(error, "degrees.costs: NULL; pass n_blocks times n_degrees costs");
 
     /* Degrees must ascend because the costs compare them by index. */
     for (p = 0; p < problem->n_degrees; p++)
@@ -7269,6 +7271,8 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     memoi_degrees_search search;
     memo_status status = memo_degrees_problem_check(problem, error);
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
+    if (!status && !block_degrees)
+        status = MEMOB_INVALID(error, "block_degrees: NULL; pass room for n_blocks degrees");
     if (status) return status;
 
     memset(&search, 0, sizeof search);

@@ -715,6 +715,12 @@ TEST(refusals) {
     problem->degrees[1] = problem->degrees[0];
     CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
                 "not above the previous degree");
+    problem->degrees[1] = 4;
+    CHECK_ERROR(memo_degrees_solve(problem, 0, NULL, &plan, &error), INVALID_ARGUMENT,
+                "block_degrees: NULL");
+    problem->costs = NULL;
+    CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
+                "degrees.costs: NULL");
     problem->n_blocks = 0;
     CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
                 "n_blocks");

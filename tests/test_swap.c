@@ -766,6 +766,26 @@ TEST(tables_of_rows_have_their_sizes) {
     c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
     refuses(&c.desc, "2^62");
+
+    /* Places for five layers, each as large as the first, which is eight times the others (make
+     * ubsan shows an overflow). */
+    c.tensors[0].row_bytes = (int64_t)1 << 58;
+    c.desc.n_rows = c.desc.n_layers = 8;
+    c.desc.tile_rows = 1;
+    c.desc.n_host_layers = 5;
+    for (int32_t layer = 0; layer < 8; layer++) c.rows[layer] = layer ? 1 : 8;
+    refuses(&c.desc, "the host's part of 8 layers");
+
+    /* Two packs of 2^62 bytes, of which one follows the other (make ubsan shows an overflow). */
+    c.tensors[0].row_bytes = (int64_t)1 << 59;
+    c.desc.n_layers = 2;
+    c.desc.n_host_layers = 0;
+    c.has_kinds = 1;
+    c.tensor_kinds[0] = 1;
+    chain_set_kinds(&c);
+    c.rows[0] = c.rows[1] = 0;
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+    CHECK_IS(sizes.device_bytes, ==, (int64_t)1 << 62);
 }
 
 /* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow

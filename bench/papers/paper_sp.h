@@ -1,5 +1,5 @@
 /* paper_sp.h - "A Unified Sequence Parallelism Approach for Long Context Generative AI": its
- * Tables 3 to 7 and its seven tips, from the cost model of layouts in memo_plan.h.
+ * Tables 3 to 7 and its seven tips, from the cost model of layouts in memo_layout.h.
  *
  * Knows: the paper's tables, clusters and sentences.  Knows nothing of how a layout is costed.
  * Symbols of the paper: L or S tokens of a sequence, d hidden size, bs batch, G query heads of a
