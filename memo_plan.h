@@ -49,7 +49,7 @@ extern "C" {
 /* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then local search and branch and bound */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
     MEMO_PLAN_ENGINE_BILEVEL   /* marked layers if there are no holds, then what AUTO does */
