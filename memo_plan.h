@@ -3569,10 +3569,12 @@ MEMOI int memoi_search_repeat(memoi_greedy* greedy, const memoi_problem* problem
                               int64_t n_runs, memoi_effort* effort, memoi_solution* best) {
     int64_t n_nodes = problem->n_items / MEMOI_GREEDY_NODES + 1; /* of a run */
     if (MEMOI_WITHOUT(repeat) || memob_now_s() > effort->deadline) return 1;
-    if (!greedy->problem && (!memoi_greedy_create(greedy, problem, effort->deadline) ||
-                             (!memoi_problem_is_easy(problem) && !memoi_greedy_fit(greedy))))
-        return 0;
-    if (greedy->n_repeats == 0) greedy->random = effort->seed;
+    if (!greedy->problem) {
+        if (!memoi_greedy_create(greedy, problem, effort->deadline) ||
+            (!memoi_problem_is_easy(problem) && !memoi_greedy_fit(greedy)))
+            return 0;
+        greedy->random = effort->seed;
+    }
     n_runs = memob_min(n_runs, effort->nodes_left / n_nodes);
     effort->nodes_left -= n_nodes * memoi_greedy_repeat(greedy, goal, n_runs, best);
     return 1;
@@ -3971,11 +3973,11 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     memo_status status = MEMO_STATUS_OK;
     int64_t proven, i;
     int64_t* own_offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
-    int is_whole = last - first == problem->n_items && !is_in_set, ok = own_offsets != NULL;
+    int is_whole = last - first == problem->n_items && !is_in_set;
     memoi_problem picked;
     const memoi_problem* part = is_whole ? problem : &picked;
     memoi_solution own;
-    if (!ok ||
+    if (!own_offsets ||
         (!is_whole && !memoi_problem_pick(problem, first, last, is_in_set, NULL, 0, &picked))) {
         MEMO_FREE(own_offsets);
         return memob_no_memory(error, "a part of the plan");
@@ -3990,8 +3992,8 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     if (!is_whole) /* else the greedy planner has done what it can */
         status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
 
-    if (!status && own.peak > goal) ok = memoi_search_minimize(part, goal, effort, &own, &proven);
-    if (!ok) status = memob_no_memory(error, "the search");
+    if (!status && own.peak > goal && !memoi_search_minimize(part, goal, effort, &own, &proven))
+        status = memob_no_memory(error, "the search");
     if (!status) {
         for (i = 0; i < part->n_items; i++)
             best->offsets[is_whole ? i : part->items[i].buffer] = own_offsets[i];

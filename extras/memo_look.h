@@ -1196,12 +1196,10 @@ MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
     for (i = 0; i < p->plan->n_waits && !status; i++)
         status = memo_schedule_add_event(p->schedule, &none, error);
     for (k = 0; k < p->plan->n_buffers; k++) p->bytes[k] = memob_buffer_bytes(p->plan, k);
-    for (i = 0; i < n_requests && !status; i++) {
-        for (k = i; k < n_requests && !status && p->is_second && i == 0; k++)
-            if (memoi_places_is_lifted(p, k))
-                status = memoi_places_add(p, p->n_streams + 1, p->buffers[k], 0, error);
-        if (!status) status = memoi_places_request(p, i, error);
-    }
+    for (i = 0; i < n_requests && !status && p->is_second; i++)
+        if (memoi_places_is_lifted(p, i))
+            status = memoi_places_add(p, p->n_streams + 1, p->buffers[i], 0, error);
+    for (i = 0; i < n_requests && !status; i++) status = memoi_places_request(p, i, error);
 
     /* Buffers that never end block their place for ever. */
     for (k = 0; k < p->plan->n_buffers && !status && p->is_second; k++)
