@@ -51,8 +51,7 @@ static void gelu_forward(float* gelu, const float* hidden, int64_t begin, int64_
         gelu[i] = hidden[i] / (1 + expf(-hidden[i]));
 }
 
-/* Edit 2: the layers take their addresses from the session, and one function computes rows
- * again. */
+/* Edit 2: layers take their addresses from the session, and one function computes rows again. */
 static void forward(void* user, memo_session* session, int32_t l) {
     float *inp = ACT(l, INP), *hidden = ACT(l, HIDDEN), *gelu = ACT(l, GELU);
     for (int i = 0; i < T * C && l == 0; i++) out[i] = sinf((float)i), dout[i] = 1.0f / T;

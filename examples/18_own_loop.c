@@ -77,16 +77,15 @@ static void step(void* user, memo_session* session) {
     }
 }
 
-/* Creates a session and writes its plan, or opens one with the plan that is there. */
-static memo_status open_session(const memo_session_desc* desc, const char* path, int is_there,
-                                memo_step_plan** plan, memo_session** session, memo_error* error) {
-    memo_session_info info;
-    memo_status status = is_there ? memo_step_plan_read(desc, path, plan, error)
-                                  : memo_session_create(desc, session, error);
-    if (status) return status;
-    if (is_there) return memo_session_open(desc, *plan, session, error);
-    memo_session_get_info(*session, &info);
-    return memo_step_plan_write(info.plan, path, error);
+/* Measures, plans and writes the plan, or reads the plan that is there. */
+static memo_status get_plan(const memo_session_desc* desc, const char* path, int is_there,
+                            memo_step_plan** plan, memo_error* error) {
+    memo_profile times[N_SHAPES];
+    memo_status status;
+    if (is_there) return memo_step_plan_read(desc, path, plan, error);
+    status = memo_session_measure(desc, times, error);
+    if (!status) status = memo_session_plan(desc, times, plan, error);
+    return status ? status : memo_step_plan_write(*plan, path, error);
 }
 
 static memo_status run(trainer* t, const char* path, int is_there, memo_error* error) {
@@ -95,21 +94,19 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
-    memo_session_info info;
     memo_status status;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.shapes = shapes, desc.n_shapes = N_SHAPES;
     desc.user = t, desc.step = step, desc.recompute = recompute;
     desc.device_bytes = 400 << 10;
-    status = open_session(&desc, path, is_there, &plan, &session, error);
+    status = get_plan(&desc, path, is_there, &plan, error);
     for (int l = 0; l < L; l++) t->w[l] = -0.1f;
-    if (!status) {
-        memo_session_get_info(session, &info);
+    if (!status) status = memo_session_open(&desc, plan, &session, error);
+    if (!status)
         printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\n",
-               is_there ? "from file " : "planned   ", (int)(info.plan->device_bytes >> 10),
-               (int)(info.plan->sizes.swapped_bytes >> 10));
-    }
+               is_there ? "from file " : "planned   ", (int)(plan->device_bytes >> 10),
+               (int)(plan->sizes.swapped_bytes >> 10));
     for (int i = 0; i < 5 && !status; i++) {
         memset(t->d_w, 0, sizeof t->d_w); /* measuring, too, leaves gradients */
         status = memo_session_run(session, &batches[i], error);

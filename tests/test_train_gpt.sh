@@ -469,10 +469,16 @@ mlp_in_chunks() { # test
     prints 'bitwise the same' $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
 }
 
-# Each slice size has the losses of all rows at once, and every policy its gradients.
+# Slices of whole tiles of attention have the losses of all rows at once; others have them up to rounding.  Every policy
+# has their gradients.
 in_slices() { # test
+    long="$tiny --seq 300 --steps 1"
+    works $long --policy keep --loss-log one.log
+    has_losses_of one.log $long --slice-rows 128
+    has_losses_of one.log $long --slice-rows 256
     works $tiny --policy keep --steps 1 --loss-log one.log
-    has_losses_of one.log $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --output slices
+    works $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --output slices --loss-log slices.log
+    expect_near one.log slices.log
     expect_out 'bitwise the same' ' 0 races' '^memo  *rows .*  fits$'
     refused '--slice-rows 20: 0, or a multiple of --tile 8, would work' $tiny --slice-rows 20
     refused 'data, ZeRO and tensor ranks of one degree would work' $tiny --slice-rows 24 --ring 2

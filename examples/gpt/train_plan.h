@@ -102,6 +102,9 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     return desc;
 }
 
+/* A budget of 0 is no limit. */
+static int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
+
 /* Plans a policy.  profile NULL: without times. */
 static memo_status train_plan(const train_options* o, memo_policy policy,
                               const memo_profile* profile, memo_step_plan** plan,
@@ -120,7 +123,7 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     if (status) return status;
     (*plan)->host_bytes += train_staged_bytes(o);
     (*plan)->host_budget_bytes = o->host_memory;
-    if (o->host_memory && (*plan)->host_bytes > o->host_memory) (*plan)->fits = 0;
+    if (is_over((*plan)->host_bytes, o->host_memory)) (*plan)->fits = 0;
     return status;
 }
 
@@ -153,22 +156,18 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-static int64_t plan_shortage_bytes(int64_t needed_bytes, int64_t budget_bytes) {
-    return budget_bytes && needed_bytes > budget_bytes ? needed_bytes - budget_bytes : 0;
-}
-
 /* Writes "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
  * the plan fits. */
 static const char* plan_shortage(const memo_step_plan* p, char* text, size_t n_text) {
-    const int is_device = plan_shortage_bytes(p->device_bytes, p->device_budget_bytes) > 0;
+    size_t n = 0;
     *text = 0;
-    if (is_device)
-        snprintf(text, n_text, "device: needs %s of %s", bytes_name((double)p->device_bytes),
-                 bytes_name((double)p->device_budget_bytes));
-    if (plan_shortage_bytes(p->host_bytes, p->host_budget_bytes))
-        snprintf(text + strlen(text), n_text - strlen(text), "%shost: needs %s of %s",
-                 is_device ? ", " : "", bytes_name((double)p->host_bytes),
-                 bytes_name((double)p->host_budget_bytes));
+    if (is_over(p->device_bytes, p->device_budget_bytes))
+        n = (size_t)snprintf(text, n_text, "device: needs %s of %s",
+                             bytes_name((double)p->device_bytes),
+                             bytes_name((double)p->device_budget_bytes));
+    if (is_over(p->host_bytes, p->host_budget_bytes))
+        snprintf(text + n, n_text - n, "%shost: needs %s of %s", n ? ", " : "",
+                 bytes_name((double)p->host_bytes), bytes_name((double)p->host_budget_bytes));
     return text;
 }
 

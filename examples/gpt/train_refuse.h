@@ -110,11 +110,11 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
     const memo_policy policy = (memo_policy)o->policy;
     const double peak = (double)plan->device_bytes, states = (double)gpt_state_bytes(&config);
     const double activations = (double)plan->activation_bytes;
-    const int is_device = plan_shortage_bytes(plan->device_bytes, plan->device_budget_bytes) > 0;
+    const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
     char needs[80];
     memo_text text = {0};
     refused_policy(o, policy, plan, needs, sizeof needs);
-    if (is_device && plan_shortage_bytes(plan->host_bytes, plan->host_budget_bytes))
+    if (is_device && is_over(plan->host_bytes, plan->host_budget_bytes))
         memo_text_put(&text, " and --host-memory %s", bytes_option(plan->host_bytes));
     put_alternatives(o, policy, &text);
     const char* others = text.data ? text.data : "";
