@@ -2058,16 +2058,9 @@ MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
-/* By first section. */
 typedef struct memoi_plateau {
-    int64_t top; /* -1: none begins here */
-    int32_t end, previous;
+    int32_t end, previous; /* sections */
 } memoi_plateau;
-
-typedef struct memoi_queue { /* lowest first */
-    memob_keyed* list;
-    int64_t n;
-} memoi_queue;
 
 enum {
     MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
@@ -2089,13 +2082,16 @@ typedef struct memoi_greedy {
     int32_t is_fit; /* by first fit, else by lowest offset */
     memoi_ranked* ranked;
     int64_t* offsets;
-    memoi_queue queue; /* plateaus by top */
     memoi_turn* turns; /* by rank */
     int64_t* load;     /* bounds of sections, as the leaves of a tree of their largest */
 
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
-    memoi_range* places;    /* scratch of first fit, two an item */
+    /* Tops of plateaus by first section, as the leaves of a tree of the lowest; INT64_MAX: none
+     * begins here. */
+    int64_t* tops;
+    int64_t n_leaves;    /* a power of 2 */
+    memoi_range* places; /* scratch of first fit, two an item */
     int64_t n_repeats;
     uint64_t random;
 } memoi_greedy;
@@ -2103,18 +2099,18 @@ typedef struct memoi_greedy {
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
     int64_t n = problem->n_items;
-    int64_t n_queued = 3 * n + 4; /* plateaus entered by one run */
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
     greedy->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    greedy->queue.list = (memob_keyed*)memob_arrays_add(a, n_queued, sizeof(memob_keyed));
     greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     greedy->turns = (memoi_turn*)memob_arrays_add(a, n, sizeof(memoi_turn));
     greedy->load = (int64_t*)memob_arrays_add(a, 2 * problem->n_sections, sizeof(int64_t));
     greedy->plateau =
         (memoi_plateau*)memob_arrays_add(a, problem->n_sections + 1, sizeof(memoi_plateau));
+    for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
+    greedy->tops = (int64_t*)memob_arrays_add(a, 2 * greedy->n_leaves, sizeof(int64_t));
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
@@ -2149,37 +2145,6 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
           memoi_greedy_compare_ranked);
 }
 
-MEMOI void memoi_queue_sink(memoi_queue* heap) {
-    memob_keyed* list = heap->list;
-    int64_t at = 0;
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        memob_keyed moved = list[at];
-        if (child + 1 < heap->n && memob_keyed_compare(&list[child + 1], &list[child]) < 0) child++;
-        if (child >= heap->n || memob_keyed_compare(&list[at], &list[child]) <= 0) return;
-        list[at] = list[child];
-        list[child] = moved;
-        at = child;
-    }
-}
-
-MEMOI void memoi_queue_push(memoi_queue* heap, int64_t key, int64_t index) {
-    memob_keyed* list = heap->list;
-    int64_t at = heap->n++;
-    list[at].key = key;
-    list[at].index = index;
-    for (; at > 0 && memob_keyed_compare(&list[at], &list[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
-        memob_keyed moved = list[at];
-        list[at] = list[(at - 1) / 2];
-        list[(at - 1) / 2] = moved;
-    }
-}
-
-MEMOI void memoi_queue_pop(memoi_queue* heap) {
-    heap->list[0] = heap->list[--heap->n];
-    memoi_queue_sink(heap);
-}
-
 /* --- >>lowest offset ---
  * Knows: the tops of placed items.  Knows nothing of holes below them.
  *
@@ -2190,82 +2155,85 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * An aligned item leaves a hole between what is below it and itself.  (Plans with items that wait
  * until others reach their alignment are higher.) */
 
+/* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
+MEMOI void memoi_plateau_set(memoi_greedy* greedy, int64_t begin, int64_t top) {
+    int64_t node = greedy->n_leaves + begin;
+    for (; node > 0 && greedy->tops[node] != top; node /= 2) { /* as far as something changes */
+        greedy->tops[node] = top;
+        top = memob_min(top, greedy->tops[node ^ 1]);
+    }
+}
+
+MEMOI int64_t memoi_plateau_top(const memoi_greedy* greedy, int64_t begin) {
+    return greedy->tops[greedy->n_leaves + begin];
+}
+
+/* The first of the lowest plateaus. */
+MEMOI int64_t memoi_plateau_lowest(const memoi_greedy* greedy) {
+    int64_t node = 1;
+    while (node < greedy->n_leaves)
+        node = 2 * node + (greedy->tops[2 * node] > greedy->tops[2 * node + 1]);
+    return node - greedy->n_leaves;
+}
+
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
     memoi_plateau* plateau = &greedy->plateau[begin];
-    plateau->top = top;
     plateau->end = (int32_t)end;
     plateau->previous = (int32_t)previous;
     if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
     if (previous >= 0) greedy->plateau[previous].end = (int32_t)begin;
+    memoi_plateau_set(greedy, begin, top);
 }
 
-/* Joins the plateau at begin with neighbors of its top; enters it into the queue. */
-MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
+/* Gives the plateau at begin a top, and joins it with neighbors of that top. */
+MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top) {
     memoi_plateau here = greedy->plateau[begin];
-    if (here.end < greedy->problem->n_sections && greedy->plateau[here.end].top == here.top) {
-        greedy->plateau[here.end].top = -1;
+    if (here.end < greedy->problem->n_sections && memoi_plateau_top(greedy, here.end) == top) {
+        memoi_plateau_set(greedy, here.end, INT64_MAX);
         here.end = greedy->plateau[here.end].end;
     }
-    if (here.previous >= 0 && greedy->plateau[here.previous].top == here.top) {
-        greedy->plateau[begin].top = -1;
+    if (here.previous >= 0 && memoi_plateau_top(greedy, here.previous) == top) {
+        memoi_plateau_set(greedy, begin, INT64_MAX);
         begin = here.previous;
         here.previous = greedy->plateau[begin].previous;
     }
-    memoi_plateau_add(greedy, begin, here.end, here.top, here.previous);
-    memoi_queue_push(&greedy->queue, here.top, begin);
+    memoi_plateau_add(greedy, begin, here.end, top, here.previous);
 }
 
 /* Sections [begin, end) become a plateau; the first of them belongs to the one at `at`. */
 MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, int64_t end,
                                int64_t top) {
     memoi_plateau old = greedy->plateau[at];
+    int64_t old_top = memoi_plateau_top(greedy, at);
     if (at < begin) {
-        memoi_plateau_add(greedy, at, begin, old.top, old.previous);
-        memoi_queue_push(&greedy->queue, old.top, at);
+        memoi_plateau_add(greedy, at, begin, old_top, old.previous);
         old.previous = (int32_t)at;
     }
     while (old.end < end) {
-        memoi_plateau* swallowed = &greedy->plateau[old.end];
-        old.end = swallowed->end;
-        old.top = swallowed->top;
-        swallowed->top = -1;
+        int64_t swallowed = old.end;
+        old_top = memoi_plateau_top(greedy, swallowed);
+        old.end = greedy->plateau[swallowed].end;
+        memoi_plateau_set(greedy, swallowed, INT64_MAX);
     }
-    if (end < old.end) {
-        memoi_plateau_add(greedy, end, old.end, old.top, begin);
-        memoi_queue_push(&greedy->queue, old.top, end);
-    }
+    if (end < old.end) memoi_plateau_add(greedy, end, old.end, old_top, begin);
     memoi_plateau_add(greedy, begin, end, top, old.previous);
-    memoi_plateau_join(greedy, begin);
-}
-
-/* The lowest plateau, which stays in the queue. */
-MEMOI int64_t memoi_plateau_lowest(memoi_greedy* greedy) {
-    const memob_keyed* lowest = greedy->queue.list;
-    while (greedy->plateau[lowest->index].top != lowest->key) /* it has changed since */
-        memoi_queue_pop(&greedy->queue);
-    return lowest->index;
+    memoi_plateau_raise(greedy, begin, top);
 }
 
 /* The top of a plateau's lower neighbor. */
 MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
     const memoi_plateau* here = &greedy->plateau[begin];
-    int64_t left = here->previous >= 0 ? greedy->plateau[here->previous].top : INT64_MAX;
+    int64_t left = here->previous >= 0 ? memoi_plateau_top(greedy, here->previous) : INT64_MAX;
     int64_t right =
-        here->end < greedy->problem->n_sections ? greedy->plateau[here->end].top : INT64_MAX;
+        here->end < greedy->problem->n_sections ? memoi_plateau_top(greedy, here->end) : INT64_MAX;
     return memob_min(left, right);
-}
-
-MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top) {
-    greedy->plateau[begin].top = top;
-    memoi_plateau_join(greedy, begin);
 }
 
 /* Nothing is placed: all free items are on the tree. */
 MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, rank, i;
-    greedy->queue.n = 0;
     for (rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
         memoi_turn* turn = &greedy->turns[rank];
@@ -2282,9 +2250,8 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
 
     /* Build the tree from its leaves, then one plateau over all sections. */
     memoi_unplaced_begin(&greedy->unplaced);
-    for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
+    for (i = 0; i < 2 * greedy->n_leaves; i++) greedy->tops[i] = INT64_MAX;
     memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
-    memoi_plateau_join(greedy, 0);
 }
 
 /* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
@@ -2294,13 +2261,12 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     int32_t end = greedy->plateau[at].end;
     int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
     const memoi_turn* turn;
-    memoi_queue_pop(&greedy->queue);
     if (rank == INT32_MAX) {
         memoi_plateau_raise(greedy, at, memoi_plateau_next(greedy, at));
         return 0;
     }
     turn = &greedy->turns[rank];
-    offset = memob_align_up(greedy->plateau[at].top, turn->alignment);
+    offset = memob_align_up(memoi_plateau_top(greedy, at), turn->alignment);
     greedy->offsets[turn->item] = offset;
     memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
     memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
@@ -4038,11 +4004,10 @@ MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int
 MEMOI int memoi_around_step(memoi_around* around) {
     enum { TRIES = 32 };
     memoi_greedy* greedy = &around->greedy;
-    int64_t at = memoi_plateau_lowest(greedy), top = greedy->plateau[at].top, reached;
+    int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at), reached;
     const int32_t end = greedy->plateau[at].end;
     int32_t passed[TRIES], rank = INT32_MAX, n_passed = 0;
     const memoi_turn* turn = NULL;
-    memoi_queue_pop(&greedy->queue);
 
     /* All that is below top has been reached, so an item at top lies on this plateau wholly. */
     reached = memoi_around_lowest(around, at, end, top + 1);
@@ -4061,7 +4026,7 @@ MEMOI int memoi_around_step(memoi_around* around) {
         rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
         if (rank == INT32_MAX) break;
         turn = &greedy->turns[rank];
-        top = memob_align_up(greedy->plateau[at].top, turn->alignment);
+        top = memob_align_up(memoi_plateau_top(greedy, at), turn->alignment);
         memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
         if (memoi_around_lowest(around, turn->begin, turn->end, top + turn->size) < 0) break;
     }
