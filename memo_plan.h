@@ -986,7 +986,7 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
  * Knows: when items live.  Knows nothing of their sizes. */
 
 /* Sets from when to when each item lives, after its ranges.  An item begins no later than the items
- * behind it: a cover may have sections in another order. */
+ * behind it: a gap may come first, and a cover may have sections in another order. */
 MEMOI void memoi_problem_limits(memoi_problem* problem) {
     int64_t begin = INT64_MAX, i;
     for (i = problem->n_items - 1; i >= 0; i--) {
@@ -1063,40 +1063,6 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     return 1;
 }
 
-/* Orders items, with their ranges, by when they first live: a gap may come first.  0: no memory. */
-MEMOI int memoi_problem_sort(memoi_problem* problem) {
-    int64_t n = problem->n_items, n_ranges = 0, i;
-    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memoi_item* items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
-    memoi_range* ranges = (memoi_range*)memob_calloc(problem->n_ranges, sizeof(memoi_range));
-    int ok = order && items && ranges;
-
-    /* By the begin of the first range. */
-    for (i = 0; ok && i < n; i++) {
-        order[i].key = problem->ranges[problem->items[i].first_range].begin;
-        order[i].index = i;
-    }
-    if (ok) memob_keyed_sort(order, n);
-
-    /* Items and their ranges in this order. */
-    for (i = 0; ok && i < n; i++) {
-        items[i] = problem->items[order[i].index];
-        memcpy(ranges + n_ranges, problem->ranges + items[i].first_range,
-               (size_t)items[i].n_ranges * sizeof *ranges);
-        items[i].first_range = n_ranges;
-        n_ranges += items[i].n_ranges;
-    }
-    if (ok) {
-        memcpy(problem->items, items, (size_t)n * sizeof *items);
-        memcpy(problem->ranges, ranges, (size_t)n_ranges * sizeof *ranges);
-        problem->n_ranges = n_ranges;
-    }
-    MEMO_FREE(order);
-    MEMO_FREE(items);
-    MEMO_FREE(ranges);
-    return ok;
-}
-
 /* --- >>items ---
  * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
@@ -1145,7 +1111,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         unit = memoi_problem_gcd(unit, item->size);
         if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
         problem->n_fixed += item->fixed >= 0;
-        problem->has_gaps |= item->n_ranges > 1;
+        problem->has_gaps |=
+            item->n_ranges > 1 || problem->ranges[item->first_range].begin > buffer->begin;
         problem->n_items++;
     }
 
@@ -1186,7 +1153,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     /* Sections replace times, because the search goes through live sets, not through requests. */
     if (unit == 0) unit = 1; /* nothing to place */
     problem->unit_bytes = unit;
-    if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
 
     /* Sizes in units. */
@@ -1338,12 +1304,6 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memo_plan* plan,
         }
     }
     return 1;
-}
-
-MEMOI void memoi_problem_drop_pairs(memoi_problem* problem) {
-    MEMO_FREE(problem->held);
-    problem->held = NULL;
-    problem->n_held = 0;
 }
 
 /* --- >>reuse ---
@@ -1698,7 +1658,9 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
                 : NULL;
     if (range) {
         MEMO_FREE(problem->ranges);
-        memoi_problem_drop_pairs(problem);
+        MEMO_FREE(problem->held);
+        problem->held = NULL;
+        problem->n_held = 0;
         problem->ranges = range;
         problem->n_sections = cover.n_sections;
         problem->n_ranges = 0;
@@ -1724,31 +1686,8 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     return ok;
 }
 
-/* Each item lives to the end of its last hold.  The bound stays that of the plan.  0: no memory. */
-MEMOI int memoi_problem_stretch(memoi_problem* problem, const memo_plan* plan,
-                                const int64_t* item_of) {
-    int64_t bound = problem->lower_bound, i;
-    int ok;
-    for (i = 0; i < problem->n_items; i++) { /* holds exclude gaps */
-        const memo_buffer* buffer = &plan->buffers[problem->items[i].buffer];
-        problem->ranges[i].begin = buffer->begin;
-        problem->ranges[i].end = buffer->end;
-    }
-    for (i = 0; i < plan->n_holds; i++) {
-        int64_t item = item_of[plan->holds[i].buffer];
-        if (item < 0) continue;
-        problem->ranges[item].end = memob_max(problem->ranges[item].end, plan->holds[i].until);
-        problem->items[item].lifetime = problem->ranges[item].end - problem->ranges[item].begin;
-    }
-    memoi_problem_drop_pairs(problem);
-    ok = memoi_problem_sections(problem) && memoi_problem_bounds(problem);
-    problem->lower_bound = bound;
-    problem->is_stretched = 1;
-    return ok;
-}
-
-/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  0: no
- * memory. */
+/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
+ * 0 without memory; -1 if pairs are too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
@@ -1769,8 +1708,6 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         if (added > 0)
             added =
                 memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
-        else if (added < 0)
-            added = memoi_problem_stretch(problem, plan, item_of);
     }
     MEMO_FREE(lanes);
     MEMO_FREE(item_of);
@@ -4732,6 +4669,25 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
+/* The problem in which each buffer lives to the end of its last hold. */
+MEMOI memo_status memoi_problem_stretch(const memo_plan* plan, memoi_problem* problem,
+                                        memo_error* error) {
+    memo_plan stretched = *plan;
+    memo_status status;
+    int64_t i;
+    stretched.buffers = (memo_buffer*)memob_calloc(plan->n_buffers, sizeof(memo_buffer));
+    if (!stretched.buffers) return memob_no_memory(error, "the holds of the plan");
+    memcpy(stretched.buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
+    for (i = 0; i < plan->n_holds; i++) {
+        memo_buffer* buffer = &stretched.buffers[plan->holds[i].buffer];
+        buffer->end = memob_max(buffer->end, plan->holds[i].until);
+    }
+    status = memoi_problem_create(&stretched, problem, error);
+    problem->is_stretched = 1;
+    MEMO_FREE(stretched.buffers);
+    return status;
+}
+
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
                                      memo_error* error) {
@@ -4741,9 +4697,10 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
         ok = memoi_problem_add_holds(problem, plan);
     else if (!status && problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS)
         ok = memoi_problem_cover(problem, NULL);
-    if (ok) return status;
+    if (ok > 0) return status;
     memoi_problem_free(problem);
-    return memob_no_memory(error, "the holds of the plan");
+    return ok ? memoi_problem_stretch(plan, problem, error)
+              : memob_no_memory(error, "the holds of the plan");
 }
 
 /* Runs the engines that the settings select, each only if those before it missed the target; *name
@@ -4778,9 +4735,6 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
             status = memoi_search_solve(problem, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
-
-    /* Optimality in the stretched problem does not prove the original. */
-    if (problem->is_stretched) best->is_optimal = best->peak <= problem->lower_bound;
     return status;
 }
 
@@ -4866,7 +4820,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memoi_problem_solve(&tails.plan, &problem, &settings, target, &effort, &best, &engine,
                                  error);
 
-    /* A proof with whole buffers proves nothing if some are trimmed. */
+    /* A proof with whole buffers proves nothing if some are trimmed, one with stretched lives neither. */
+    is_whole = is_whole && !problem.is_stretched;
     best.is_optimal = best.is_optimal && is_whole;
 
     /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
