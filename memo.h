@@ -5959,19 +5959,12 @@ typedef struct memob_swap_place {
     int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
 } memob_swap_place;
 
-/* One layer in its rounding buffer. */
+/* One layer in its rounding buffer, host memory and the file. */
 typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has a pack */
-    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
-    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
-                            returns the buffer in the backward; -1: none */
-    int64_t moved_bytes; /* 0: not moved */
-    int32_t ordinal;     /* among the moved layers */
-    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
-    int64_t host_begin;
+    int32_t ordinal;    /* among the moved layers */
+    int64_t host_begin; /* of its part of host memory */
     int64_t file_begin; /* in the file, if it is spilled */
 
-    int64_t layer_bytes;  /* moved of tensors with rule LAYER */
     int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
     int32_t stores; /* its forward's end copies to the host; bit 1: rows that come back alone */
     int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
@@ -5984,9 +5977,14 @@ typedef struct memob_swap_turn {
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int64_t moved_bytes, host_bytes; /* but for LAYER tensors, and as if no layer were the last */
-    int64_t layer_bytes;             /* moved of LAYER tensors */
-    int32_t n_copies, n_layer_copies, uses_buffer;
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has a pack */
+    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
+    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
+                            returns the buffer in the backward; -1: none */
+    int32_t n_copies, n_layer_copies;
+    int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
+    int64_t host_bytes;           /* of its part of host memory */
+    int64_t layer_bytes;          /* moved of LAYER tensors */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
     /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
@@ -6308,23 +6306,16 @@ MEMOI int memoi_swap_add_product(int64_t* sum, int64_t count, int64_t each) {
     return 1;
 }
 
-/* Appends rows to a part and rounds it up to the alignment; *offset is that of the rows. */
-MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
-                            int64_t row_bytes) {
-    *offset = *part_bytes;
-    if (!memoi_swap_add_product(part_bytes, n_rows, row_bytes)) return 0;
-    *part_bytes = memob_align_up(*part_bytes, MEMOB_DEVICE_ALIGNMENT);
-    return 1;
-}
-
 /* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
  * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
  * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
  * between belong to the layer that uses the buffer. */
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
-    int64_t begin;  /* offset in device memory */
-    int64_t n_kept; /* layers that keep the tensor outside */
+    int64_t begin;       /* offset in device memory */
+    int64_t whole_bytes; /* of all rows; LAYER and HANDED: of all slices */
+    int64_t n_kept;      /* layers that keep the tensor, outside */
+    int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
 
 /* Bytes after the second border that the rows of an odd layer need. */
@@ -6341,10 +6332,40 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* Adds tensor t, neither LAYER nor HANDED, of all layers to their sums; returns its region.  The
- * planner does this for every table that it scores, so one pass is enough.  tiles: those that each
- * layer swaps, or MEMO_ROWS_KEPT.  all_s: to recompute all rows of each layer; NULL: no time.
- * places: those of t from layer 0 on, n_tensors apart; NULL: none.
+/* A tensor with rule LAYER: two regions of all its rows, of even and odd layers.  The last layer in
+ * each is not moved. */
+MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                memob_swap_region* region, memob_swap_sum* sums,
+                                memob_swap_place* places) {
+    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    int32_t step;
+    for (step = desc->n_layers - 1; step >= 0; step--) {
+        const int32_t slice = step % desc->n_slices;
+        const int64_t n_moved = memob_min(n_all - slice * n, n);
+        int64_t* own_bytes = step / desc->n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
+        if (!memob_layer_has(desc, step, t)) continue;
+        if (tiles[step - slice] == MEMO_ROWS_KEPT) {
+            region->n_kept += !slice;
+            continue;
+        }
+        sums[step].uses_layer = 1;
+        if (*own_bytes) {
+            sums[step].layer_bytes += n_moved * desc->tensors[t].row_bytes;
+            sums[step].n_layer_copies++;
+            region->n_fixed += !slice;
+            if (!places) continue;
+            places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
+            places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
+        } else if (!slice) {
+            *own_bytes = region->whole_bytes;
+        }
+    }
+}
+
+/* Adds tensor t of all layers to their sums; returns its region.  The planner does this for every
+ * table that it scores, so one pass is enough.  tiles: those that each layer swaps, or
+ * MEMO_ROWS_KEPT; of a HANDED tensor NULL.  all_s: to recompute all rows of each layer; NULL: no
+ * time.  places: those of t from layer 0 on, n_tensors apart; NULL: none.
  *
  * A layer must recompute the rows that it did not swap if a later layer overwrites them.  That is
  * one that also recomputes rows; or that swaps rows in the same buffer, because recomputed rows may
@@ -6357,10 +6378,26 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
     const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_layer = memob_swap_is_layer(desc, t);
+    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     int cuts_later = 0, swaps_later[2] = {0, 0};
     memob_swap_region region;
     int32_t layer;
     memset(&region, 0, sizeof region);
+    region.whole_bytes = all_bytes;
+    if (is_layer || is_handed)
+        region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* Without slices all layers have the HANDED tensor at one address.  Otherwise even and odd
+     * slices have, and all of a layer wait on the host: its output, or a gradient. */
+    if (is_handed) {
+        region.n_fixed = desc->n_slices > 1;
+        region.even_bytes = all_bytes;
+        region.odd_bytes = region.n_fixed * all_bytes;
+    }
+    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, &region, sums, places);
+    if (is_layer || is_handed) return region;
+
     for (layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = layer & 1;
         memob_swap_sum* sum = &sums[layer];
@@ -6388,7 +6425,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             }
         }
 
-        /* What is recomputed; of packs memob_swap_sum_packs decides. */
+        /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
             if (all_s)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
@@ -6408,14 +6445,15 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             moved = memob_min(n_all - layer % desc->n_slices * n, n) - (is_odd ? n - swapped : 0);
             moved = memob_max(memob_min(moved, swapped), 0);
         }
-        sum->moved_bytes += moved * row_bytes;
-        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += moved > 0;
         if (places) {
             memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
             place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + moved;
+            place->host_offset = sum->host_bytes;
         }
+        sum->moved_bytes += moved * row_bytes;
+        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        sum->n_copies += moved > 0;
     }
     region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
@@ -6423,7 +6461,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
 
 /* Which packs later layers overwrite.  Returns the bytes of their area: the most that an even and
  * an odd layer need of which one follows the other there; INT64_MAX: more than 2^62. */
-MEMOI int64_t memob_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
+MEMOI int64_t memoi_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
     int64_t area_bytes = 0, later_bytes[2] = {0, 0};
     const memob_swap_sum* last[2] = {NULL, NULL};
     int32_t layer;
@@ -6450,12 +6488,35 @@ MEMOI int64_t memob_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
     return area_bytes;
 }
 
+/* After all tensors: sets the order of layers in the rounding buffers.  The last layer of each
+ * buffer is not moved.  Returns the bytes of the packs. */
+MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_sum* sums) {
+    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(desc->n_layers, sums) : 0;
+    int32_t layer, later[2] = {-1, -1};
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+        memob_swap_sum* sum = &sums[layer];
+        int32_t* next = &later[layer & 1];
+        sum->previous = -1;
+        if (!sum->uses_buffer) continue;
+        if (*next < 0)
+            sum->moved_bytes = sum->host_bytes = sum->n_copies = 0;
+        else if (sum->moved_bytes) /* it does not only recompute */
+            sums[*next].previous = layer;
+        *next = layer;
+    }
+    return pack_bytes;
+}
+
 /* Offset of row 0 in device memory, if the layer does not keep the tensor. */
 MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_region* region,
                                 int32_t layer, int32_t t) {
     int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes = desc->tensors[t].row_bytes;
     int64_t recomputed_bytes = (desc->n_rows - swapped) * row_bytes;
     int64_t first_border = region->begin + region->even_bytes;
+    if (memob_swap_is_layer(desc, t))
+        return layer / desc->n_slices & 1 ? first_border : region->begin;
+    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED)
+        return layer & 1 && region->odd_bytes ? first_border : region->begin;
     if (swapped == 0) return first_border;
     if (layer & 1)
         return first_border + region->scratch_bytes -
@@ -6517,7 +6578,7 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
  * that does not keep them.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
     const int64_t begin = placement->sizes.device_bytes;
-    const int64_t area_bytes = memob_swap_sum_packs(desc->n_layers, placement->sums);
+    const int64_t area_bytes = memob_swap_end_sums(desc, placement->sums);
     int32_t layer, t;
     if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers && area_bytes; layer++) {
@@ -6532,170 +6593,87 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
     return 1;
 }
 
-/* Tensors of the layer, not of a slice: two regions of all its rows, of even and odd layers, and a
- * place of their own for a layer that keeps it.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_layer(const memo_swap_desc* desc, int32_t t,
-                                 memob_swap_placement* placement) {
-    const int64_t n_all = memob_swap_layer_rows(desc), n = desc->n_rows;
-    int64_t *total = &placement->sizes.device_bytes, begins[2] = {-1, -1};
-    int32_t step, last[2] = {-1, -1};
-    for (step = 0; step < desc->n_layers; step++) {
-        const int32_t slice = step % desc->n_slices;
-        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
-        int64_t own = -1, *begin = &begins[step / desc->n_slices & 1];
-        if (!place->row_bytes) continue;
-        place->is_layer = 1;
-        if (memoi_swap_cell(desc, step, t) == MEMO_ROWS_KEPT) begin = &own;
-        if (slice && begin == &own)
-            place->offset = place[-desc->n_tensors].offset;
-        else if (*begin >= 0)
-            place->offset = *begin;
-        else if (!memoi_swap_append(total, &place->offset, n_all, place->row_bytes))
-            return 0;
-        *begin = place->offset;
-        if (begin == &own) continue;
-        placement->turns[step].uses_layer = 1;
-        place->moved_begin = slice * n;
-        place->moved_end = memob_min(place->moved_begin + n, n_all);
-    }
-
-    /* The last layer in each region is not moved. */
-    for (step = desc->n_layers - 1; step >= 0; step--) {
-        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
-        const int32_t layer = step / desc->n_slices;
-        if (place->moved_end == place->moved_begin) continue;
-        if (last[layer & 1] < 0) last[layer & 1] = layer;
-        if (last[layer & 1] == layer) place->moved_end = place->moved_begin;
-    }
-    return 1;
-}
-
-/* Without slices all layers have the HANDED tensor at one address, otherwise even and odd slices.
- * 0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
+/* Appends a tensor, and sets its offsets in every layer.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
                                   memob_swap_placement* placement) {
-    int64_t begins[2], row_bytes = desc->tensors[t].row_bytes, *total;
-    int32_t step;
-    total = &placement->sizes.device_bytes;
-    if (!memoi_swap_append(total, &begins[0], desc->n_rows, row_bytes)) return 0;
-    begins[1] = begins[0];
-    if (desc->n_slices > 1 && !memoi_swap_append(total, &begins[1], desc->n_rows, row_bytes))
+    const int is_layer = memob_swap_is_layer(desc, t);
+    const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
+    memob_swap_place* places = &placement->places[t];
+    memob_swap_region region;
+    int32_t layer;
+    for (layer = 0; layer < desc->n_layers; layer++)
+        placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
+    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, placement->sums, places);
+    region.begin = *total;
+    if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
+        !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
+        !memoi_swap_add_product(total, 1, region.odd_bytes))
         return 0;
-    for (step = 0; step < desc->n_layers; step++)
-        placement->places[(int64_t)step * desc->n_tensors + t].offset = begins[step & 1];
+
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+        if (!place->row_bytes) continue;
+        place->is_layer = is_layer;
+        if (placement->tiles[layer] != MEMO_ROWS_KEPT || is_handed) {
+            place->offset = memoi_swap_offset(desc, &region, layer, t);
+        } else if (is_layer && layer % desc->n_slices) {
+            place->offset = place[-desc->n_tensors].offset;
+        } else {
+            place->offset = *total;
+            if (!memoi_swap_add_product(total, 1, region.whole_bytes)) return 0;
+        }
+        if (!is_layer || place->moved_end == place->moved_begin) continue;
+
+        /* Slices follow each other. */
+        place->host_offset = *fixed + place->moved_begin * place->row_bytes;
+        if ((layer + 1) % desc->n_slices == 0 &&
+            !memoi_swap_add_product(fixed, 1, region.whole_bytes))
+            return 0;
+    }
+    if (is_handed && desc->n_slices > 1) {
+        placement->handed_begin = *fixed;
+        if (!memoi_swap_add_product(fixed, 1, region.whole_bytes)) return 0;
+    }
     return 1;
 }
 
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    int64_t* total = &placement->sizes.device_bytes;
-    int32_t layer, t, n_tensors = desc->n_tensors;
-    for (t = 0; t < n_tensors; t++) {
-        memob_swap_place* places = &placement->places[t];
-        memob_swap_region region;
-        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED || memob_swap_is_layer(desc, t)) {
-            if (!(memob_swap_is_layer(desc, t) ? memoi_swap_place_layer(desc, t, placement)
-                                               : memoi_swap_place_handed(desc, t, placement)))
-                return 0;
-            continue;
-        }
-        for (layer = 0; layer < desc->n_layers; layer++)
-            placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
-        region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, placement->sums, places);
-        region.begin = *total;
-        if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
-            !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
-            !memoi_swap_add_product(total, 1, region.odd_bytes))
-            return 0;
-
-        for (layer = 0; layer < desc->n_layers; layer++) {
-            memob_swap_place* place = &places[(int64_t)layer * n_tensors];
-            if (!place->row_bytes) continue;
-            if (placement->tiles[layer] != MEMO_ROWS_KEPT)
-                place->offset = memoi_swap_offset(desc, &region, layer, t);
-            else if (!memoi_swap_append(total, &place->offset, desc->n_rows, place->row_bytes))
-                return 0;
-        }
+    int32_t t;
+    placement->handed = placement->input = -1;
+    for (t = 0; t < desc->n_tensors; t++) {
+        const memo_tensor* tensor = &desc->tensors[t];
+        if (!memoi_swap_place_tensor(desc, t, placement)) return 0;
+        if (desc->n_slices <= 1 || !tensor->row_bytes) continue;
+        if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
+        if (tensor->rule == MEMO_TENSOR_HANDED) placement->handed = t;
     }
+    placement->fixed_host_bytes =
+        memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
     return memoi_swap_place_packs(desc, placement);
 }
 
-/* Sets the order of layers in the rounding buffers.  The last layer of each buffer is not moved. */
+/* What the sums say of the order of layers, and sums over layers.  0: one exceeds 2^62. */
 MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    int32_t last[2] = {-1, -1}, layer, t;
+    int32_t layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
+        const memob_swap_sum* sum = &placement->sums[layer];
         memob_swap_turn* turn = &placement->turns[layer];
-        turn->previous = -1;
-        turn->uses_buffer = placement->sums[layer].uses_buffer;
-        if (!turn->uses_buffer) continue;
-        turn->previous = last[layer & 1];
-        last[layer & 1] = layer;
-    }
-
-    /* Bytes and host offsets of the moved rows. */
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &placement->turns[layer];
-        for (t = 0; t < desc->n_tensors; t++) {
+        const int32_t source = layer - 2 * placement->n_slices;
+        for (t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            int64_t n_moved;
-            if (!place->is_layer && (!turn->uses_buffer || last[layer & 1] == layer))
-                place->moved_end = place->moved_begin;
-            n_moved = place->moved_end - place->moved_begin;
-            if (place->is_layer) {
-                const int64_t row_bytes = place->row_bytes;
-                if (layer % desc->n_slices) /* slices follow each other */
-                    place->host_offset =
-                        place[-desc->n_tensors].host_offset + desc->n_rows * row_bytes;
-                else if (!memoi_swap_append(&placement->fixed_host_bytes, &place->host_offset,
-                                            n_moved ? memob_swap_layer_rows(desc) : 0, row_bytes))
-                    return 0;
-                if (!memoi_swap_add_product(&turn->layer_bytes, n_moved, place->row_bytes))
-                    return 0;
-                continue;
-            }
-            if (!memoi_swap_append(&turn->host_bytes, &place->host_offset, n_moved,
-                                   place->row_bytes) ||
-                !memoi_swap_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
-                return 0;
+            if (!place->is_layer) place->moved_end = place->moved_begin;
         }
-        if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
-        if (turn->previous >= 0 && !placement->turns[turn->previous].moved_bytes)
-            turn->previous = -1; /* it only recomputes */
-        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes) ||
-            !memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->layer_bytes))
+        turn->layer_source = source >= 0 && placement->sums[source].layer_bytes ? source : -1;
+        if (sum->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
+        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->moved_bytes) ||
+            !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->layer_bytes))
             return 0;
         sizes->layer_swapped_bytes =
-            memob_max(sizes->layer_swapped_bytes, turn->moved_bytes + turn->layer_bytes);
+            memob_max(sizes->layer_swapped_bytes, sum->moved_bytes + sum->layer_bytes);
     }
-    return 1;
-}
-
-/* Which slices the HANDED rows wait on the host for, and the LAYER rows' steps.  0: a sum exceeds
- * 2^62. */
-MEMOI int memoi_swap_take_slices(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    const int32_t n = desc->n_layers, n_slices = placement->n_slices;
-    int32_t i, t;
-    placement->handed = placement->input = -1;
-    for (t = 0; t < desc->n_tensors && n_slices > 1; t++) {
-        if (desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->tensors[t].row_bytes)
-            placement->input = t;
-        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED && desc->tensors[t].row_bytes)
-            placement->handed = t;
-    }
-    for (i = 0; i < n; i++) {
-        const int32_t source = i - 2 * n_slices;
-        placement->turns[i].layer_source =
-            source >= 0 && placement->turns[source].layer_bytes ? source : -1;
-    }
-
-    /* The rows of all slices of one layer: its output, or a gradient. */
-    if (placement->handed >= 0 &&
-        !memoi_swap_append(&placement->fixed_host_bytes, &placement->handed_begin,
-                           memob_swap_layer_rows(desc), desc->tensors[placement->handed].row_bytes))
-        return 0;
-    placement->fixed_host_bytes =
-        memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
     return 1;
 }
 
@@ -6706,7 +6684,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                                          const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
     for (layer = desc->n_layers - 1; layer >= 0 && placement->sizes.n_spilled_layers; layer--) {
-        int32_t previous = placement->turns[layer].previous;
+        int32_t previous = placement->sums[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
             return MEMOB_INVALID(
@@ -6735,24 +6713,25 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, memob_swap_placem
      * largest. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
-        if (turn->moved_bytes == 0) continue;
+        memob_swap_sum* sum = &placement->sums[layer];
+        if (sum->moved_bytes == 0) continue;
         if (n_places < n_moved) {
-            turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
-            place_bytes = memob_max(place_bytes, turn->host_bytes);
+            sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
+            place_bytes = memob_max(place_bytes, sum->host_bytes);
         } else {
             turn->host_begin = sizes->host_bytes;
-            if (!memoi_swap_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
+            if (!memoi_swap_add_product(&sizes->host_bytes, 1, sum->host_bytes)) return 0;
         }
         if (turn->ordinal >= sizes->n_spilled_layers) continue;
         turn->file_begin = sizes->spill_bytes;
-        if (!memoi_swap_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
+        if (!memoi_swap_add_product(&sizes->spill_bytes, 1, sum->host_bytes)) return 0;
     }
 
     /* Number k of the moved layers uses place k mod n_places. */
     if (n_places == n_moved) return 1;
     if (!memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
-        if (placement->turns[layer].moved_bytes)
+        if (placement->sums[layer].moved_bytes)
             placement->turns[layer].host_begin =
                 placement->fixed_host_bytes +
                 placement->turns[layer].ordinal % n_places * place_bytes;
@@ -6817,11 +6796,12 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
 /* The waits of the compute stream.  A copy is later than all before it on its stream. */
 MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     memob_swap_turn* turns = placement->turns;
+    const memob_swap_sum* sums = placement->sums;
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
     int32_t i, t, seen, last[2] = {-1, -1};
     for (i = 0; i < n; i++) {
         turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
-        turns[i].stores = turns[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
+        turns[i].stores = sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
         for (t = 0; t < placement->n_tensors; t++)
             if (memoi_swap_span_of(placement, i, t, MEMOB_BYTES_MAX, 0, 1).n_bytes)
                 turns[i].stores |= 2;
@@ -6830,13 +6810,13 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     /* Forward.  The HANDED rows of step i come after all copies of step i - 3 to the host.  The
      * first slice waits for all LAYER rows that its layer overwrites. */
     for (i = 0, seen = -1; i < n; i++) {
-        int32_t need = turns[i].previous, source = i - 2 * n_slices;
+        int32_t need = sums[i].previous, source = i - 2 * n_slices;
         if (need >= 0) turns[need].loaded = (int32_t)memob_min(turns[need].loaded, i);
         if (need >= 0 && !(turns[need].stores & 2)) need = -1; /* it was stored a layer before */
         if (i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
         if (turns[i].hand_in[0] >= 0) seen = (int32_t)memob_max(seen, i - 3);
-        while (source >= 0 && !turns[source].layer_bytes) source -= 2 * n_slices;
-        if (source >= 0 && i % n_slices == 0 && turns[i].uses_layer)
+        while (source >= 0 && !sums[source].layer_bytes) source -= 2 * n_slices;
+        if (source >= 0 && i % n_slices == 0 && sums[i].uses_layer)
             need = (int32_t)memob_max(need, source + n_slices - 1);
         turns[i].stored = need <= seen ? -1 : memoi_swap_record_of(last, need);
         seen = (int32_t)memob_max(seen, turns[i].stored);
@@ -6848,11 +6828,11 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     last[0] = last[1] = -1;
     for (i = n - 1, seen = -1; i >= 0; i--) {
         int32_t need = n - 1 - turns[i].loaded;
-        if (i % n_slices == n_slices - 1 && turns[i].layer_bytes)
+        if (i % n_slices == n_slices - 1 && sums[i].layer_bytes)
             need = (int32_t)memob_max(need, n - 2 - i - n_slices);
         turns[i].loaded = need <= seen ? -1 : n - 1 - memoi_swap_record_of(last, need);
         if (need > seen) seen = n - 1 - turns[i].loaded;
-        if (turns[i].previous >= 0 || turns[i].layer_source >= 0 ||
+        if (sums[i].previous >= 0 || turns[i].layer_source >= 0 ||
             (i >= 2 && turns[i - 2].hand_in[1] >= 0))
             last[i & 1] = n - 1 - i;
     }
@@ -6918,8 +6898,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
         placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
-        !memoi_swap_take_slices(desc, placement))
+    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement))
         status = MEMOB_INVALID(
             error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
@@ -6942,7 +6921,7 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
         return status;
     for (layer = 0; layer < desc->n_layers; layer++)
         place_bytes = memob_max(
-            place_bytes, memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+            place_bytes, memob_align_up(placement->sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
     n_places = memob_max(host_bytes - placement->fixed_host_bytes, 0) / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
@@ -7071,14 +7050,14 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->placement.n_layers; layer++) {
         const memob_swap_turn* turn = &swap->placement.turns[layer];
-        if (!turn->moved_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
+        const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
+        if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
             memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
-                                turn->host_bytes);
+                                n_bytes);
         /* Bytes that no copy fills are written too, so initialize them. */
-        if (swap->file.fd >= 0)
-            memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
+        if (swap->file.fd >= 0) memset(swap->host_memory + turn->host_begin, 0, (size_t)n_bytes);
     }
 }
 
@@ -7345,7 +7324,7 @@ MEMOI memo_status memoi_swap_follow(memo_swap* swap, int32_t step, memo_stream s
 MEMOI memo_status memoi_swap_store(memo_swap* swap, int32_t step, memo_error* error) {
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
     const int32_t n_places = swap->placement.n_host_layers;
-    const int is_moved = turn->moved_bytes && !swap->is_forward_only;
+    const int is_moved = swap->placement.sums[step].moved_bytes && !swap->is_forward_only;
     memo_event stored = swap->stored[step & 1];
     memo_status status = memoi_swap_hand_out(swap, step, error);
     if (!status && is_moved && turn->ordinal >= n_places) /* another had its place before it */
@@ -7414,7 +7393,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     int32_t back, back_layer, ordinal; /* steps whose rows, or LAYER rows, come back */
     int stores, loads, hands_out;
     if (status) return status;
-    back = is_backward ? turn->previous : -1;
+    back = is_backward ? swap->placement.sums[layer].previous : -1;
     back_layer = is_backward ? turn->layer_source : -1;
     ordinal = back < 0 ? -1 : memoi_swap_turn_of(swap, back)->ordinal;
     loads = back >= 0 || back_layer >= 0;

@@ -5975,81 +5975,29 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
                 memob_swap_tiles(swap, layer, p->bundles[b].leader);
 }
 
-/* Adds tensor t of all layers to the sums; returns its device memory. */
-MEMOI double memoi_rows_add_tensor(memoi_rows_planner* p, int32_t t) {
-    const memo_swap_desc* swap = p->desc->swap;
-    const int32_t b = p->bundle_of[t];
-    const int64_t first = (int64_t)b * p->n_layers;
-    const double* all_s = p->bundles[b].leader == t ? p->all_s + first : NULL;
-    const memob_swap_region region =
-        memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, p->sums, NULL);
-    return (double)region.n_kept * (double)memob_align_up(swap->n_rows * swap->tensors[t].row_bytes,
-                                                          MEMOB_DEVICE_ALIGNMENT) +
-           (double)region.even_bytes + (double)region.scratch_bytes + (double)region.odd_bytes;
-}
-
-/* The same of a tensor with rule LAYER, and its host memory: regions of all rows of even and odd
- * layers, of which the last layer in each is not moved. */
-MEMOI void memoi_rows_add_layer_tensor(memoi_rows_planner* p, int32_t t, memoi_rows_score* score) {
-    const memo_swap_desc* swap = p->desc->swap;
-    const int64_t n = swap->n_rows, n_all = memob_swap_layer_rows(swap);
-    const int64_t row_bytes = swap->tensors[t].row_bytes;
-    const double all_bytes = (double)memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    int32_t first, slice;
-    int has_region[2] = {0, 0};
-    for (first = p->n_layers - swap->n_slices; first >= 0; first -= swap->n_slices) {
-        int* is_moved = &has_region[first / swap->n_slices & 1];
-        const int64_t cell = p->trial.cells[memoi_rows_cell_of(p, first, p->bundle_of[t])];
-        if (!memob_layer_has(swap, first, t)) continue;
-        if (cell == MEMO_ROWS_KEPT || !*is_moved) score->device_bytes += all_bytes;
-        if (cell == MEMO_ROWS_KEPT) continue;
-        if (*is_moved) score->host_bytes += all_bytes;
-        for (slice = 0; slice < swap->n_slices && *is_moved; slice++) {
-            memob_swap_sum* sum = &p->sums[first + slice];
-            sum->layer_bytes += memob_min(n_all - slice * n, n) * row_bytes;
-            sum->n_layer_copies++;
-        }
-        *is_moved = 1;
-    }
-}
-
-/* The HANDED tensor is the same in all tables: one place, or two for slices, of which all wait on
- * the host. */
-MEMOI void memoi_rows_add_handed(const memoi_rows_planner* p, memoi_rows_score* score) {
-    const memo_swap_desc* swap = p->desc->swap;
-    const int64_t row_bytes = p->handed < 0 ? 0 : swap->tensors[p->handed].row_bytes;
-    const int is_sliced = swap->n_slices > 1;
-    score->device_bytes =
-        (double)memob_align_up(swap->n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT) * (1 + is_sliced);
-    if (is_sliced)
-        score->host_bytes =
-            (double)memob_align_up(memob_swap_layer_rows(swap) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-}
-
 /* What all cells of the trial amount to: the sums, and the memory. */
 MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     memoi_rows_score* score = &p->trial.score;
     int32_t layer, t;
-    int is_last[2] = {1, 1};
     memset(score, 0, sizeof *score);
     memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
-    memoi_rows_add_handed(p, score);
     for (t = 0; t < swap->n_tensors; t++) {
-        if (p->bundle_of[t] < 0 || !swap->tensors[t].row_bytes) continue;
-        if (memob_swap_is_layer(swap, t))
-            memoi_rows_add_layer_tensor(p, t, score);
-        else
-            score->device_bytes += memoi_rows_add_tensor(p, t);
+        const int32_t b = p->bundle_of[t];
+        const int64_t first = (int64_t)b * p->n_layers;
+        const int64_t* tiles = b < 0 ? NULL : p->trial.cells + first; /* HANDED: none */
+        const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
+        memob_swap_region region;
+        if (!swap->tensors[t].row_bytes) continue;
+        region = memob_swap_sum_tensor(swap, t, tiles, all_s, p->sums, NULL);
+        score->device_bytes += (double)region.n_kept * (double)region.whole_bytes +
+                               (double)region.even_bytes + (double)region.scratch_bytes +
+                               (double)region.odd_bytes;
+        score->host_bytes += (double)region.n_fixed * (double)region.whole_bytes;
     }
-    if (swap->tensor_kinds)
-        score->device_bytes += (double)memob_swap_sum_packs(p->n_layers, p->sums);
-
-    /* The last layer in each rounding buffer is not moved. */
+    score->device_bytes += (double)memob_swap_end_sums(swap, p->sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        memob_swap_sum* sum = &p->sums[layer];
-        if (sum->uses_buffer && is_last[layer & 1])
-            sum->moved_bytes = sum->host_bytes = sum->n_copies = is_last[layer & 1] = 0;
+        const memob_swap_sum* sum = &p->sums[layer];
         score->swapped_bytes += (double)(sum->moved_bytes + sum->layer_bytes);
         score->recompute_s += sum->recompute_s;
     }
@@ -6105,18 +6053,15 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
     const double handed = swap->n_slices <= 1 || p->handed < 0
                               ? 0
                               : (double)(swap->n_rows * swap->tensors[p->handed].row_bytes);
-    int32_t i, last[2] = {-1, -1}, n_moved = 0, latest = -1;
+    int32_t i, n_moved = 0, latest = -1;
     for (i = 0; i < p->n_layers; i++) {
         const memob_swap_sum* sum = &p->sums[i];
         memoi_rows_layer* layer = &p->clock.layers[i];
         const double copies_s = (double)(sum->n_copies + sum->n_layer_copies) * desc->copy_s;
         double bytes = (double)(sum->moved_bytes + sum->layer_bytes);
         layer->recompute_s = sum->recompute_s;
-        layer->previous = layer->file_of[0] = layer->file_of[1] = -1;
-        if (sum->uses_buffer) {
-            layer->previous = last[i & 1];
-            last[i & 1] = sum->moved_bytes > 0 ? i : -1;
-        }
+        layer->previous = sum->previous;
+        layer->file_of[0] = layer->file_of[1] = -1;
 
         /* Layers return in the opposite order, or a file cannot give them back. */
         if (layer->previous >= 0) {

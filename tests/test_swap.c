@@ -595,12 +595,13 @@ static int store_wait_is_redundant(const chain* c, int32_t i) {
  * unused since it waited before. */
 static int load_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
-    if (turns[i].previous < 0 && turns[i].layer_source < 0) return 0; /* of HANDED rows */
+    const memob_swap_sum* sums = c->swap->placement.sums;
+    if (sums[i].previous < 0 && turns[i].layer_source < 0) return 0; /* of HANDED rows */
     for (int32_t k = i; k < c->desc.n_layers; k++) {
         if (k > i &&
-            (turns[k].previous >= 0 || turns[k].layer_source >= 0 || turns[k - 2].hand_in[1] >= 0))
+            (sums[k].previous >= 0 || turns[k].layer_source >= 0 || turns[k - 2].hand_in[1] >= 0))
             return 1;
-        if ((turns[i].previous >= 0 && touches(c, k, turns[i].previous, 0, 1)) ||
+        if ((sums[i].previous >= 0 && touches(c, k, sums[i].previous, 0, 1)) ||
             (turns[i].layer_source >= 0 && touches(c, k, turns[i].layer_source, 1, 1)) ||
             (i >= 2 && turns[i - 2].hand_in[1] >= 0 && turns[i].hand_out[1] < 0))
             return 0;
@@ -608,9 +609,9 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
     /* Its last wait in the forward is for HANDED rows, which follow the rows of the steps
      * before. */
     if (c->desc.n_layers < 3 || turns[c->desc.n_layers - 1].hand_in[0] < 0) return 0;
-    if (turns[i].previous > c->desc.n_layers - 4 && turns[turns[i].previous].stores & 2) return 0;
+    if (sums[i].previous > c->desc.n_layers - 4 && turns[sums[i].previous].stores & 2) return 0;
     for (int32_t k = c->desc.n_layers - 2; k < c->desc.n_layers; k++)
-        if ((turns[i].previous >= 0 && touches(c, k, turns[i].previous, 0, 1)) ||
+        if ((sums[i].previous >= 0 && touches(c, k, sums[i].previous, 0, 1)) ||
             (turns[i].layer_source >= 0 && touches(c, k, turns[i].layer_source, 1, 1)))
             return 0;
     return 1;

@@ -840,7 +840,7 @@ TEST(scores_have_the_bytes_of_places) {
                            "round %d, layer %d: %g, not %g", round, (int)i, layers[i].recompute_s,
                            recompute_s);
                 if (planner.handed < 0 || swap->n_slices <= 1)
-                    CHECK_IS(layers[i].previous, ==, places.turns[i].previous);
+                    CHECK_IS(layers[i].previous, ==, places.sums[i].previous);
             }
             n_spilled += score->n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
