@@ -46,6 +46,37 @@ OWNED_TYPE(memo_sp_attention, attention, memo_sp_attention_destroy)
 OWNED_TYPE(memo_loss, loss, memo_loss_destroy)
 OWNED_TYPE(memo_comm, comm, memo_comm_destroy)
 #endif
+#ifdef SCARCE_H
+/* Repeats a statement: with its first request for host memory refused, then its second, until no
+ * request is.  The statement sets `status` and frees all that it takes.
+ *
+ *   refusal r = {0};
+ *   while (next_refusal(&r, status)) status = memo_plan_solve(plan, &desc, &error); */
+typedef struct refusal {
+    int64_t request, n_live;
+    int64_t n_failed;       /* statements that lacked memory */
+    int32_t can_do_without; /* some requests are not necessary */
+    int32_t is_begun;
+} refusal;
+
+static MEMO_UNUSED int next_refusal(refusal* r, memo_status status) {
+    const int is_met = mallocs_left >= 0; /* every request */
+    mallocs_left = -1;
+    if (r->is_begun++) {
+        const int fails = status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
+        CHECK_CASE(fails ? !is_met : !status && (is_met || r->can_do_without), "request %lld: %s",
+                   (long long)r->request, memo_status_name(status));
+        CHECK_CASE(mallocs_live == r->n_live, "request %lld: %lld blocks leak",
+                   (long long)r->request, mallocs_live - r->n_live);
+        r->n_failed += fails;
+        if (is_met) return 0;
+        r->request++;
+    }
+    r->n_live = mallocs_live;
+    mallocs_left = r->request;
+    return 1;
+}
+#endif
 static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
 
 #define MADE(type, name, parameters, call)                                                         \
