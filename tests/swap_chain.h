@@ -12,10 +12,7 @@
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
-#include "memo.h"
-#include "memo_test.h"
-
-#include <stdlib.h>
+#include "owned.h"
 
 #define CHAIN_TENSORS_MAX 8
 #define CHAIN_LAYERS_MAX  20 /* of chains with a table of rows; with slices, steps */
@@ -61,9 +58,8 @@ static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
     return (unsigned char)((hash >> 40) + (uint64_t)column);
 }
 
-static memo_status chain_write(void* arguments, memo_error* error) {
+static memo_status chain_write(void* arguments, MEMO_UNUSED memo_error* e) {
     const chain_op* op = (const chain_op*)arguments;
-    (void)error;
     for (int64_t row = op->begin; row < op->end; row++) {
         unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
         for (int64_t column = 0; column < op->row_bytes; column++)
@@ -72,9 +68,8 @@ static memo_status chain_write(void* arguments, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-static memo_status chain_compare(void* arguments, memo_error* error) {
+static memo_status chain_compare(void* arguments, MEMO_UNUSED memo_error* e) {
     const chain_op* op = (const chain_op*)arguments;
-    (void)error;
     for (int64_t row = op->begin; row < op->end; row++) {
         const unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
         for (int64_t column = 0; column < op->row_bytes; column++) {
@@ -126,18 +121,17 @@ static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int
 
 /* Announces one operation. */
 static memo_status chain_announce(chain* c, const char* name, const memo_range* reads,
-                                  int64_t n_reads, const memo_range* writes, int64_t n_writes,
-                                  memo_error* error) {
+                                  int64_t n_reads, const memo_range* writes, int64_t n_writes) {
     if (!c->device->annotate) return MEMO_STATUS_OK;
     memo_op_desc what = {
         .name = name, .reads = reads, .n_reads = n_reads, .writes = writes, .n_writes = n_writes};
-    return memo_annotate(c->device, c->compute, &what, error);
+    return memo_annotate(c->device, c->compute, &what, &error);
 }
 
 /* key: of the pattern, besides tensor and micro-batch. */
 static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
                                 int32_t tensor, int64_t begin, int64_t end, int64_t key,
-                                int64_t micro_batch, memo_error* error) {
+                                int64_t micro_batch) {
     chain_op op;
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
     op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
@@ -147,15 +141,14 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
     if (c->tensors[tensor].rule < MEMO_TENSOR_HANDED) key = 1024 * (1 + tensor) + key;
     op.key = (uint64_t)((micro_batch * 16384 + key) * 1000003);
     op.n_wrong = &c->n_wrong;
-    if (c->desc.computes_on_host) return function(&op, error);
-    return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
+    if (c->desc.computes_on_host) return function(&op, &error);
+    return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, &error);
 }
 
 /* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward
  * compares. */
 static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
-                               int32_t layer, int32_t first, int32_t last, int64_t micro_batch,
-                               memo_error* error) {
+                               int32_t layer, int32_t first, int32_t last, int64_t micro_batch) {
     const int32_t n_slices = chain_slices(c), is_backward = function == chain_compare;
     const int64_t n = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
@@ -172,32 +165,28 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
             ranges[0][n_ranges[0]++] = chain_range(c, layer, t, 0, begin + n * is_backward);
         if (!is_backward) ranges[1][n_ranges[1]++] = chain_range(c, layer, t, begin, begin + n);
     }
-    memo_status status =
-        chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1], error);
+    memo_status status = chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1]);
     for (int32_t t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
-            status =
-                chain_launch(c, chain_compare, layer, t, 0, n ? begin : 0, key, micro_batch, error);
+            status = chain_launch(c, chain_compare, layer, t, 0, n ? begin : 0, key, micro_batch);
             if (!status)
-                status =
-                    chain_launch(c, function, layer, t, begin, begin + n, key, micro_batch, error);
+                status = chain_launch(c, function, layer, t, begin, begin + n, key, micro_batch);
         } else if (rule ==
                    MEMO_TENSOR_HANDED) { /* what the layer before left, then what this one leaves */
             int64_t left =
                 is_backward ? layer + n_slices < c->desc.n_layers ? 512 + layer + n_slices : layer
                             : layer - n_slices;
             if (is_backward || layer >= n_slices)
-                status = chain_launch(c, chain_compare, layer, t, 0, n, left, micro_batch, error);
+                status = chain_launch(c, chain_compare, layer, t, 0, n, left, micro_batch);
             if (!status)
                 status = chain_launch(c, chain_write, layer, t, 0, n,
-                                      is_backward ? 512 + layer : layer, micro_batch, error);
+                                      is_backward ? 512 + layer : layer, micro_batch);
         } else if (rule == MEMO_TENSOR_INPUT) { /* HANDED, as this step found it */
-            status =
-                chain_launch(c, function, layer, t, 0, n, layer - n_slices, micro_batch, error);
+            status = chain_launch(c, function, layer, t, 0, n, layer - n_slices, micro_batch);
         } else {
-            status = chain_launch(c, function, layer, t, 0, n, key, micro_batch, error);
+            status = chain_launch(c, function, layer, t, 0, n, key, micro_batch);
         }
     }
     return status;
@@ -205,89 +194,83 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
 
 /* Rewrites the rows of tensors [first, last) that the engine does not bring back. */
 static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32_t last,
-                                   int64_t micro_batch, memo_error* error) {
+                                   int64_t micro_batch) {
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = first; t < last && !status; t++) {
         int64_t begin, end;
         memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
         if (begin < end && chain_has(c, layer, t)) {
             memo_range range = chain_range(c, layer, t, begin, end);
-            status = chain_announce(c, "recompute", NULL, 0, &range, 1, error);
+            status = chain_announce(c, "recompute", NULL, 0, &range, 1);
         }
         if (!status)
-            status = chain_launch(c, chain_write, layer, t, begin, end, layer, micro_batch, error);
+            status = chain_launch(c, chain_write, layer, t, begin, end, layer, micro_batch);
     }
     return status;
 }
 
-static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
-    memo_status status = memo_swap_forward_begin(c->swap, layer, error);
+static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch) {
+    memo_status status = memo_swap_forward_begin(c->swap, layer, &error);
     if (!status)
-        status =
-            chain_layer(c, "forward", chain_write, layer, 0, c->desc.n_tensors, micro_batch, error);
-    return status ? status : memo_swap_forward_end(c->swap, layer, error);
+        status = chain_layer(c, "forward", chain_write, layer, 0, c->desc.n_tensors, micro_batch);
+    return status ? status : memo_swap_forward_end(c->swap, layer, &error);
 }
 
-static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
-    memo_status status = memo_swap_backward_begin(c->swap, layer, error);
-    if (!status) status = chain_recompute(c, layer, 0, c->desc.n_tensors, micro_batch, error);
+static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch) {
+    memo_status status = memo_swap_backward_begin(c->swap, layer, &error);
+    if (!status) status = chain_recompute(c, layer, 0, c->desc.n_tensors, micro_batch);
     if (!status)
-        status = chain_layer(c, "backward", chain_compare, layer, 0, c->desc.n_tensors, micro_batch,
-                             error);
-    return status ? status : memo_swap_backward_end(c->swap, layer, error);
+        status =
+            chain_layer(c, "backward", chain_compare, layer, 0, c->desc.n_tensors, micro_batch);
+    return status ? status : memo_swap_backward_end(c->swap, layer, &error);
 }
 
 /* One micro-batch of fused kernels: inside a layer the first tensor of the next one is written, and
  * on the way back recomputed and read. */
-static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch,
-                                                       memo_error* error) {
+static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch) {
     int32_t layer, n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
-    memo_status status = memo_swap_forward_begin(c->swap, 0, error);
-    if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch, error);
+    memo_status status = memo_swap_forward_begin(c->swap, 0, &error);
+    if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch);
     for (layer = 0; layer < n && !status; layer++) {
-        status = chain_layer(c, "forward", chain_write, layer, 1, n_tensors, micro_batch, error);
-        if (!status && layer + 1 < n) status = memo_swap_forward_begin(c->swap, layer + 1, error);
+        status = chain_layer(c, "forward", chain_write, layer, 1, n_tensors, micro_batch);
+        if (!status && layer + 1 < n) status = memo_swap_forward_begin(c->swap, layer + 1, &error);
         if (!status && layer + 1 < n)
-            status = chain_layer(c, "forward", chain_write, layer + 1, 0, 1, micro_batch, error);
-        if (!status) status = memo_swap_forward_end(c->swap, layer, error);
+            status = chain_layer(c, "forward", chain_write, layer + 1, 0, 1, micro_batch);
+        if (!status) status = memo_swap_forward_end(c->swap, layer, &error);
     }
-    if (!status) status = memo_swap_backward_begin(c->swap, n - 1, error);
-    if (!status)
-        status = chain_layer(c, "backward", chain_compare, n - 1, 0, 1, micro_batch, error);
+    if (!status) status = memo_swap_backward_begin(c->swap, n - 1, &error);
+    if (!status) status = chain_layer(c, "backward", chain_compare, n - 1, 0, 1, micro_batch);
     for (layer = n - 1; layer >= 0 && !status; layer--) {
-        status = chain_recompute(c, layer, 1, n_tensors, micro_batch, error);
+        status = chain_recompute(c, layer, 1, n_tensors, micro_batch);
         if (!status)
-            status =
-                chain_layer(c, "backward", chain_compare, layer, 1, n_tensors, micro_batch, error);
-        if (!status && layer > 0) status = memo_swap_backward_begin(c->swap, layer - 1, error);
-        if (!status && layer > 0) status = chain_recompute(c, layer - 1, 0, 1, micro_batch, error);
+            status = chain_layer(c, "backward", chain_compare, layer, 1, n_tensors, micro_batch);
+        if (!status && layer > 0) status = memo_swap_backward_begin(c->swap, layer - 1, &error);
+        if (!status && layer > 0) status = chain_recompute(c, layer - 1, 0, 1, micro_batch);
         if (!status && layer > 0)
-            status = chain_layer(c, "backward", chain_compare, layer - 1, 0, 1, micro_batch, error);
-        if (!status) status = memo_swap_backward_end(c->swap, layer, error);
+            status = chain_layer(c, "backward", chain_compare, layer - 1, 0, 1, micro_batch);
+        if (!status) status = memo_swap_backward_end(c->swap, layer, &error);
     }
     return status;
 }
 
 /* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of
  * forward and backward, if there are so many. */
-static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
-                                     memo_error* error) {
+static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls) {
     memo_status status = MEMO_STATUS_OK;
     int32_t layer, n = c->desc.n_layers;
     int64_t done = 0;
     for (layer = 0; layer < n && !status && done < n_calls; layer++, done++)
-        status = chain_forward(c, layer, micro_batch, error);
+        status = chain_forward(c, layer, micro_batch);
     for (layer = n - 1; layer >= 0 && !status && done < n_calls; layer--, done++)
-        status = chain_backward(c, layer, micro_batch, error);
-    if (!status && done < 2 * (int64_t)n) status = memo_swap_abandon(c->swap, error);
+        status = chain_backward(c, layer, micro_batch);
+    if (!status && done < 2 * (int64_t)n) status = memo_swap_abandon(c->swap, &error);
     return status;
 }
 
-static MEMO_UNUSED memo_status chain_forward_only(chain* c, int64_t micro_batch,
-                                                  memo_error* error) {
+static MEMO_UNUSED memo_status chain_forward_only(chain* c, int64_t micro_batch) {
     memo_status status = MEMO_STATUS_OK;
     for (int32_t layer = 0; layer < c->desc.n_layers && !status; layer++)
-        status = chain_forward(c, layer, micro_batch, error);
+        status = chain_forward(c, layer, micro_batch);
     return status;
 }
 
@@ -297,8 +280,8 @@ static void chain_set_kinds(chain* c) {
 }
 
 /* Makes the compute stream and the engine; c->host, c->device, c->desc and c->tensors are set. */
-static memo_status chain_open(chain* c, memo_error* error) {
-    memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, error);
+static memo_status chain_open(chain* c) {
+    memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, &error);
     c->swap = NULL;
     c->n_wrong = 0;
     c->n_rows = chain_rows(c);
@@ -308,7 +291,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     c->desc.tensors = c->tensors; /* of this copy of the chain */
     if (c->has_rows) c->desc.rows = c->rows;
     chain_set_kinds(c);
-    status = memo_swap_create(&c->desc, &c->swap, error);
+    status = memo_swap_create(&c->desc, &c->swap, &error);
     if (status) {
         memo_stream_destroy(c->device, c->compute, NULL);
         c->compute = NULL;

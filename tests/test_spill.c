@@ -119,13 +119,13 @@ TEST(rows_come_back_from_the_file) {
             small_chain(&c, n_layers, n_host_layers);
             c.desc.alpha = n_host_layers % 3 / 2.0;
             open_host(&c);
-            CHECK_OK(chain_open(&c, &error));
+            CHECK_OK(chain_open(&c));
             memo_swap_get_sizes(c.swap, &sizes);
             CHECK_IS(n_entries(folder), ==, 0);
             CHECK(n_files_before == 0 ||
                   n_open_files() == n_files_before + (sizes.n_spilled_layers > 0));
             for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++)
-                CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
+                CHECK_OK(chain_micro_batch(&c, micro_batch, 1000));
             CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
             CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
             CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
@@ -148,9 +148,8 @@ TEST(a_killed_program_leaves_nothing) {
         memo_status status = MEMO_STATUS_OK;
         small_chain(&c, 6, 1);
         open_host(&c);
-        status = chain_open(&c, &error);
-        for (int32_t layer = 0; layer < 6 && !status; layer++)
-            status = chain_forward(&c, layer, 0, &error);
+        status = chain_open(&c);
+        for (int32_t layer = 0; layer < 6 && !status; layer++) status = chain_forward(&c, layer, 0);
         if (!status) kill(getpid(), SIGKILL);
         _exit(1);
     }
@@ -167,8 +166,8 @@ TEST(a_folder_in_memory_will_do) {
     small_chain(&c, 7, 2);
     c.desc.spill_directory = "/dev/shm";
     open_host(&c);
-    CHECK_OK(chain_open(&c, &error));
-    CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+    CHECK_OK(chain_open(&c));
+    CHECK_OK(chain_micro_batch(&c, 0, 1000));
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
@@ -187,7 +186,7 @@ TEST(a_full_disk_is_named) {
         small = before;
         small.rlim_cur = n_layers == 6 ? 4096 : 10000;
         CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
-        CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
+        CHECK_IS(chain_open(&c), ==, MEMO_STATUS_IO);
         CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
         snprintf(needed, sizeof needed, "%d.0 KiB", 8 * (n_layers - 3));
         CHECK_CASE(strstr(error.message, "spill_directory") &&
@@ -222,25 +221,25 @@ TEST(invalid_arguments_are_refused) {
     small_chain(&c, 6, 1);
     open_host(&c);
     c.desc.spill_directory = NULL;
-    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "3 of 4 swapped layers") &&
           strstr(error.message, "spill_directory"));
     c.desc.spill_directory = "/no such folder";
-    CHECK_ERROR(chain_open(&c, &error), IO, "/no such folder");
+    CHECK_ERROR(chain_open(&c), IO, "/no such folder");
     c.desc.spill_directory = folder;
     c.desc.n_host_layers = -1;
-    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.n_host_layers = 1;
     c.desc.spill_bytes_per_s = -1;
-    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.spill_bytes_per_s = 0;
     memo_device table = *c.host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;
-    CHECK_ERROR(chain_open(&c, &error), UNSUPPORTED, "launch_host");
+    CHECK_ERROR(chain_open(&c), UNSUPPORTED, "launch_host");
     c.desc.n_host_layers = 0; /* nothing needs a file */
     c.desc.spill_directory = "/no such folder";
-    CHECK_OK(chain_open(&c, &error));
+    CHECK_OK(chain_open(&c));
     chain_close(&c);
 }
 
@@ -291,19 +290,19 @@ TEST(a_failing_disk_is_a_status) {
         own_chain c;
         small_chain(&c, 8, 2);
         open_host(&c);
-        CHECK_OK(chain_open(&c, &error));
-        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(chain_open(&c));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         /* Cut short between the passes, or else writes would make it whole again. */
         for (int32_t layer = 0; layer < 8 && what == CUT_SHORT; layer++)
-            CHECK_OK(chain_forward(&c, layer, 1, &error));
+            CHECK_OK(chain_forward(&c, layer, 1));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         do_mishap((mishap)what, c.swap->file.fd);
         memo_status status = MEMO_STATUS_OK;
         for (int32_t layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
-            status = chain_forward(&c, layer, 1, &error);
+            status = chain_forward(&c, layer, 1);
         for (int32_t layer = 7; layer >= 0 && !status; layer--)
-            status = chain_backward(&c, layer, 1, &error);
+            status = chain_backward(&c, layer, 1);
         if (!status) status = memo_stream_synchronize(c.host, c.compute, &error);
         CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
         CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, words[what]) &&
@@ -341,9 +340,9 @@ TEST(every_operation_may_fail) {
         table.launch_host = failing_launch_host;
         c.device = &table;
         n_launches = 0;
-        CHECK_OK(chain_open(&c, &error));
-        status = chain_micro_batch(&c, 0, 1000, &error);
-        if (!status) status = chain_micro_batch(&c, 1, 1000, &error);
+        CHECK_OK(chain_open(&c));
+        status = chain_micro_batch(&c, 0, 1000);
+        if (!status) status = chain_micro_batch(&c, 1, 1000);
         if (!status) status = memo_stream_synchronize(&table, c.compute, &error);
         CHECK_CASE(!status || (status == MEMO_STATUS_IO && strstr(error.message, "injected")), "%s",
                    error.message);
@@ -370,8 +369,8 @@ TEST(a_slow_file_takes_its_time) {
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);
-    CHECK_OK(chain_open(&c, &error));
-    CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+    CHECK_OK(chain_open(&c));
+    CHECK_OK(chain_micro_batch(&c, 0, 1000));
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
     double stall_s = stats.forward_stall_s + stats.backward_stall_s;

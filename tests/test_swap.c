@@ -183,7 +183,7 @@ static memo_device* new_host(double bytes_per_s) {
 /* Opens a chain on a device of its own, whose copies have this rate (0: no limit). */
 static void start(chain* c, double bytes_per_s) {
     c->device = c->host = new_host(bytes_per_s);
-    CHECK_OK(chain_open(c, &error));
+    CHECK_OK(chain_open(c));
 }
 
 /* The same, recorded. */
@@ -191,7 +191,7 @@ static memo_recorder* start_recorded(chain* c, double bytes_per_s) {
     c->host = new_host(bytes_per_s);
     memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = c->host});
     c->device = memo_recorder_get_device(recorder);
-    CHECK_OK(chain_open(c, &error));
+    CHECK_OK(chain_open(c));
     return recorder;
 }
 
@@ -247,12 +247,12 @@ TEST(values_come_back) {
             n_short += c.n_rows < chain_rows(&c);
             if (memo_test_int(0, 4) == 0) { /* a forward that no backward follows */
                 CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 1, &error));
-                CHECK_OK(chain_forward_only(&c, 100 + micro_batch, &error));
+                CHECK_OK(chain_forward_only(&c, 100 + micro_batch));
             }
             CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 0, &error));
             n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             n_abandoned += n_calls < 2 * c.desc.n_layers;
-            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
+            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls));
         }
         finish(&c, NULL);
     }
@@ -274,7 +274,7 @@ TEST(fused_layers_are_ordered) {
         random_chain(&c, 0);
         memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
         for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++)
-            CHECK_OK(chain_fused_micro_batch(&c, micro_batch, &error));
+            CHECK_OK(chain_fused_micro_batch(&c, micro_batch));
         memo_check_destroy(check_recorded(&c, recorder));
         finish(&c, recorder);
     }
@@ -435,8 +435,8 @@ TEST(slices_take_what_the_formula_says) {
 
         c.device = c.host =
             new_device((memo_host_device_desc){.device_memory_bytes = sizes.device_bytes});
-        CHECK_OK(chain_open(&c, &error));
-        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(chain_open(&c));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
         finish(&c, NULL);
     }
 }
@@ -537,10 +537,10 @@ TEST(calls_out_of_order_are_refused) {
                 "forward_end(0) comes next");
     CHECK_IS(memo_swap_forward_end(c.swap, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
-    CHECK_OK(chain_forward(&c, 0, 0, &error));
+    CHECK_OK(chain_forward(&c, 0, 0));
     CHECK_IS(memo_swap_forward_begin(c.swap, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
-    CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
+    CHECK_OK(chain_micro_batch(&c, 1, 1000));
     finish(&c, NULL);
 }
 
@@ -639,7 +639,7 @@ TEST(recorded_steps_are_ordered) {
         for (micro_batch = 0; micro_batch < 3; micro_batch++) {
             int64_t n_calls = memo_test_int(0, 4) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             abandoned += n_calls < 2 * c.desc.n_layers;
-            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
+            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls));
         }
         memo_check* check = check_recorded(&c, recorder);
         /* After an abandoned step, some waits may be redundant, because the engine does not know
@@ -684,7 +684,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     dropping.n_waits = 0;
     dropping.dropped = dropped;
     c->swap->device.event_wait = dropping_wait;
-    for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
+    for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000));
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     memo_status status = memo_schedule_compare(promised, recorded, &error);
     memo_check* check = check_of(promised);
@@ -893,14 +893,14 @@ static void check_faults(int is_late) {
         f.failing_call = k;
         f.is_late = is_late;
         c.device = &f.device;
-        status = chain_open(&c, &error);
+        status = chain_open(&c);
         if (!status) {
-            status = chain_micro_batch(&c, 0, 1000, &error);
+            status = chain_micro_batch(&c, 0, 1000);
             if (!status) status = memo_stream_synchronize(c.device, c.compute, &error);
             if (!status) status = memo_swap_get_stats(c.swap, &stats, &error);
             if (status && !is_late) {
                 CHECK_OK(memo_swap_abandon(c.swap, &error));
-                CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
+                CHECK_OK(chain_micro_batch(&c, 1, 1000));
                 CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
             }
             chain_close(&c);
@@ -929,7 +929,7 @@ TEST(too_little_memory_is_refused) {
     c.desc.n_rows = 64;
     c.desc.alpha = 1;
     c.device = c.host = new_device((memo_host_device_desc){.host_memory_bytes = 65536});
-    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
     memo_host_device_destroy(c.host);
 }
@@ -946,7 +946,7 @@ TEST(stalls_are_measured) {
         c.desc.alpha = 1;
         c.desc.is_timed = 1;
         start(&c, i ? 4e6 : 0); /* a layer's 160 KiB then take 40 ms */
-        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
         CHECK_IS(stats.to_host_bytes, ==, 3 * swap_sizes(c.swap).layer_swapped_bytes);

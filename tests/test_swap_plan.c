@@ -1165,11 +1165,11 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
         n_spilled += plan->n_spilled_layers;
         c.host = host;
         c.device = host;
-        CHECK_OK(chain_open(&c, &error));
+        CHECK_OK(chain_open(&c));
         if (c.swap) {
-            CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-            CHECK_OK(chain_micro_batch(&c, 1, memo_test_int(0, 2 * c.desc.n_layers), &error));
-            CHECK_OK(chain_micro_batch(&c, 2, 1000, &error));
+            CHECK_OK(chain_micro_batch(&c, 0, 1000));
+            CHECK_OK(chain_micro_batch(&c, 1, memo_test_int(0, 2 * c.desc.n_layers)));
+            CHECK_OK(chain_micro_batch(&c, 2, 1000));
             CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
             CHECK_CASE(c.n_wrong == 0, "round %d: %s", round, describe(&p));
         }

@@ -26,26 +26,24 @@ static memo_device* inner;
 static long n_waits, dropped = -1;
 
 static memo_status dropping_event_wait(void* context, memo_event event, memo_stream stream,
-                                       memo_error* error) {
+                                       memo_error* e) {
     if (n_waits++ == dropped) return MEMO_STATUS_OK;
-    return inner->event_wait(context, event, stream, error);
+    return inner->event_wait(context, event, stream, e);
 }
 
 static int32_t gate;
 
-static memo_status pass_gate(void* args, memo_error* error) {
+static memo_status pass_gate(MEMO_UNUSED void* args, MEMO_UNUSED memo_error* e) {
     struct timespec nap = {0, 50000};
-    (void)args;
-    (void)error;
     while (!__atomic_load_n(&gate, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
     return MEMO_STATUS_OK;
 }
 
 static memo_status gated_stream_create(void* context, const char* name, int32_t priority,
-                                       memo_stream* stream, memo_error* error) {
-    memo_status status = inner->stream_create(context, name, priority, stream, error);
+                                       memo_stream* stream, memo_error* e) {
+    memo_status status = inner->stream_create(context, name, priority, stream, e);
     if (status) return status;
-    return memo_host_device_launch(inner, *stream, pass_gate, NULL, 0, error);
+    return memo_host_device_launch(inner, *stream, pass_gate, NULL, 0, e);
 }
 
 int main(int argc, char** argv) {
@@ -55,7 +53,6 @@ int main(int argc, char** argv) {
     memo_device* host = NULL;
     chain c;
     chain_init(&c, 3);
-    memo_error error = {0};
     if (argc > 1) dropped = strtol(argv[1], NULL, 10);
     if (argc > 2)
         host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = strtod(argv[2], NULL);
@@ -76,9 +73,9 @@ int main(int argc, char** argv) {
         c.tensors[t].row_bytes = 8;
         c.tensors[t].rule = rules[t];
     }
-    if (chain_open(&c, &error)) goto failed;
+    if (chain_open(&c)) goto failed;
     for (int micro_batch = 0; micro_batch < 2; micro_batch++)
-        if (chain_micro_batch(&c, micro_batch, 1000, &error)) goto failed;
+        if (chain_micro_batch(&c, micro_batch, 1000)) goto failed;
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     if (memo_stream_synchronize(host, c.compute, &error)) goto failed;
     chain_close(&c);
