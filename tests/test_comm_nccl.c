@@ -22,6 +22,7 @@ TEST(comm_over_nccl) {
 }
 #else
 #ifdef FAKE_NCCL
+#include "cuda/fake_cuda.h"
 #include "fake_nccl.h"
 #endif
 #include "nccl_ranks.h"
@@ -168,16 +169,22 @@ TEST(operations_of_two_communicators_take_turns) {
 TEST(captured_operations_leave_no_event) {
     memo_comm* part = NULL;
     cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
+    cudaGraph_t graph;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     float* x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
     memoi_nccl* me = (memoi_nccl*)part->context;
-    for (int is_captured = 1; is_captured >= 0; is_captured--) {
-        stream->is_capturing = is_captured;
-        CHECK_OK(memo_all_reduce(part, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+    /* Ranks meet first; then another communicator is the latest, and the third is captured. */
+    for (int k = 0; k < 4; k++) {
+        memo_comm* comm = k == 1 ? rank.comm : part;
+        const double before_s = me->enqueued_s;
+        if (k == 2) CHECK(!cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        CHECK_OK(memo_all_reduce(comm, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
                                  &error));
-        CHECK((me->world->latest == me) == !is_captured && (me->enqueued_s > 0) == !is_captured);
-        CHECK_OK(memo_comm_nccl_synchronize(part, rank.streams[1], 60, &error));
+        CHECK((me->world->latest == me) == (k % 3 == 0));
+        CHECK((me->enqueued_s > before_s) == (k % 3 == 0));
+        if (k == 2) CHECK(!cudaStreamEndCapture(stream, &graph) && !cudaGraphDestroy(graph));
+        CHECK_OK(memo_comm_nccl_synchronize(comm, rank.streams[1], 60, &error));
     }
     memo_comm_destroy(part);
     CASE_FREE(x);
@@ -288,13 +295,13 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
                                .stream = rank.streams[0],
                                .tensor = rank.comm,
                                .vocabulary = 16,
-                               .z_weight = way == 0 && is_last ? 1 : 0};
+                               .z_weight = way == 0 && is_last ? 1.0f : 0.0f};
         desc.tile_rows = 2; /* three tiles */
         char* memory = (char*)CASE_MALLOC(1 << 16);
         desc.device_memory = memory + (512 - (uintptr_t)memory % 512) % 512;
         desc.functions.logits = desc.functions.gradients = no_product;
         memo_loss_tensors tensors = {
-            .n_rows = 5, .labels = labels, .scale = way == 1 && is_last ? 2 : 1};
+            .n_rows = 5, .labels = labels, .scale = way == 1 && is_last ? 2.0f : 1.0f};
         CHECK_OK(memo_loss_create(&desc, &loss, &error));
         memo_status status = memo_loss_run(loss, &tensors, &error);
         for (i = 0; i < 2 && !status; i++)
@@ -316,7 +323,7 @@ TEST(an_id_of_the_callers_own_serves) {
     ncclUniqueId id;
     CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
-    memo_comm_nccl_desc desc = {.unique_id = &id, .size = 1};
+    memo_comm_nccl_desc desc = {.size = 1, .unique_id = &id};
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
     CHECK(comm && comm->rank == 0 && comm->size == 1);
     memo_comm_destroy(comm);
@@ -327,9 +334,9 @@ TEST(an_id_of_the_callers_own_serves) {
 TEST(a_rank_without_memory_leaves_the_environment_alone) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
-    fake_fails_malloc = 1;
+    fake_fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
     CHECK_IS(memo_comm_create_nccl(&desc, &comm, &error), ==, MEMO_STATUS_DEVICE);
-    CHECK(!fake_fails_malloc && !comm && !getenv("NCCL_COMM_ID"));
+    CHECK(!comm && !getenv("NCCL_COMM_ID"));
 }
 
 /* The part of a split that does not end in time comes later: not into a function that has
@@ -339,7 +346,7 @@ TEST(a_part_that_comes_too_late_is_aborted) {
     ncclUniqueId id;
     const char here = 0;
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
-    memo_comm_nccl_desc desc = {.unique_id = &id, .size = 1, .join_timeout_s = 0.05};
+    memo_comm_nccl_desc desc = {.size = 1, .unique_id = &id, .join_timeout_s = 0.05};
     CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
     fake_endless.is_on = 1;
     CHECK_IS(memo_comm_split(comm, 0, 0, "late", &part, &error), ==, MEMO_STATUS_COMM);

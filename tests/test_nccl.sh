@@ -8,7 +8,7 @@ set -u
 folder=build/tests/nccl
 mkdir -p "$folder" || exit 1
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
-flags="-std=c99 -O1 -g -D_GNU_SOURCE -DFAKE_NCCL -DMEMO_SP_NCCL -I. -Itests"
+flags="-std=c++17 -O1 -g -DFAKE_NCCL -DMEMO_SP_NCCL -I. -Itests -Wall -Wextra -Werror -Wno-missing-field-initializers"
 
 on_ranks() { # RANKS [VARIABLE=VALUE]...
     ranks_=$1
@@ -16,10 +16,10 @@ on_ranks() { # RANKS [VARIABLE=VALUE]...
     env MASTER_PORT=$((29000 + $$ % 500)) "$@" "$folder/test_comm_nccl" "$ranks_"
 }
 
-printf '#include <cuda_runtime_api.h>\n#include <nccl.h>\n' >"$folder/probe.c"
-if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
-    test_is "the NCCL back end builds on a stand-in" ${CC:-cc} $flags -Wall -Wextra -Wconversion -Werror -isystem "$cuda" \
-        tests/test_comm_nccl.c -o "$folder/test_comm_nccl" -pthread -lm
+printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' >"$folder/probe.cpp"
+if ${CXX:-c++} -I"$cuda" -fsyntax-only "$folder/probe.cpp" 2>/dev/null; then
+    test_is "the NCCL back end builds on a stand-in" ${CXX:-c++} $flags -isystem "$cuda" -x c++ tests/test_comm_nccl.c \
+        tests/cuda/fake_cuda.cpp -o "$folder/test_comm_nccl" -pthread -lm
     for ranks in 1 2 3 8; do
         test_is "comm over a stand-in for NCCL, $ranks ranks" on_ranks $ranks
     done

@@ -241,24 +241,25 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
 /* --- streams ---
  *
  * Late streams run an operation only when it is waited for, after the earlier operations of its
- * stream.  Operations that nobody waits for run last. */
+ * stream.  Operations that nobody waits for run last.  Other streams run it at once, or as soon as
+ * the operations before it are done. */
 
 struct queue {
     struct item {
-        std::function<void()> run;
+        std::function<bool()> run;    /* false: must be run again */
         std::shared_ptr<queue> other; /* or: wait for n_other of its items */
         size_t n_other;
     };
     std::vector<item> items;
     size_t n_done;
-    void run_until(size_t n) {
+    /* As far as nothing has to be waited for; are n items done? */
+    bool advance(size_t n) {
         while (n_done < n) {
-            item next = std::move(items[n_done++]);
-            if (next.other)
-                next.other->run_until(next.n_other);
-            else
-                next.run();
+            const item next = items[n_done];
+            if (!(next.other ? next.other->advance(next.n_other) : next.run())) return false;
+            items[n_done++] = item();
         }
+        return true;
     }
 };
 static bool is_late = getenv("FAKE_CUDA_LATE") != NULL;
@@ -344,9 +345,22 @@ static std::shared_ptr<queue> work_of(cudaStream_t stream) {
     return stream ? ((fake_stream*)stream)->work : default_work;
 }
 
-/* The first n items of work are done. */
+void fake_advance(void) {
+    TAKE_TURNS();
+    if (is_late) return;
+    default_work->advance(default_work->items.size());
+    for (fake_stream* stream : streams)
+        if (stream) stream->work->advance(stream->work->items.size());
+}
+
+/* The first n items of work are done.  The other threads have turns in between. */
 static void finish(const std::shared_ptr<queue>& work, size_t n) {
-    work->run_until(n);
+    while (!work->advance(n)) {
+        everything.unlock();
+        usleep(50);
+        everything.lock();
+        fake_advance();
+    }
     for (fake_event* event : events)
         if (event->work && event->n_before <= event->work->n_done) event->is_done = true;
 }
@@ -356,6 +370,7 @@ static void finish_all(void) {
         if (stream) finish(stream->work, stream->work->items.size());
 }
 void fake_set_late(int late) {
+    TAKE_TURNS();
     finish_all();
     is_late = late;
 }
@@ -368,8 +383,9 @@ static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation)
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
         capture.all.push_back({(size_t)s->number, s->before, operation});
-    } else if (is_late) {
-        work_of(stream)->items.push_back({operation, NULL, 0});
+    } else if (is_late || work_of(stream)->n_done < work_of(stream)->items.size()) {
+        work_of(stream)->items.push_back({[=] { return operation(), true; }, NULL, 0});
+        fake_advance();
     } else {
         operation();
     }
@@ -377,7 +393,13 @@ static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation)
 }
 
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
+    TAKE_TURNS();
     (void)enqueue(stream, operation);
+}
+void fake_enqueue_until(cudaStream_t stream, std::function<bool()> operation) {
+    TAKE_TURNS();
+    work_of(stream)->items.push_back({operation, NULL, 0});
+    fake_advance();
 }
 
 /* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256
@@ -496,6 +518,9 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     device_bytes += taken_bytes(n_bytes);
     device_memory.add(*address, n_bytes);
     return cudaSuccess;
+}
+cudaError_t cudaMallocManaged(void** address, size_t n_bytes, unsigned) {
+    return cudaMalloc(address, n_bytes);
 }
 cudaError_t cudaFree(void* address) {
     FAIL_IF_DUE("cudaFree");
@@ -679,7 +704,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     if (!event->capture) {
         if (is_capturing(handle)) return spoil(cudaErrorStreamCaptureIsolation);
         if (event->work) work_of(handle)->items.push_back({NULL, event->work, event->n_before});
-        if (!is_late) work_of(handle)->run_until(work_of(handle)->items.size());
+        fake_advance();
         return cudaSuccess;
     }
     if (!capture_origin || event->capture != n_captures) return refuse(cudaErrorCapturedEvent);
@@ -735,8 +760,8 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     /* A watchdog must not run late operations: one may wait for a rank that waits for this one. */
     if (is_late && std::this_thread::get_id() != main_thread)
         return event->n_before <= event->work->n_done ? cudaSuccess : refuse(cudaErrorNotReady);
-    event->work->run_until(event->n_before);
-    event->is_done = true;
+    fake_advance();
+    event->is_done = event->work->advance(event->n_before);
     return refuse(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
