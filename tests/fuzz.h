@@ -65,6 +65,18 @@ static inline char* fuzz_seal(const char* first_line, const uint8_t* body, size_
     return text;
 }
 
+/* What libFuzzer calls.  A test that replays inputs calls the function itself. */
+#ifdef FUZZ_REPLAY
+#define FUZZ_TARGET(function)
+#else
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+#define FUZZ_TARGET(function)                                                                      \
+    int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {                                 \
+        function(data, size);                                                                      \
+        return 0;                                                                                  \
+    }
+#endif
+
 /* As it is, and sealed. */
 static inline void fuzz_text(const char* first_line, long extra_lines,
                              void (*function)(const char* text, int64_t n_bytes),

@@ -529,10 +529,4 @@ static void fuzz_descs(const uint8_t* data, size_t size) {
     targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
 }
 
-#ifndef FUZZ_REPLAY
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    fuzz_descs(data, size);
-    return 0;
-}
-#endif
+FUZZ_TARGET(fuzz_descs)

@@ -63,10 +63,4 @@ static void fuzz_plan(const uint8_t* data, size_t size) {
     fuzz_text("memo plan 1\n", 1, fuzz_plan_text, data, size);
 }
 
-#ifndef FUZZ_REPLAY
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    fuzz_plan(data, size);
-    return 0;
-}
-#endif
+FUZZ_TARGET(fuzz_plan)

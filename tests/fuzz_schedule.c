@@ -59,10 +59,4 @@ static void fuzz_schedule(const uint8_t* data, size_t size) {
     memo_schedule_destroy(schedule);
 }
 
-#ifndef FUZZ_REPLAY
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    fuzz_schedule(data, size);
-    return 0;
-}
-#endif
+FUZZ_TARGET(fuzz_schedule)

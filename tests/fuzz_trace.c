@@ -60,10 +60,4 @@ static void fuzz_trace(const uint8_t* data, size_t size) {
     fuzz_text("memo trace 1\n", 0, fuzz_trace_text, data, size);
 }
 
-#ifndef FUZZ_REPLAY
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    fuzz_trace(data, size);
-    return 0;
-}
-#endif
+FUZZ_TARGET(fuzz_trace)

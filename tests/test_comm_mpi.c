@@ -18,9 +18,11 @@ MPI_TEST_SKIPS(comm_over_mpi)
 
 static rank_case rank;
 static memo_device* device;
+static double start_s; /* of this world */
 
 /* A device and a world for one test. */
 static int world_begin(double timeout_s, int is_debug) {
+    start_s = MPI_Wtime();
     memset(&rank, 0, sizeof rank);
     device = new_device(memo_host_device_desc_default());
     if (!device) return 0;
@@ -38,13 +40,6 @@ static void world_end(void) {
     memo_host_device_destroy(device);
 }
 
-/* A failure anywhere is one of the test. */
-static void count_failures(void) {
-    int failures = memo_test.failures, all = 0;
-    MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    memo_test.failures = all;
-}
-
 static void run_case(case_function function) {
     for (int round = 0; round < 2; round++) { /* with checks, and without */
         if (!world_begin(60, !round)) return;
@@ -52,7 +47,7 @@ static void run_case(case_function function) {
         function(&rank);
         world_end();
     }
-    count_failures();
+    mpi_test_count_failures();
 }
 
 COMM_TESTS
@@ -74,14 +69,14 @@ TEST(sums_have_the_bits_of_the_threads_back_end) {
     CHECK_OK(memo_stream_synchronize(device, rank.streams[0], &error));
     CHECK(!memcmp(to, expected, sizeof to));
     world_end();
-    count_failures();
+    mpi_test_count_failures();
 }
 
 /* --- failures: after one, MPI may keep using buffers, so these are static --- */
 
 static float word[4];
 
-static void expect_failure(double start_s, const char* words) {
+static void expect_failure(const char* words) {
     memset(&error, 0, sizeof error);
     (void)memo_stream_synchronize(device, rank.streams[0], &error);
     while (!memo_comm_status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
@@ -96,76 +91,71 @@ static void expect_failure(double start_s, const char* words) {
     CHECK_CASE(MPI_Wtime() - start_s < 10, "%g s", MPI_Wtime() - start_s);
     CHECK_IS(memo_barrier(rank.comm, rank.streams[0], &error), !=, MEMO_STATUS_OK);
     world_end();
-    count_failures();
+    mpi_test_count_failures();
+}
+
+/* A world for a failure.  One rank has none: it aborts, and the test ends. */
+static int failure_begin(double timeout_s, int is_debug) {
+    if (!world_begin(timeout_s, is_debug)) return 0;
+    if (rank.comm->size > 1) return 1;
+    memo_comm_abort(rank.comm);
+    expect_failure("aborted");
+    return 0;
 }
 
 TEST(a_rank_that_never_comes_ends_in_a_timeout) {
-    double start_s = MPI_Wtime();
-    if (!world_begin(0.5, 0)) return;
-    if (rank.comm->size > 1 && rank.comm->rank != 1)
+    if (!failure_begin(0.5, 0)) return;
+    if (rank.comm->rank != 1)
         CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], &word[0], &word[1], 1, MEMO_TYPE_F32,
                                  MEMO_REDUCTION_SUM, &error));
-    if (rank.comm->size == 1) memo_comm_abort(rank.comm);
-    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank 1");
+    expect_failure("waited 0.5 s for rank 1");
 }
 
 /* Rank 1 stops before it, by itself or by an abort. */
 TEST(a_split_without_a_rank_ends) {
     for (int aborts = 0; aborts < 2; aborts++) {
         memo_comm* part = NULL;
-        double start_s = MPI_Wtime();
-        if (!world_begin(aborts ? 60 : 0.5, 0)) return;
-        if (rank.comm->size == 1 || (aborts && rank.comm->rank == 1)) memo_comm_abort(rank.comm);
-        if (rank.comm->size > 1 && rank.comm->rank != 1) {
+        if (!failure_begin(aborts ? 60 : 0.5, 0)) continue;
+        if (aborts && rank.comm->rank == 1) memo_comm_abort(rank.comm);
+        if (rank.comm->rank != 1) {
             CHECK_IS(memo_comm_split(rank.comm, 0, 0, "part", &part, &error), ==, MEMO_STATUS_COMM);
             CHECK(!part);
         }
-        expect_failure(start_s, rank.comm->size == 1 || aborts
-                                    ? "aborted"
-                                    : "waited 0.5 s for rank 1 in a split");
+        expect_failure(aborts ? "aborted" : "waited 0.5 s for rank 1 in a split");
     }
 }
 
 TEST(abort_reaches_all) {
-    double start_s = MPI_Wtime();
     if (!world_begin(60, 0)) return;
     if (rank.comm->rank == 0)
         memo_comm_abort(rank.comm);
     else /* it may have heard already */
         (void)memo_receive(rank.comm, rank.streams[0], &word[2], 1, MEMO_TYPE_F32, 0, &error);
-    expect_failure(start_s, "rank 0 of 'mpi world' aborted it");
+    expect_failure("rank 0 of 'mpi world' aborted it");
 }
 
 TEST(ranks_that_differ_are_both_named) {
-    double start_s = MPI_Wtime();
-    if (!world_begin(60, 1)) return;
-    if (rank.comm->size == 1)
-        memo_comm_abort(rank.comm);
-    else
-        CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], word, word,
-                                 rank.comm->rank == 1 ? 3 : 4, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
-                                 &error));
-    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
+    if (!failure_begin(60, 1)) return;
+    CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], word, word, rank.comm->rank == 1 ? 3 : 4,
+                             MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+    expect_failure("of 4 f32, rank 1 kind 0 of 3 f32");
 }
 
 /* Rank 0 sends and rank 1 receives another type; the other ranks fail too. */
 static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received, memo_type received,
                              const char* words) {
     static float from[64], to[64];
-    double start_s = MPI_Wtime();
-    if (!world_begin(60, 1)) return;
-    if (rank.comm->size == 1)
-        memo_comm_abort(rank.comm);
-    else if (rank.comm->rank == 0)
+    if (!failure_begin(60, 1)) return;
+    if (rank.comm->rank == 0)
         CHECK_OK(memo_send(rank.comm, rank.streams[0], from, n_sent, sent, 1, &error));
     else if (rank.comm->rank == 1)
         CHECK_OK(memo_receive(rank.comm, rank.streams[0], to, n_received, received, 0, &error));
-    if (rank.comm->size > 1 && rank.comm->rank < 2) { /* in both the operation itself fails */
+    if (rank.comm->rank < 2) { /* in both the operation itself fails */
         memo_status status = memo_stream_synchronize(device, rank.streams[0], &error);
         CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, words), "rank %d: %s",
                    (int)rank.comm->rank, status ? error.message : "no error");
     }
-    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : words);
+    expect_failure(words);
 }
 
 TEST(messages_that_differ_name_both_ranks) {
@@ -179,31 +169,26 @@ TEST(messages_that_differ_name_both_ranks) {
 
 /* The same count and type, in another step. */
 TEST(steps_that_differ_name_both_ranks) {
-    double start_s = MPI_Wtime();
     for (int is_collective = 0; is_collective < 2; is_collective++) {
-        if (!world_begin(60, 1)) return;
+        if (!failure_begin(60, 1)) continue;
         rank.comm->label.text = rank.comm->rank == 1 ? "backward" : "forward";
         rank.comm->label.number = 3;
-        if (rank.comm->size == 1)
-            memo_comm_abort(rank.comm);
-        else if (is_collective)
+        if (is_collective)
             CHECK_OK(memo_barrier(rank.comm, rank.streams[0], &error));
         else if (rank.comm->rank == 0)
             CHECK_OK(memo_send(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 1, &error));
         else if (rank.comm->rank == 1)
             CHECK_OK(memo_receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
-        expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "'forward' 3, ");
+        expect_failure("'forward' 3, ");
     }
 }
 
 /* Two messages in one group, received in the other order. */
 TEST(messages_in_another_order_name_both_ranks) {
     static float from[64], to[64];
-    double start_s = MPI_Wtime();
-    if (!world_begin(60, 1)) return;
+    if (!failure_begin(60, 1)) return;
     memo_comm* comm = rank.comm;
-    if (comm->size == 1) memo_comm_abort(comm);
-    if (comm->size > 1 && comm->rank < 2) {
+    if (comm->rank < 2) {
         CHECK_OK(memo_group_begin(comm, &error));
         for (int k = 0; k < 2; k++)
             CHECK_OK(comm->rank ? memo_receive(comm, rank.streams[0], to + 32 * k, 8 + 16 * k,
@@ -212,27 +197,22 @@ TEST(messages_in_another_order_name_both_ranks) {
                                             MEMO_TYPE_F32, 1, &error));
         CHECK_OK(memo_group_end(comm, rank.streams[0], &error));
     }
-    expect_failure(start_s, comm->size == 1
-                                ? "aborted"
-                                : "rank 0 sends 24 f32 to rank 1, which receives 8 f32 (message 1");
+    expect_failure("rank 0 sends 24 f32 to rank 1, which receives 8 f32 (message 1");
 }
 
 /* A collective here, a receive there: neither comes to an end, and each says for whom it waited. */
 TEST(a_message_against_a_collective_names_both_ranks) {
-    double start_s = MPI_Wtime();
-    if (!world_begin(0.5, 1)) return;
-    if (rank.comm->size == 1)
-        memo_comm_abort(rank.comm);
-    else if (rank.comm->rank == 1)
+    if (!failure_begin(0.5, 1)) return;
+    if (rank.comm->rank == 1)
         CHECK_OK(memo_receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
     else
         CHECK_OK(memo_barrier(rank.comm, rank.streams[0], &error));
     memset(&error, 0, sizeof error);
     (void)memo_stream_synchronize(device, rank.streams[0], &error);
     CHECK_CASE(
-        rank.comm->size == 1 || strstr(error.message, "0.5 s for rank 1 in a collective") ||
+        strstr(error.message, "0.5 s for rank 1 in a collective") ||
             (strstr(error.message, "rank 1 of 'mpi world' waited 0.5 s for rank 0 in sends")),
         "rank %d: %s", (int)rank.comm->rank, error.message);
-    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank ");
+    expect_failure("waited 0.5 s for rank ");
 }
 #endif

@@ -579,8 +579,8 @@ TEST(run_on_a_host_stream) {
     static uint16_t narrow[N], gathered[2];
     static const int64_t index[2] = {99, -1};
     static const char* const names[] = {"cast", "add", "gather rows"};
-    memo_device* host = new_device(memo_host_device_desc_default());
-    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+    own_device* host = new_device(memo_host_device_desc_default());
+    own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_device* device = memo_recorder_get_device(recorder);
     memo_stream stream;
     int64_t i, n = 0;
@@ -620,6 +620,4 @@ TEST(run_on_a_host_stream) {
     own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
     memo_stream_destroy(device, stream, NULL);
-    memo_recorder_destroy(recorder);
-    memo_host_device_destroy(host);
 }
