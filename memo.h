@@ -6507,6 +6507,47 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_sum* su
     return pack_bytes;
 }
 
+/* sum + count * each, or more than MEMOB_BYTES_MAX. */
+MEMOI int64_t memoi_swap_add(int64_t sum, int64_t count, int64_t each) {
+    return memoi_swap_add_product(&sum, count, each) ? sum : MEMOB_BYTES_MAX + 1;
+}
+
+/* How many moved layers have places in host memory, behind fixed_bytes, and what that takes of it
+ * and of the file.  host_bytes 0: n_places, or (0) one for each; otherwise as many as fit.  One
+ * remains even if it does not fit.  Returns the bytes of a place, whole pages; 0: each layer has
+ * its own.  Sizes may exceed MEMOB_BYTES_MAX. */
+MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
+                                     int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
+                                     memo_swap_sizes* sizes) {
+    int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
+    int32_t layer, n_moved = 0, k = 0;
+    sizes->host_bytes = fixed_bytes;
+    sizes->spill_bytes = sizes->n_spilled_layers = 0;
+    for (layer = 0; layer < n_layers; layer++) {
+        if (sums[layer].moved_bytes == 0) continue;
+        n_moved++;
+        sizes->host_bytes = memoi_swap_add(sizes->host_bytes, 1, sums[layer].host_bytes);
+        place_bytes =
+            memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+    }
+    sizes->n_swapped_layers = n_moved;
+    if (host_bytes) { /* all may fit but for whole pages */
+        n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
+        n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
+    }
+    if (n_places == 0 || n_places >= n_moved) return 0;
+
+    sizes->n_spilled_layers = n_moved - (int32_t)n_places;
+    sizes->host_bytes = memoi_swap_add(fixed_bytes, n_places, place_bytes);
+    for (layer = 0; k < sizes->n_spilled_layers; layer++) {
+        if (sums[layer].moved_bytes == 0) continue;
+        k++;
+        sizes->spill_bytes = memoi_swap_add(
+            sizes->spill_bytes, 1, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+    }
+    return place_bytes;
+}
+
 /* Offset of row 0 in device memory, if the layer does not keep the tensor. */
 MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_region* region,
                                 int32_t layer, int32_t t) {
@@ -6667,7 +6708,6 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
             if (!place->is_layer) place->moved_end = place->moved_begin;
         }
         turn->layer_source = source >= 0 && placement->sums[source].layer_bytes ? source : -1;
-        if (sum->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->moved_bytes) ||
             !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->layer_bytes))
             return 0;
@@ -6697,44 +6737,33 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* Places the moved layers in host memory and in the file: one after the other, or in places that
- * have room for any layer.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, memob_swap_placement* placement) {
+/* Places the moved layers in host memory and in the file.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
+                                   memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
-    int64_t place_bytes = 0;
-    sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
-    sizes->host_bytes = placement->fixed_host_bytes;
-    if (n_places == 0 || n_places > n_moved) n_places = n_moved;
-    placement->n_host_layers = n_places;
-    sizes->n_spilled_layers = n_moved - n_places;
+    const int64_t place_bytes =
+        memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
+                               host_bytes, desc->n_host_layers, sizes);
+    int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
+    int32_t layer, k = 0;
+    placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
+    if (sizes->host_bytes > MEMOB_BYTES_MAX || sizes->spill_bytes > MEMOB_BYTES_MAX) return 0;
 
-    /* With a place for each layer they follow each other; otherwise all places have the size of the
-     * largest. */
+    /* With a place for each layer they follow each other.  Otherwise number k of the moved layers
+     * uses place k mod n_host_layers. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
         if (sum->moved_bytes == 0) continue;
-        if (n_places < n_moved) {
-            sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-            place_bytes = memob_max(place_bytes, sum->host_bytes);
-        } else {
-            turn->host_begin = sizes->host_bytes;
-            if (!memoi_swap_add_product(&sizes->host_bytes, 1, sum->host_bytes)) return 0;
-        }
-        if (turn->ordinal >= sizes->n_spilled_layers) continue;
-        turn->file_begin = sizes->spill_bytes;
-        if (!memoi_swap_add_product(&sizes->spill_bytes, 1, sum->host_bytes)) return 0;
+        turn->ordinal = k++;
+        turn->host_begin = host_begin;
+        turn->file_begin = file_begin;
+        if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
+        host_begin += place_bytes ? place_bytes : sum->host_bytes;
+        if (k <= sizes->n_spilled_layers) file_begin += sum->host_bytes;
+        if (place_bytes && k % placement->n_host_layers == 0)
+            host_begin = placement->fixed_host_bytes;
     }
-
-    /* Number k of the moved layers uses place k mod n_places. */
-    if (n_places == n_moved) return 1;
-    if (!memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
-    for (layer = 0; layer < desc->n_layers; layer++)
-        if (placement->sums[layer].moved_bytes)
-            placement->turns[layer].host_begin =
-                placement->fixed_host_bytes +
-                placement->turns[layer].ordinal % n_places * place_bytes;
     return 1;
 }
 
@@ -6838,18 +6867,6 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     }
 }
 
-/* Places rows in host memory, and finds the waits that follow. */
-MEMOI memo_status memoi_swap_take_host_memory(const memo_swap_desc* desc,
-                                              memob_swap_placement* placement, memo_error* error) {
-    if (!memoi_swap_place_on_host(desc, placement))
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc: the host's part of %d layers exceeds 2^62 bytes",
-                             (int)desc->n_layers);
-    memoi_swap_hand_rows(placement);
-    memoi_swap_find_waits(placement);
-    return memoi_swap_check_order(desc, placement, error);
-}
-
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     MEMO_FREE(placement->places);
     MEMO_FREE(placement->turns);
@@ -6858,8 +6875,8 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+/* host_bytes: as for memob_swap_find_places. */
+MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
@@ -6902,31 +6919,34 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
         status = MEMOB_INVALID(
             error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
-    if (!status) status = memoi_swap_take_host_memory(desc, placement, error);
+    else if (!memoi_swap_place_on_host(desc, host_bytes, placement))
+        status =
+            MEMOB_INVALID(error, "memo_swap_desc: the host's part of %d layers exceeds 2^62 bytes",
+                          (int)desc->n_layers);
+    if (!status) {
+        memoi_swap_hand_rows(placement);
+        memoi_swap_find_waits(placement);
+        status = memoi_swap_check_order(desc, placement, error);
+    }
     if (status) memob_swap_placement_free(placement);
     return status;
 }
 
-/* As memob_swap_placement_make, with as many places as host_bytes have room for, which it writes to
- * desc; 0: no limit.  One place remains even if it does not fit: compare sizes.host_bytes. */
+/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+                                            memob_swap_placement* placement, memo_error* error) {
+    return memoi_swap_placement_make(desc, 0, placement, error);
+}
+
+/* The same with as many places as host_bytes have room for, which it writes to desc; 0: no limit.
+ * One place remains even if it does not fit: compare sizes.host_bytes. */
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status;
-    int64_t place_bytes = 1, n_places;
-    int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memob_swap_placement_make(desc, placement, error);
-    n_moved = placement->sizes.n_swapped_layers;
-    if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
-        return status;
-    for (layer = 0; layer < desc->n_layers; layer++)
-        place_bytes = memob_max(
-            place_bytes, memob_align_up(placement->sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
-    n_places = memob_max(host_bytes - placement->fixed_host_bytes, 0) / place_bytes;
-    if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
-    desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
-    status = memoi_swap_take_host_memory(desc, placement, error);
-    if (status) memob_swap_placement_free(placement);
+    status = memoi_swap_placement_make(desc, host_bytes, placement, error);
+    if (!status && placement->sizes.n_spilled_layers)
+        desc->n_host_layers = placement->n_host_layers;
     return status;
 }
 

@@ -5710,12 +5710,12 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds;     /* of each layer */
-    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
+    int32_t* kinds;      /* of each layer */
+    int32_t* rules;      /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
                            recomputed for another reason; or MEMOI_ROWS_ABSENT */
-    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
-    int32_t* bundle_of; /* each tensor's; -1: no bytes */
-    int32_t handed;     /* the HANDED tensor; -1: none */
+    double* all_s;       /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of;  /* each tensor's; -1: no bytes */
+    double handed_bytes; /* of a slice that it hands on through the host */
     memoi_rows_clock clock;
     memob_swap_sum* sums;                     /* (n_layers) */
     int32_t* moved;                           /* the layers that are moved, in order */
@@ -5813,12 +5813,12 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
 MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t t;
-    p->handed = -1;
     for (t = 0; t < swap->n_tensors; t++) {
         p->bundle_of[t] = -1;
         if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
         if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) { /* nothing to choose */
-            p->handed = t;
+            if (swap->n_slices > 1)
+                p->handed_bytes = (double)(swap->n_rows * swap->tensors[t].row_bytes);
             continue;
         }
         p->bundle_of[t] = p->n_bundles;
@@ -5946,21 +5946,15 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
  * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
  * the offsets.  test_swap_plan compares both. */
 
-/* The cell of a bundle in a step.  Slices share that of a LAYER tensor: the first slice's. */
-MEMOI int64_t memoi_rows_cell_of(const memoi_rows_planner* p, int32_t step, int32_t b) {
-    if (memob_swap_is_layer(p->desc->swap, p->bundles[b].leader))
-        step -= step % p->desc->swap->n_slices;
-    return (int64_t)b * p->n_layers + step;
-}
-
-/* A table as memo_swap_desc.rows. */
+/* A table as memo_swap_desc.rows.  Slices share the cell of a LAYER tensor: the first slice's. */
 MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t layer, t;
     for (layer = 0; layer < p->n_layers; layer++)
         for (t = 0; t < swap->n_tensors; t++) {
-            int32_t b = p->bundle_of[t];
-            int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[memoi_rows_cell_of(p, layer, b)];
+            const int32_t slice = memob_swap_is_layer(swap, t) ? layer % swap->n_slices : 0;
+            const int64_t b = p->bundle_of[t];
+            const int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[b * p->n_layers + layer - slice];
             *rows++ = cell == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT
                                              : memob_swap_rows_of_tiles(swap, layer, cell);
         }
@@ -6003,41 +5997,19 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     }
 }
 
-/* In whole pages. */
-MEMOI double memoi_rows_pages(double n_bytes) {
-    return ceil(n_bytes / MEMOB_SPILL_ALIGNMENT) * MEMOB_SPILL_ALIGNMENT;
-}
-
 /* Places in host memory, as many as fit if there is a file: score's host and file bytes. */
 MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
-    const double fixed_bytes = memoi_rows_pages(score->host_bytes);
-    const double capacity = (double)p->desc->host_bytes;
-    int64_t most = 1;
-    double place_bytes;
-    int32_t layer, n_moved = 0, n_places;
-    score->host_bytes = fixed_bytes;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        const memob_swap_sum* sum = &p->sums[layer];
-        if (!sum->moved_bytes) continue;
-        p->moved[n_moved++] = layer;
-        score->host_bytes += (double)sum->host_bytes;
-        most = memob_max(most, sum->host_bytes);
-    }
-    if (!p->desc->spill_bytes || !p->desc->host_bytes || n_moved < 2 ||
-        score->host_bytes <= capacity)
-        return;
-
-    /* All may fit but for whole pages.  One place remains even if it does not fit. */
-    place_bytes = memoi_rows_pages((double)most);
-    n_places = n_moved - 1;
-    if ((capacity - fixed_bytes) / place_bytes < n_places)
-        n_places = (int32_t)memoi_rows_later(1, (capacity - fixed_bytes) / place_bytes);
-    score->n_host_layers = n_places;
-    score->n_spilled_layers = n_moved - n_places;
-    score->host_bytes = fixed_bytes + n_places * place_bytes;
-    for (layer = 0; layer < score->n_spilled_layers; layer++)
-        score->spill_bytes += memoi_rows_pages((double)p->sums[p->moved[layer]].host_bytes);
+    const double fixed_bytes = memoi_rows_sooner(score->host_bytes, (double)MEMOB_BYTES_MAX);
+    memo_swap_sizes sizes;
+    memob_swap_find_places(p->sums, p->n_layers,
+                           memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
+                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &sizes);
+    score->host_bytes = (double)sizes.host_bytes;
+    score->spill_bytes = (double)sizes.spill_bytes;
+    score->n_spilled_layers = sizes.n_spilled_layers;
+    if (sizes.n_spilled_layers)
+        score->n_host_layers = sizes.n_swapped_layers - sizes.n_spilled_layers;
 }
 
 /* --- >>row score ---
@@ -6048,11 +6020,7 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
  * another order than they left. */
 MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const memo_swap_desc* swap = desc->swap;
     const memoi_rows_score* score = &p->trial.score;
-    const double handed = swap->n_slices <= 1 || p->handed < 0
-                              ? 0
-                              : (double)(swap->n_rows * swap->tensors[p->handed].row_bytes);
     int32_t i, n_moved = 0, latest = -1;
     for (i = 0; i < p->n_layers; i++) {
         const memob_swap_sum* sum = &p->sums[i];
@@ -6068,9 +6036,9 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
             if (score->n_spilled_layers && layer->previous < latest) return 0;
             latest = layer->previous;
         }
-        if (handed > 0 && i >= 2) layer->previous = i - 2;
-        layer->is_moved = bytes > 0 || (handed > 0 && i < p->n_moved);
-        if (layer->is_moved) bytes += handed;
+        if (p->handed_bytes > 0 && i >= 2) layer->previous = i - 2;
+        layer->is_moved = bytes > 0 || (p->handed_bytes > 0 && i < p->n_moved);
+        if (layer->is_moved) bytes += p->handed_bytes;
         layer->copy_s[0] = memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s);
         layer->copy_s[1] = memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s);
 
@@ -6078,8 +6046,9 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
         if (!sum->moved_bytes || !score->n_spilled_layers) continue;
         if (n_moved >= score->n_host_layers)
             layer->file_of[0] = p->moved[n_moved - score->n_host_layers];
-        if (n_moved++ < score->n_spilled_layers) layer->file_of[1] = i;
-        bytes = memoi_rows_pages((double)sum->host_bytes);
+        if (n_moved < score->n_spilled_layers) layer->file_of[1] = i;
+        p->moved[n_moved++] = i;
+        bytes = (double)memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
         layer->file_s[0] = memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s);
         layer->file_s[1] = memoi_rows_copy_s(desc->file_s, bytes, desc->from_file_bytes_per_s);
     }
@@ -7189,7 +7158,18 @@ typedef struct memoi_step_plan {
     memob_arrays arrays; /* layer_kinds, rows */
 } memoi_step_plan;
 
-typedef struct memoi_inspector memoi_inspector;
+/* Of a checked session: >>session checked. */
+typedef struct memoi_inspector {
+    memo_stream stream; /* the compute stream, or its own if the calling thread computes */
+    void* slots;        /* on the device; two, and room behind them for what overflows; NULL: the
+                           session is not checked */
+    char* image;        /* of a slot, pinned; behind it is room for a copy */
+    int64_t slot_bytes;
+    int64_t* offsets;    /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes;    /* (n_steps, n_tensors, slice_rows) */
+    uint32_t kinds;      /* bit k: recomputation of a layer of kind k is tested */
+    memob_arrays arrays; /* offsets, hashes */
+} memoi_inspector;
 
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
@@ -7226,7 +7206,7 @@ struct memo_session {
     int is_setting_up, is_recomputing;
     int is_running; /* between begin and end */
 
-    memoi_inspector* checker; /* NULL: not checked */
+    memoi_inspector checker;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
@@ -7895,20 +7875,9 @@ MEMOI unsigned char memoi_poison_at(const char* address) {
     return poison[(uintptr_t)address % 8];
 }
 
-struct memoi_inspector {
-    memo_stream stream; /* the compute stream, or its own if the calling thread computes */
-    void* slots;        /* on the device; two, and room behind them for what overflows */
-    char* image;        /* of a slot, pinned; behind it is room for a copy */
-    int64_t slot_bytes;
-    int64_t* offsets;    /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;    /* (n_steps, n_tensors, slice_rows) */
-    uint32_t kinds;      /* bit k: recomputation of a layer of kind k is tested */
-    memob_arrays arrays; /* offsets, hashes */
-};
-
 /* Where the step is computed. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
-    return (char*)s->checker->slots + (layer & 1) * s->checker->slot_bytes;
+    return (char*)s->checker.slots + (layer & 1) * s->checker.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
@@ -7918,26 +7887,22 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, in
 }
 
 MEMOI void memoi_inspector_destroy(memo_session* s) {
-    memoi_inspector* c = s->checker;
-    if (!c) return;
+    memoi_inspector* c = &s->checker;
     if (c->slots) memo_device_free(s->device, c->slots, NULL);
     if (c->image) memo_host_free(s->device, c->image, NULL);
     if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
     memob_arrays_free(&c->arrays);
-    MEMO_FREE(c);
-    s->checker = NULL;
+    memset(c, 0, sizeof *c);
 }
 
 /* Takes two layers on the device and two pinned, beside the budgets. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
-    memoi_inspector* c = (memoi_inspector*)memob_calloc(1, sizeof *c);
+    memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     void* image = NULL;
     memo_status status = MEMO_STATUS_OK;
     int64_t at = MEMOI_GUARD;
     int32_t t;
-    s->checker = c;
-    if (!c) return memob_no_memory(error, "a checked session");
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
         &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
@@ -7970,7 +7935,7 @@ MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
 
 /* Copies a slot to its image on the host, or back, and waits. */
 MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_back) {
-    const memoi_inspector* c = s->checker;
+    const memoi_inspector* c = &s->checker;
     char* slot = memoi_inspector_slot(s, layer);
     memo_status status = memo_copy(
         s->device, c->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
@@ -7981,7 +7946,7 @@ MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_b
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back) {
-    const memoi_inspector* c = s->checker;
+    const memoi_inspector* c = &s->checker;
     const int64_t n = memoi_session_rows(s, layer);
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
@@ -8007,7 +7972,7 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
 
 /* Of rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
-    return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
+    return s->checker.hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
 }
 
 /* The first row in [begin, end) of the image that differs from the forward's; end: none.
@@ -8017,7 +7982,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_
     uint64_t* hashes = memoi_inspector_hashes(s, layer, t);
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     for (; begin < end; begin++) {
-        const char* row = s->checker->image + s->checker->offsets[t] + begin * row_bytes;
+        const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
         const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
@@ -8030,7 +7995,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_
 MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t t, int64_t row,
                                         const char* why) {
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-    const char* bytes = s->checker->image + s->checker->offsets[t] + row * row_bytes;
+    const char* bytes = s->checker.image + s->checker.offsets[t] + row * row_bytes;
     if (!why)
         why =
             !memoi_inspector_hashes(s, layer, t)[row]
@@ -8053,7 +8018,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
  * the backward gets must have the same bytes. */
 MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
-    const memoi_inspector* c = s->checker;
+    const memoi_inspector* c = &s->checker;
     const int64_t n = memoi_session_rows(s, layer);
     memo_status status = memoi_inspector_fetch(s, layer, 0);
     int32_t t;
@@ -8089,14 +8054,14 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 
 /* Poisons a slot: nobody uses a layer that has ended. */
 MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t layer) {
-    memoi_inspector_poison(s->checker->image, s->checker->slot_bytes);
+    memoi_inspector_poison(s->checker.image, s->checker.slot_bytes);
     return memoi_inspector_fetch(s, layer, 1);
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
  * backward it gets what the engine has; the rest is poison until it is recomputed. */
 MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward) {
-    const memoi_inspector* c = s->checker;
+    const memoi_inspector* c = &s->checker;
     const int32_t other = is_backward ? layer + 2 : layer - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : layer;
     int64_t i;
@@ -8134,7 +8099,7 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
  * Else s->call_error names a row.  A few runs are tried; the slot is as before afterwards. */
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
-    memoi_inspector* c = s->checker;
+    memoi_inspector* c = &s->checker;
     const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
@@ -8203,7 +8168,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
-    memoi_inspector* c = s->checker;
+    memoi_inspector* c = &s->checker;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, layer);
     if (s->error.status ||
         !memoi_session_is_ok(s, memoi_inspector_look(s, layer, MEMO_PASS_BETWEEN)) ||
@@ -8230,8 +8195,8 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
         memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_get_address: called in a dry run, which computes nothing; "
                           "compute only if the begin call, or memo_session_computes, returned 1");
-    if (s->checker && memoi_inspector_row_bytes(s, layer, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, layer) + s->checker->offsets[tensor];
+    if (s->checker.slots && memoi_inspector_row_bytes(s, layer, tensor) && !place->is_layer)
+        return memoi_inspector_slot(s, layer) + s->checker.offsets[tensor];
     return place->row_bytes && base ? base + place->offset : NULL;
 }
 
@@ -8366,8 +8331,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (!status && s->part->swap)
         status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                     &s->call_error);
-    if (s->checker && !status) status = memoi_inspector_close(s, 0);
-    if (s->checker && !status) status = memoi_inspector_close(s, 1);
+    if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
+    if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
@@ -8457,11 +8422,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
-    if (s->checker) memoi_inspector_open(s, step, is_backward);
+    if (s->checker.slots) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
         memoi_session_recompute(s, step);
-        if (s->checker) memoi_inspector_backward_begin(s, step);
+        if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, step, (int32_t)pass, 0);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
@@ -8474,7 +8439,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
     if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
-    if (s->checker) memoi_inspector_layer_end(s, step, pass);
+    if (s->checker.slots) memoi_inspector_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));

@@ -839,7 +839,7 @@ TEST(scores_have_the_bytes_of_places) {
                 CHECK_CASE(fabs(layers[i].recompute_s - recompute_s) <= 1e-9 * recompute_s,
                            "round %d, layer %d: %g, not %g", round, (int)i, layers[i].recompute_s,
                            recompute_s);
-                if (planner.handed < 0 || swap->n_slices <= 1)
+                if (planner.handed_bytes <= 0)
                     CHECK_IS(layers[i].previous, ==, places.sums[i].previous);
             }
             n_spilled += score->n_spilled_layers > 0;
