@@ -77,6 +77,19 @@ static MEMO_UNUSED int next_refusal(refusal* r, memo_status status) {
     return 1;
 }
 #endif
+/* Every beginning of a sealed text is refused, and the text with any bit changed. */
+static MEMO_UNUSED void check_damage(char* text, int (*accepts)(const char* text, int64_t n)) {
+    const int64_t n = (int64_t)strlen(text) - 1; /* whole without the last newline */
+    for (int64_t i = 0; i < n; i++) CHECK_CASE(!accepts(text, i), "%d bytes", (int)i);
+    for (int64_t i = 0; i < n * 8; i++) {
+        char* at = &text[i / 8];
+        const int upper = *at >= 'a' && *at <= 'f' && i % 8 == 5; /* as good in a checksum */
+        *at = (char)(*at ^ (1 << i % 8));
+        CHECK_CASE(upper || !accepts(text, n + 1), "bit %d", (int)i);
+        *at = (char)(*at ^ (1 << i % 8));
+    }
+}
+
 static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
 
 #define MADE(type, name, parameters, call)                                                         \

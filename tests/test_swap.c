@@ -165,9 +165,11 @@ static const char* describe(const chain* c) {
 
 /* The GPT layer of the paper: 16 b s h elements, of which input and attention output are swapped
  * whole. */
-static void gpt_table(chain* c, int64_t hidden_bytes) {
+static void gpt_table(chain* c, int64_t hidden_bytes, int32_t n_layers, int64_t n_rows) {
     static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
     chain_init(c, CHAIN_TENSORS_MAX);
+    c->desc.n_layers = n_layers;
+    c->desc.n_rows = n_rows;
     for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
         c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
         c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
@@ -384,9 +386,7 @@ TEST(sizes_follow_the_formulas) {
         memo_swap_sizes sizes;
         chain c;
         double alpha = eighths / 8.0;
-        gpt_table(&c, h);
-        c.desc.n_layers = 32;
-        c.desc.n_rows = s;
+        gpt_table(&c, h, 32, s);
         c.desc.alpha = alpha;
         c.desc.tile_rows = 64;
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -406,10 +406,8 @@ TEST(slices_take_what_the_formula_says) {
         const int64_t length = n_slices * 8 - memo_test_int(0, 7), keeps = memo_test_int(0, 3);
         memo_swap_sizes sizes, slice;
         chain c, one;
-        gpt_table(&c, 512);
+        gpt_table(&c, 512, 4, 8);
         c.desc.alpha = (double)memo_test_int(0, 4) / 4;
-        c.desc.n_layers = 4;
-        c.desc.n_rows = 8;
         one = c;
         one.desc.tensors = one.tensors;
         for (int32_t t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
@@ -449,10 +447,8 @@ TEST(bad_slices_are_refused) {
     memo_swap_sizes sizes;
     for (int k = 0; k < 7; k++) {
         chain c;
-        gpt_table(&c, 64);
-        c.desc.n_layers = 6;
+        gpt_table(&c, 64, 6, 8);
         c.desc.n_slices = 3;
-        c.desc.n_rows = 8;
         c.tensors[0].rule = MEMO_TENSOR_HANDED;
         c.tensors[1].rule = MEMO_TENSOR_INPUT;
         c.tensors[2].rule = MEMO_TENSOR_LAYER;
@@ -478,8 +474,7 @@ TEST(alignment_costs_little) {
         chain c;
         int32_t t, n_tensors = CHAIN_TENSORS_MAX;
         int64_t rows_bytes = 0, swapped;
-        gpt_table(&c, memo_test_int(1, 100));
-        c.desc.n_layers = 7;
+        gpt_table(&c, memo_test_int(1, 100), 7, 1);
         c.desc.n_rows = 10 * memo_test_int(1, 50);
         c.desc.tile_rows = 10;
         c.desc.alpha = memo_test_real();
@@ -497,9 +492,7 @@ TEST(alignment_costs_little) {
 TEST(bad_descs_are_refused) {
     memo_swap_sizes sizes;
     chain c;
-    gpt_table(&c, 64);
-    c.desc.n_layers = 4;
-    c.desc.n_rows = 8;
+    gpt_table(&c, 64, 4, 8);
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     c.desc.alpha = 1.5;
     refuses(&c.desc, "1.5");
@@ -520,9 +513,7 @@ TEST(bad_descs_are_refused) {
 
 TEST(calls_out_of_order_are_refused) {
     chain c;
-    gpt_table(&c, 16);
-    c.desc.n_layers = 3;
-    c.desc.n_rows = 8;
+    gpt_table(&c, 16, 3, 8);
     start(&c, 0);
     CHECK_ERROR(memo_swap_forward_begin(c.swap, 1, &error), INVALID_STATE,
                 "forward_begin(0) comes next");
@@ -850,9 +841,7 @@ TEST(kinds_take_what_two_neighbors_need) {
 TEST(bad_kinds_are_refused) {
     memo_swap_sizes sizes;
     chain c;
-    gpt_table(&c, 64);
-    c.desc.n_layers = 4;
-    c.desc.n_rows = 8;
+    gpt_table(&c, 64, 4, 8);
     c.has_kinds = 1;
     chain_set_kinds(&c);
     c.layer_kinds[2] = 32;
@@ -880,9 +869,7 @@ static void check_faults(int is_late) {
         chain c;
         memo_swap_stats stats;
         memset(&error, 0, sizeof error);
-        gpt_table(&c, 24);
-        c.desc.n_layers = 5;
-        c.desc.n_rows = 10;
+        gpt_table(&c, 24, 5, 10);
         c.desc.tile_rows = 3;
         c.desc.alpha = 0.5;
         c.desc.is_timed = 1;
@@ -924,9 +911,7 @@ TEST(a_late_fault_is_a_status) { check_faults(1); }
 /* A host memory too small is refused at creation, with the figures, and nothing stays allocated. */
 TEST(too_little_memory_is_refused) {
     chain c;
-    gpt_table(&c, 512);
-    c.desc.n_layers = 6;
-    c.desc.n_rows = 64;
+    gpt_table(&c, 512, 6, 64);
     c.desc.alpha = 1;
     c.device = c.host = new_device((memo_host_device_desc){.host_memory_bytes = 65536});
     CHECK_IS(chain_open(&c), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
@@ -940,9 +925,7 @@ TEST(stalls_are_measured) {
     for (int i = 0; i < 2; i++) {
         memo_swap_stats stats;
         chain c;
-        gpt_table(&c, 160);
-        c.desc.n_layers = 5;
-        c.desc.n_rows = 64;
+        gpt_table(&c, 160, 5, 64);
         c.desc.alpha = 1;
         c.desc.is_timed = 1;
         start(&c, i ? 4e6 : 0); /* a layer's 160 KiB then take 40 ms */

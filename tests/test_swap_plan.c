@@ -33,6 +33,12 @@ static void connect(problem* p) {
     p->desc.kinds = &p->times;
 }
 
+/* Bytes per second: about row_bytes for each row and tensor, or 0, no limit. */
+static double random_rate(const problem* p, double row_bytes) {
+    if (memo_test_int(0, 5) == 0) return 0;
+    return (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * row_bytes;
+}
+
 /* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
 static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     int n_tiles_max = 1;
@@ -60,12 +66,8 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     p->times.forward_s = memo_test_real();
     p->times.backward_s = 2 * memo_test_real();
     p->desc.between_s = (memo_test_int(0, 1) ? memo_test_real() : 0);
-    if (memo_test_int(0, 5))
-        p->desc.to_host_bytes_per_s =
-            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
-    if (memo_test_int(0, 5))
-        p->desc.to_device_bytes_per_s =
-            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
+    p->desc.to_host_bytes_per_s = random_rate(p, 2048);
+    p->desc.to_device_bytes_per_s = random_rate(p, 2048);
     if (memo_test_int(0, 1)) return;
     /* A third tier.  Places in host memory and parts of a file take whole pages. */
     for (int32_t t = 0; t < p->swap.n_tensors; t++) p->tensors[t].row_bytes *= 8;
@@ -73,12 +75,8 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     p->desc.to_host_bytes_per_s *= 8;
     p->desc.to_device_bytes_per_s *= 8;
     p->desc.spill_bytes = (int64_t)1 << 40;
-    if (memo_test_int(0, 5))
-        p->desc.to_file_bytes_per_s =
-            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 32768;
-    if (memo_test_int(0, 5))
-        p->desc.from_file_bytes_per_s =
-            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 32768;
+    p->desc.to_file_bytes_per_s = random_rate(p, 32768);
+    p->desc.from_file_bytes_per_s = random_rate(p, 32768);
 }
 
 static const char* describe(const problem* p) {
