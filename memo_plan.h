@@ -6122,13 +6122,10 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
-    if (cell == MEMO_ROWS_KEPT) return 1;
-    switch (p->rules[(int64_t)b * p->n_layers + layer]) {
-    case MEMO_TENSOR_ROWS: return cell >= 0 && cell <= p->n_tiles;
-    case MEMO_TENSOR_WHOLE: return cell == 0 || cell == p->n_tiles;
-    case MEMO_TENSOR_SWAPPED: return cell == p->n_tiles;
-    default: return 0;
-    }
+    const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    if (cell == MEMO_ROWS_KEPT || rule == MEMO_TENSOR_ROWS) return 1;
+    if (rule == MEMO_TENSOR_KEPT || rule == MEMOI_ROWS_ABSENT) return 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
 }
 
 /* --- >>row search ---
@@ -8261,10 +8258,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const memo_session_buffer* b = &s->buffers[i];
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
-        const int64_t turn = is_end
-                                 ? memoi_session_moment(b->last, b->last_layer, s->desc.n_layers)
-                                 : memoi_session_moment(b->first, b->first_layer, s->desc.n_layers);
-        if (is_each ? b->first != pass : turn != now) continue;
+        const memo_pass of = is_end && !is_each ? b->last : b->first;
+        const int32_t at = is_each ? layer : is_end ? b->last_layer : b->first_layer;
+        if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
         if (is_end) {
