@@ -2522,7 +2522,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
  * minimum; or it is not, and then is *blocked* until a neighbor is placed.  The two exclude each
  * other and leave nothing out.  c is an item that can be first and would lie lowest, at the
  * *floor*: the lowest unplaced item of the plan is first among its neighbors, so every unplaced
- * item lies at the floor or higher.
+ * item lies at the floor or higher.  In a large problem that leaves hardly a byte free, c is in
+ * every second run an item of the section with the fewest choices instead, at the floor or not.
  *
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
  * In each section that a decision touched, once in a node:
@@ -2613,6 +2614,7 @@ typedef struct memoi_search {
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
+    int32_t is_full;     /* large, and nearly every section is as full as the bound */
     uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
     uint64_t aligned;    /* items with an alignment */
 
@@ -2646,6 +2648,7 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
+    int32_t is_by_section; /* branches on the section with the fewest choices */
     int64_t n_nodes, node_stop;
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
@@ -2696,6 +2699,16 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
+/* Is nearly every section of a large problem as full as the bound?  Then failures show soon, and
+ * only at the goal. */
+MEMOI int memoi_search_is_full(const memoi_problem* problem) {
+    double sum = 0;
+    int64_t k;
+    for (k = 0; k < problem->n_sections; k++) sum += (double)problem->section_bounds[k];
+    return problem->n_items > MEMOI_SMALL_ITEMS && !MEMOI_WITHOUT(full) &&
+           sum > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
+}
+
 enum {
     MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
     MEMOI_BASES_FIRST = 1 << 12,
@@ -2712,6 +2725,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
+    search->is_full = memoi_search_is_full(problem);
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
@@ -3138,9 +3152,37 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
+/* In a full problem few items can lie in the lowest hole of a section that leaves no byte free.
+ * Returns the first of these by rank, in the section with the fewest of them, the lowest of such
+ * sections.  It need not lie at the floor, because whatever can be first may be branched on.  -1:
+ * there is none. */
+MEMOI int64_t memoi_search_choose_full(const memoi_search* search, const memoi_part* part) {
+    int64_t section = -1, best = -1, lowest, n, s, m;
+    for (s = part->begin; s < part->end; s++) {
+        const memoi_look* look = &search->looks[s];
+        if (look->slack != 0) continue;
+        n = section < 0 ? 1 : search->looks[section].n_choices - look->n_choices;
+        if (n > 0 || (n == 0 && search->unplaced_sum[s] > search->unplaced_sum[section]))
+            section = s;
+    }
+    if (section < 0) return -1;
+    lowest = search->capacity - search->unplaced_sum[section];
+    for (n = search->n_unplaced[section], m = search->first_member[section]; n > 0; m++) {
+        int32_t i = search->members[m];
+        if (search->is_placed[i]) continue;
+        n--;
+        if (search->bound[i] == lowest && search->minimum[i] == lowest && !search->is_blocked[i] &&
+            (best < 0 || search->rank[i] < search->rank[best]))
+            best = i;
+    }
+    return best;
+}
+
 MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while it has no rival */
+    if (search->is_by_section) best = memoi_search_choose_full(search, part);
+    if (best >= 0) return best;
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -3289,15 +3331,16 @@ MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME}; /* break ties */
-    int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
-    int64_t s, i;
+    int64_t run = search->place + search->n_runs++, s, i;
+    int style = (int)((search->is_full ? run / 2 : run) % (N_LEARNING + 1));
     if (MEMOI_WITHOUT(styles)) style = 0;
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness =
         search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
-                             search->ranked);
+    search->is_by_section = search->is_full && run % 2 == 0;
+    style = search->is_by_section ? style % 2 * (N_RANKS - 1) : style % N_RANKS; /* by length */
+    memoi_greedy_order_items(search->problem, ranks[style], &search->random, search->ranked);
     for (i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
@@ -3735,15 +3778,6 @@ MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* e
 /* --- >>rounds ---
  * Knows: which capacity is attempted next.  Knows nothing of how an attempt is made. */
 
-/* Is nearly every section as full as the bound?  Then failures show soon, and only at the goal. */
-MEMOI int memoi_search_is_full(const memoi_problem* problem) {
-    double sum = 0;
-    int64_t k;
-    for (k = 0; k < problem->n_sections; k++) sum += (double)problem->section_bounds[k];
-    return !MEMOI_WITHOUT(full) &&
-           sum > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
-}
-
 /* Makes rounds of attempts by a team.  A round begins with greedy runs and an attempt at the goal.
  * If that fails or is given up, it attempts halfway to the best peak, and so on.
  *
@@ -3766,7 +3800,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_core
     int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
     int is_over = 0, is_at_goal = 0, is_first;
-    int is_full = is_large && memoi_search_is_full(problem);
+    int is_full = is_large && team->searches->is_full;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_thorough = effort->has_capacity || is_large || round < THOROUGH_ROUNDS;

@@ -261,6 +261,50 @@ TEST(large_rectangles_are_filled_at_once) {
     CHECK(n_met > 0);
 }
 
+/* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut goes
+ * through the whole block, so no part of the plan can be searched alone. */
+static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made) {
+    memo_buffer piece[5] = {block, block, block, block, block};
+    int64_t n_pieces[5] = {1, 1, 1, 1, 1};
+    if (n == 1) {
+        *made = block;
+        return made + 1;
+    }
+    int64_t left = block.begin + (block.end - block.begin) * memo_test_int(10, 45) / 100;
+    int64_t right = block.end - (block.end - block.begin) * memo_test_int(10, 45) / 100;
+    int64_t low = block.size_bytes * memo_test_int(10, 45) / 100;
+    int64_t high = block.size_bytes * memo_test_int(10, 45) / 100;
+    piece[0].end = piece[4].end = right;
+    piece[1].begin = right;
+    piece[2].begin = piece[4].begin = left;
+    piece[3].end = left;
+    piece[0].size_bytes = low;
+    piece[1].size_bytes -= high;
+    piece[2].size_bytes = high;
+    piece[3].size_bytes -= low;
+    piece[4].size_bytes -= low + high;
+    for (n -= 5; n > 0; n -= 4) n_pieces[memo_test_int(0, 4)] += 4;
+    for (int k = 0; k < 5; k++) made = cut_pinwheel(piece[k], n_pieces[k], made);
+    return made;
+}
+
+/* Where no byte is free, the search looks for the section that leaves it the least choice. */
+TEST(pinwheels_are_proven) {
+    int k, n_met = 0;
+    for (k = 0; k < 8; k++) {
+        int64_t n = 2049, i;
+        own_plan* plan = new_plan(n, 0, 1);
+        memo_buffer block = plan->buffers[0];
+        block.end = block.size_bytes = (int64_t)1 << 40;
+        cut_pinwheel(block, n, plan->buffers);
+        for (i = 0; i < n; i++) plan->buffers[i].id = i;
+        memo_plan_desc desc = {.node_limit = 40000, .time_limit_s = 1000};
+        solve_valid(plan, &desc, k);
+        n_met += plan->proof == MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_met >= 7, "%d of 8 are proven", n_met);
+}
+
 /* A fixed buffer above does not raise the bound of a part without it. */
 TEST(a_part_has_a_bound_of_its_own) {
     own_problem problem, part;
