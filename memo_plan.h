@@ -4400,10 +4400,10 @@ typedef struct memoi_bilevel {
     memob_arrays arrays;
     memoi_range* windows; /* times; disjoint, ascending */
     memoi_group* groups;
-    int64_t* members;  /* buffers, by group */
-    int64_t* inside;   /* of the members of a kind: bytes from the begin of the block */
-    int64_t* group_of; /* of a buffer; -1: it belongs to the outer plan */
-    int64_t* kinds;    /* the first group of each */
+    int64_t* members; /* buffers, by group */
+    int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
+    int64_t* kinds;   /* the first group of each */
+    memo_buffer* outer;
     int64_t n_windows, n_members, n_groups, n_kinds;
     int64_t longest_life; /* of the members */
 } memoi_bilevel;
@@ -4418,8 +4418,8 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->groups = (memoi_group*)memob_arrays_add(a, n + 1, sizeof(memoi_group));
     bilevel->members = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     bilevel->inside = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    bilevel->group_of = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     bilevel->kinds = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
+    bilevel->outer = (memo_buffer*)memob_arrays_add(a, n, sizeof(memo_buffer));
     return !a->failed;
 }
 
@@ -4461,10 +4461,8 @@ MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tr
 MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
     memoi_group* group = &bilevel->groups[bilevel->n_groups];
     group->n = bilevel->n_members - group->first;
-    if (group->n == 1)
-        bilevel->group_of[bilevel->members[--bilevel->n_members]] = -1;
-    else if (group->n > 1)
-        group = &bilevel->groups[++bilevel->n_groups];
+    if (group->n == 1) bilevel->n_members--;
+    if (group->n > 1) group = &bilevel->groups[++bilevel->n_groups];
     memset(group, 0, sizeof *group);
     group->first = bilevel->n_members;
     group->begin = group->end = begin;
@@ -4488,7 +4486,6 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
         while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
             window++;
-        bilevel->group_of[i] = -1;
         if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || life > life_limit)
@@ -4499,7 +4496,6 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         group->alignment_bytes =
             memob_max(group->alignment_bytes,
                       buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
-        bilevel->group_of[i] = bilevel->n_groups;
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
@@ -4562,58 +4558,43 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     status = memoi_level_solve(inner, effort, 0.25 / (double)bilevel->n_kinds, error);
     kind->height_bytes = inner->peak_bytes;
     for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
-        bilevel->inside[members[k]] = inner->buffers[k].offset_bytes;
+        bilevel->inside[kind->first + k] = inner->buffers[k].offset_bytes;
     memo_plan_destroy(inner);
     return status;
 }
 
-/* Makes the outer plan: each group is a block with id n_buffers + group; each other buffer
- * has its index as id. */
-MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
-                                             memo_error* error) {
-    const memo_plan* plan = bilevel->plan;
-    int64_t n = plan->n_buffers, at = 0, gap = 0, i;
-    memo_status status = memo_plan_create(n - bilevel->n_members + bilevel->n_groups, plan->n_gaps,
-                                          plan->alignment_bytes, outer, error);
-    if (status) return status;
-
-    /* The first member of a group stands for its block, so buffers stay in order of their begin. */
-    for (i = 0; i < n; i++) {
-        int64_t g = bilevel->group_of[i];
-        const memoi_group* group = g < 0 ? NULL : &bilevel->groups[g];
-        memo_buffer* buffer = &(*outer)->buffers[at];
-        if (group && bilevel->members[group->first] != i) continue;
-        *buffer = plan->buffers[i];
-        buffer->id = group ? n + g : i;
-        if (group) {
-            buffer->size_bytes = bilevel->groups[group->kind].height_bytes;
-            buffer->end = group->end;
-            buffer->alignment_bytes = group->alignment_bytes;
-        }
-        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
-            (*outer)->gaps[gap] = plan->gaps[gap];
-            (*outer)->gaps[gap].buffer = at;
-        }
-        at++;
+/* The outer plan: the first member of a group becomes its block, so buffers stay in order of their
+ * begin, and the others have no bytes. */
+MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
+    memo_plan outer = *bilevel->plan;
+    int64_t g, k;
+    outer.n_waits = 0; /* they name lives */
+    outer.buffers = bilevel->outer;
+    memcpy(outer.buffers, bilevel->plan->buffers, (size_t)outer.n_buffers * sizeof(memo_buffer));
+    for (g = 0; g < bilevel->n_groups; g++) {
+        const memoi_group* group = &bilevel->groups[g];
+        const int64_t* members = bilevel->members + group->first;
+        memo_buffer* block = &outer.buffers[members[0]];
+        for (k = 1; k < group->n; k++) outer.buffers[members[k]].size_bytes = 0;
+        block->size_bytes = bilevel->groups[group->kind].height_bytes;
+        block->end = group->end;
+        block->alignment_bytes = group->alignment_bytes;
     }
-    return MEMO_STATUS_OK;
+    return outer;
 }
 
 /* Sets the plan's offsets from those of the outer plan and those within the blocks. */
-MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memo_plan* outer) {
-    int64_t n = bilevel->plan->n_buffers, i, k;
-    for (i = 0; i < outer->n_buffers; i++) {
-        int64_t id = outer->buffers[i].id, offset = outer->buffers[i].offset_bytes;
-        const memoi_group *group, *kind;
-        if (id < n) {
-            bilevel->plan->buffers[id].offset_bytes = offset;
-            continue;
-        }
-        group = &bilevel->groups[id - n];
-        kind = &bilevel->groups[group->kind];
+MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
+    memo_buffer* buffers = bilevel->plan->buffers;
+    int64_t i, g, k;
+    for (i = 0; i < bilevel->plan->n_buffers; i++)
+        buffers[i].offset_bytes = bilevel->outer[i].offset_bytes;
+    for (g = 0; g < bilevel->n_groups; g++) {
+        const memoi_group* group = &bilevel->groups[g];
+        const int64_t* members = bilevel->members + group->first;
+        const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
         for (k = 0; k < group->n; k++)
-            bilevel->plan->buffers[bilevel->members[group->first + k]].offset_bytes =
-                offset + bilevel->inside[bilevel->members[kind->first + k]];
+            buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
     }
 }
 
@@ -4621,8 +4602,8 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memo_plan* outer)
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
                                       memoi_effort* effort, memoi_solution* best,
                                       memo_error* error) {
-    memo_plan* outer = NULL;
     memo_status status = MEMO_STATUS_OK;
+    memo_plan outer;
     int64_t g, i, *offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
@@ -4630,19 +4611,18 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
 
     /* Outer plan: each group is one block.  Together they are a plan. */
-    if (!status) status = memoi_bilevel_outer_create(bilevel, &outer, error);
-    if (!status) status = memoi_level_solve(outer, effort, 0.25, error);
+    outer = memoi_bilevel_outer(bilevel);
+    if (!status) status = memoi_level_solve(&outer, effort, 0.25, error);
     offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
     if (!status) {
-        memoi_bilevel_compose(bilevel, outer);
+        memoi_bilevel_compose(bilevel);
         for (i = 0; i < problem->n_items; i++)
             offsets[i] =
                 bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
         memoi_solution_offer(problem, offsets, best);
     }
     MEMO_FREE(offsets);
-    memo_plan_destroy(outer);
     return status;
 }
 

@@ -152,6 +152,13 @@ static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
+static int64_t group_of(const memoi_bilevel* bilevel, int64_t buffer) {
+    for (int64_t g = 0; g < bilevel->n_groups; g++)
+        for (int64_t k = 0; k < bilevel->groups[g].n; k++)
+            if (bilevel->members[bilevel->groups[g].first + k] == buffer) return g;
+    return -1;
+}
+
 /* Members lie in a window; locals that overlap belong to one group. */
 static void check_groups(const memoi_bilevel* bilevel) {
     const memo_plan* plan = bilevel->plan;
@@ -159,7 +166,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
         CHECK_IS(bilevel->windows[w - 1].end, <=, bilevel->windows[w].begin);
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* a = &plan->buffers[i];
-        int64_t group = bilevel->group_of[i], local = -1, meets = 0;
+        int64_t group = group_of(bilevel, i), local = -1, meets = 0;
         for (int64_t w = 0; w < bilevel->n_windows && a->size_bytes && !a->is_fixed; w++)
             if (bilevel->windows[w].begin <= a->begin && a->end <= bilevel->windows[w].end)
                 local = w;
@@ -169,7 +176,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
                 b->begin < bilevel->windows[local].begin || b->end > bilevel->windows[local].end)
                 continue;
             meets = 1;
-            CHECK(group >= 0 && bilevel->group_of[j] == group);
+            CHECK(group >= 0 && group_of(bilevel, j) == group);
         }
         CHECK_IS(meets, ==, (group >= 0));
     }
