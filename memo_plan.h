@@ -2005,12 +2005,6 @@ enum {
     MEMOI_GREEDY_NODES = 8    /* items placed that count as a node of the search */
 };
 
-/* An item in the order, with what a step needs of it: one line of the cache. */
-typedef struct memoi_turn {
-    int64_t size, alignment;
-    int32_t begin, end, item, place;
-} memoi_turn;
-
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem; /* NULL: it has not begun */
@@ -2019,8 +2013,7 @@ typedef struct memoi_greedy {
     int32_t is_fit; /* by first fit, else by lowest offset */
     memoi_ranked* ranked;
     int64_t* offsets;
-    memoi_turn* turns; /* by rank */
-    int64_t* load;     /* bounds of sections, as the leaves of a tree of their largest */
+    int64_t* load; /* bounds of sections, as the leaves of a tree of their largest */
 
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
@@ -2042,7 +2035,6 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->deadline = deadline;
     greedy->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
     greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    greedy->turns = (memoi_turn*)memob_arrays_add(a, n, sizeof(memoi_turn));
     greedy->load = (int64_t*)memob_arrays_add(a, 2 * problem->n_sections, sizeof(int64_t));
     greedy->plateau =
         (memoi_plateau*)memob_arrays_add(a, problem->n_sections + 1, sizeof(memoi_plateau));
@@ -2173,14 +2165,8 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     int64_t n = problem->n_items, rank, i;
     for (rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
-        memoi_turn* turn = &greedy->turns[rank];
-        turn->size = item->size;
-        turn->alignment = item->alignment;
-        turn->begin = (int32_t)item->begin;
-        turn->end = (int32_t)item->until;
-        turn->item = (int32_t)i;
-        turn->place = greedy->unplaced.place_of[i];
-        greedy->unplaced.turn[turn->place] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        greedy->unplaced.turn[greedy->unplaced.place_of[i]] =
+            item->fixed < 0 ? (int32_t)rank : INT32_MAX;
         greedy->offsets[i] = item->fixed;
     }
     if (n == 0) return;
@@ -2194,19 +2180,18 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
 /* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
  * plateau rises. */
 MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
-    int64_t at = memoi_plateau_lowest(greedy), offset;
+    int64_t at = memoi_plateau_lowest(greedy), offset, i;
     int32_t end = greedy->plateau[at].end;
     int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
-    const memoi_turn* turn;
+    const memoi_item* item;
     if (rank == INT32_MAX) {
         memoi_plateau_raise(greedy, at, memoi_plateau_next(greedy, at));
         return 0;
     }
-    turn = &greedy->turns[rank];
-    offset = memob_align_up(memoi_plateau_top(greedy, at), turn->alignment);
-    greedy->offsets[turn->item] = offset;
-    memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
-    memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
+    item = &greedy->problem->items[i = greedy->ranked[rank].index];
+    offset = greedy->offsets[i] = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
+    memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+    memoi_plateau_cover(greedy, at, item->begin, item->until, offset + item->size);
     return 1;
 }
 
@@ -3978,12 +3963,13 @@ MEMOI int memoi_around_step(memoi_around* around) {
     int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at), reached;
     const int32_t end = greedy->plateau[at].end;
     int32_t passed[TRIES], rank = INT32_MAX, n_passed = 0;
-    const memoi_turn* turn = NULL;
+    const memoi_item* item = NULL;
+    int64_t i = 0;
 
     /* All that is below top has been reached, so an item at top lies on this plateau wholly. */
     reached = memoi_around_lowest(around, at, end, top + 1);
     if (reached >= 0) {
-        const memoi_item* item = &greedy->problem->items[around->ahead[reached].index];
+        item = &greedy->problem->items[around->ahead[reached].index];
         around->is_ahead[around->ahead[reached].index] = 0;
         memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         while (around->first < around->n_ahead &&
@@ -3996,18 +3982,19 @@ MEMOI int memoi_around_step(memoi_around* around) {
     for (; n_passed < TRIES; passed[n_passed++] = rank) {
         rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
         if (rank == INT32_MAX) break;
-        turn = &greedy->turns[rank];
-        top = memob_align_up(memoi_plateau_top(greedy, at), turn->alignment);
-        memoi_unplaced_set(&greedy->unplaced, turn->place, INT32_MAX);
-        if (memoi_around_lowest(around, turn->begin, turn->end, top + turn->size) < 0) break;
+        item = &greedy->problem->items[i = greedy->ranked[rank].index];
+        top = memob_align_up(memoi_plateau_top(greedy, at), item->alignment);
+        memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
+        if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
     }
     rank = n_passed < TRIES ? rank : INT32_MAX;
     while (n_passed-- > 0)
-        memoi_unplaced_set(&greedy->unplaced, greedy->turns[passed[n_passed]].place,
+        memoi_unplaced_set(&greedy->unplaced,
+                           greedy->unplaced.place_of[greedy->ranked[passed[n_passed]].index],
                            passed[n_passed]);
     if (rank < INT32_MAX) {
-        greedy->offsets[turn->item] = top;
-        memoi_plateau_cover(greedy, at, turn->begin, turn->end, top + turn->size);
+        greedy->offsets[i] = top;
+        memoi_plateau_cover(greedy, at, item->begin, item->end, top + item->size);
         return 1;
     }
     top = memoi_plateau_next(greedy, at);
