@@ -1279,6 +1279,9 @@ typedef struct memo_kind_times {
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
 
+/* Of functions that many places call, where the time of a call does not matter. */
+#define MEMOB_NOINLINE __attribute__((noinline))
+
 /* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
 
@@ -1319,7 +1322,7 @@ typedef struct memo_kind_times {
 #define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 
 /* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
-MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
+MEMOI MEMOB_NOINLINE memo_status memob_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
@@ -1336,11 +1339,9 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return memoi_is_finite(value) && value >= least && value <= most;
 }
 
-/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
- * MOST are valid". */
-MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
-                                      int64_t least, int64_t most, memo_error* error) {
-    if (value >= least && value <= most) return MEMO_STATUS_OK;
+MEMOI MEMOB_NOINLINE memo_status memoi_out_of_range(const char* desc, const char* field,
+                                                    int64_t value, int64_t least, int64_t most,
+                                                    memo_error* error) {
     if (most == INT32_MAX || most == INT64_MAX)
         return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
                              field, (long long)value, (long long)least);
@@ -1348,16 +1349,24 @@ MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64
                          (long long)value, (long long)least, (long long)most);
 }
 
-MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
-                                   double most, memo_error* error) {
+/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid". */
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    return memoi_out_of_range(desc, field, value, least, most, error);
+}
+
+MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
+                                                  double least, double most, memo_error* error) {
     if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
                          least, most);
 }
 
 /* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
-MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
-                                   memo_error* error) {
+MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* field,
+                                                  double bytes_per_s, memo_error* error) {
     if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
                          desc, field, bytes_per_s);
@@ -1407,7 +1416,7 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
 
 /* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
  * means failure.  The caller frees it with MEMO_FREE. */
-MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
+MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
     if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
     if (count == 0) count = 1;
@@ -1455,7 +1464,8 @@ typedef struct memob_arrays {
 #define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
 
 /* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
-MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes) {
+MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
+                                            size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
                       ? NULL
@@ -1469,7 +1479,7 @@ MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element
     return block + MEMOI_ARRAYS_HEAD;
 }
 
-MEMOI void memob_arrays_free(memob_arrays* arrays) {
+MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
     while (arrays->latest) {
         void* block = arrays->latest;
         memcpy(&arrays->latest, block, sizeof arrays->latest);
@@ -1504,7 +1514,7 @@ typedef struct memob_map {
     int64_t capacity, n_filled;
 } memob_map;
 
-MEMOI void memob_map_free(memob_map* map) {
+MEMOI MEMOB_NOINLINE void memob_map_free(memob_map* map) {
     MEMO_FREE(map->keys);
     MEMO_FREE(map->values);
     memset(map, 0, sizeof *map);
@@ -1617,7 +1627,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
 /* --- clock --- */
 
 /* The monotonic clock, in nanoseconds and in seconds. */
-MEMOI int64_t memob_now_ns(void) {
+MEMOI MEMOB_NOINLINE int64_t memob_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
@@ -1650,7 +1660,7 @@ MEMOI void memob_sleep_until(int64_t time_ns) {
 }
 
 /* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
-MEMOI const char* memob_bytes_text(char* buffer, double size_bytes) {
+MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int unit = 0;
     while (size_bytes >= 1024 && unit < 5) {
@@ -2009,7 +2019,7 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
 }
 
 /* The next word of the current line; 0: there is none. */
-MEMOI int memoi_next_word(memob_reader* reader, const char** word, int64_t* length) {
+MEMOI MEMOB_NOINLINE int memoi_next_word(memob_reader* reader, const char** word, int64_t* length) {
     const char* p = reader->word;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
     *word = p;
@@ -2020,7 +2030,7 @@ MEMOI int memoi_next_word(memob_reader* reader, const char** word, int64_t* leng
 }
 
 /* Does the word equal `expected`? */
-MEMOI int memob_word_is(const char* word, int64_t length, const char* expected) {
+MEMOI MEMOB_NOINLINE int memob_word_is(const char* word, int64_t length, const char* expected) {
     return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
 }
 
@@ -2304,7 +2314,8 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
 }
 
 /* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
-MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, void* values) {
+MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
+                                            void* values) {
     lines->n++;
     return lines->text ? memob_put_record(lines->text, record, values, lines->error)
                        : memob_expect_record(lines->reader, record, values, lines->error);
@@ -2407,8 +2418,8 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
 }
 
 /* The same, and writes text to path; if status is a failure, it only frees text and returns it. */
-MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
-                                    memo_status status, memo_error* error) {
+MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
+                                                   memo_status status, memo_error* error) {
     memob_put_last_line(text, count);
     if (!status) return memo_text_write(text, path, error);
     memo_text_free(text);
@@ -2889,8 +2900,9 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
 }
 
 /* *culprit: the buffer with the error, or -1, here and in the next rooms. */
-MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
-                                          memo_error* error, const char* fault) {
+MEMOI MEMOB_NOINLINE memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i,
+                                                         int64_t* culprit, memo_error* error,
+                                                         const char* fault) {
     *culprit = i;
     return MEMOB_INVALID(error, "buffer %lld (id %lld): %s", (long long)i,
                          (long long)plan->buffers[i].id, fault);
@@ -4910,7 +4922,7 @@ MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
 
 /* --- what the caller's thread does --- */
 
-MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
+MEMOI MEMOB_NOINLINE memo_status memoi_host_status(void* context, memo_error* error) {
     memoi_host* host = (memoi_host*)context;
     if (!memob_failure_is_kept(&host->failure)) return MEMO_STATUS_OK;
     return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
@@ -6057,7 +6069,7 @@ MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
 }
 
 /* 1: the layer has bytes of tensor t. */
-MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+MEMOI MEMOB_NOINLINE int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     uint32_t kinds = memob_tensor_kinds(desc, t);
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }

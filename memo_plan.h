@@ -7451,8 +7451,8 @@ enum {
     MEMOI_LINE_BUFFERS
 };
 
-MEMOI void memoi_step_plan_add(memoi_step_plan_line* line, const char* what, int64_t cell,
-                               int64_t least, int64_t most) {
+MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
+                                              int64_t cell, int64_t least, int64_t most) {
     const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
@@ -7567,8 +7567,9 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
 
 /* values[0] is the status; the others become their maxima.  Fails on every rank if one has
  * failed. */
-MEMOI memo_status memoi_session_agree(const memo_session_desc* desc, memo_status status,
-                                      int64_t* values, int64_t n, memo_error* error) {
+MEMOI MEMOB_NOINLINE memo_status memoi_session_agree(const memo_session_desc* desc,
+                                                     memo_status status, int64_t* values, int64_t n,
+                                                     memo_error* error) {
     memo_status agreed;
     memo_error own;
     if (!desc->agree) return status;
@@ -7585,8 +7586,8 @@ MEMOI memo_status memoi_session_agree(const memo_session_desc* desc, memo_status
                           memo_status_name((memo_status)values[0]));
 }
 
-MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_status status,
-                                        memo_error* error) {
+MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* desc,
+                                                       memo_status status, memo_error* error) {
     int64_t value;
     return memoi_session_agree(desc, status, &value, 1, error);
 }
@@ -7764,7 +7765,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
  * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
-MEMOI int memoi_session_is_ok(memo_session* s, memo_status status) {
+MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
     if (status && !s->error.status) {
         s->error = s->call_error;
         s->error.status = status;
@@ -7816,7 +7817,7 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
 }
 
 /* The times of a span; NULL: it is not timed. */
-MEMOI double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
+MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
     if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
@@ -8873,7 +8874,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
  * Knows: a plan.  Knows nothing of how it was made. */
 
 /* Appends words and a number of bytes, unless it is 0. */
-MEMOI void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
+MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
     char bytes[32];
     if (n_bytes) memo_text_put(text, "%s%s", before, memob_bytes_text(bytes, (double)n_bytes));
 }

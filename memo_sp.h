@@ -1489,12 +1489,15 @@ MEMO_INLINE void memoi_block_store(char* to, memoi_row_group block, int32_t n) {
 /* Copies an item of a row; zeros if from is NULL. */
 MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
                                 int64_t n_pairs) {
-    int64_t at = item * MEMOI_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMOI_ROW_BLOCK_BYTES;
-    int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
-    memoi_row_group block = memoi_block_load(from, at, n);
-    memoi_row_group second = memoi_block_load(from, second_at, n_second);
-    memoi_block_store(to + at, block, n);
-    memoi_block_store(to + second_at, second, n_second);
+    const int64_t at = item * MEMOI_ROW_BLOCK_BYTES;
+    const memoi_row_pair pair =
+        memoi_row_pair_at(n_bytes, at, at + n_pairs * MEMOI_ROW_BLOCK_BYTES, 4);
+    memoi_row_group blocks[2];
+    int i;
+    MEMOI_UNROLL
+    for (i = 0; i < 2; i++) blocks[i] = memoi_block_load(from, pair.column[i], pair.n[i]);
+    MEMOI_UNROLL
+    for (i = 0; i < 2; i++) memoi_block_store(to + pair.column[i], blocks[i], pair.n[i]);
 }
 
 MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
@@ -1816,14 +1819,17 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     const int64_t label = memoi_label_column(entropy, row);
     memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
+    int i;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - column);
-        if (pair.n[1] > 0)
-            sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
+        MEMOI_UNROLL
+        for (i = 0; i < 2; i++)
+            if (pair.n[i] > 0)
+                sum = memoi_softmax_group(entropy, sum, &groups[i], pair.n[i],
+                                          label - pair.column[i]);
     }
     return sum;
 }
@@ -1918,6 +1924,7 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     const int64_t label = memoi_label_column(entropy, row);
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
     int64_t column;
+    int i;
     if (lane == 0)
         entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
                                : entropy->labels[row] >= entropy->vocabulary ? NAN
@@ -1928,9 +1935,10 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        memoi_entropy_group(entropy, row, column, label, &r, &groups[0], pair.n[0]);
-        if (pair.n[1] > 0)
-            memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
+        MEMOI_UNROLL
+        for (i = 0; i < 2; i++)
+            if (pair.n[i] > 0)
+                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
     }
 }
 
@@ -2334,17 +2342,19 @@ MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_fi
 }
 
 /* Adds bytes to a digest (FNV-1a). */
-MEMOI void memoi_label_add(memo_label* label, int field, const void* bytes, int64_t n_bytes) {
+MEMOI MEMOB_NOINLINE void memoi_label_add(memo_label* label, int field, const void* bytes,
+                                          int64_t n_bytes) {
     const unsigned char* at = (const unsigned char*)bytes;
     uint32_t digest = label->digests[field];
     int64_t i;
     for (i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
     label->digests[field] = digest;
 }
-MEMOI void memoi_label_add_number(memo_label* label, int field, int64_t number) {
+MEMOI MEMOB_NOINLINE void memoi_label_add_number(memo_label* label, int field, int64_t number) {
     memoi_label_add(label, field, &number, sizeof number);
 }
-MEMOI void memoi_label_add_array(memo_label* label, int field, const int64_t* numbers, int64_t n) {
+MEMOI MEMOB_NOINLINE void memoi_label_add_array(memo_label* label, int field,
+                                                const int64_t* numbers, int64_t n) {
     memoi_label_add_number(label, field, numbers ? n : -1);
     if (numbers) memoi_label_add(label, field, numbers, n * 8);
 }
@@ -2458,9 +2468,9 @@ typedef struct memoi_row_arrays {
     int n;
 } memoi_row_arrays;
 
-MEMOI void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
-                         const void* address, int64_t n_rows, int64_t n_columns,
-                         int64_t element_bytes, int64_t* stride) {
+MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
+                                        const void* address, int64_t n_rows, int64_t n_columns,
+                                        int64_t element_bytes, int64_t* stride) {
     const memoi_row_matrix m = {access, name, address, n_rows, n_columns, element_bytes, stride};
     arrays->all[arrays->n++] = m;
 }
@@ -5162,13 +5172,13 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, const memo_op
         target->status = memo_annotate(target->device, target->streams[stream], op, target->error);
 }
 
-MEMOI void memoi_target_record(memoi_target* target, int32_t event, int stream) {
+MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
     if (!target->status)
         target->status = memo_event_record(target->device, target->events[event],
                                            target->streams[stream], target->error);
 }
 
-MEMOI void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
+MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);
@@ -5334,8 +5344,8 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Reads n elements as fp32. */
-MEMOI void memoi_attention_row_load(float* to, const void* from, int64_t first, int64_t n,
-                                    memo_type type) {
+MEMOI MEMOB_NOINLINE void memoi_attention_row_load(float* to, const void* from, int64_t first,
+                                                   int64_t n, memo_type type) {
     const uint16_t* bits = (const uint16_t*)from + first;
     int64_t i;
     if (type == MEMO_TYPE_F32) {
@@ -5418,9 +5428,10 @@ MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q
 }
 
 /* Loads n rows of d elements, as rows, as columns, or both. */
-MEMOI void memoi_attention_k_tile_load(float* transposed, float rows[][MEMOI_HEAD],
-                                       const void* from, int64_t first, int64_t row_stride,
-                                       int64_t n, int32_t d, memo_type type) {
+MEMOI MEMOB_NOINLINE void memoi_attention_k_tile_load(float* transposed, float rows[][MEMOI_HEAD],
+                                                      const void* from, int64_t first,
+                                                      int64_t row_stride, int64_t n, int32_t d,
+                                                      memo_type type) {
     float line[MEMOI_HEAD];
     int64_t i;
     int32_t e;
@@ -5436,8 +5447,9 @@ MEMOI void memoi_attention_k_tile_load(float* transposed, float rows[][MEMOI_HEA
 }
 
 /* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
-MEMOI void memoi_attention_tile_products(float products[MEMOI_TILE_K], const float* x,
-                                         const float* columns, int32_t d) {
+MEMOI MEMOB_NOINLINE void memoi_attention_tile_products(float products[MEMOI_TILE_K],
+                                                        const float* x, const float* columns,
+                                                        int32_t d) {
     int32_t e;
     int j;
     for (j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
@@ -5809,7 +5821,8 @@ MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank
 }
 
 /* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
-MEMOI memo_mask memoi_shape_mask(const memoi_shape* shape, const memo_mask* masks, int32_t part) {
+MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, const memo_mask* masks,
+                                                int32_t part) {
     const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0, part)->sharding;
     const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1, part)->sharding;
     memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
@@ -5840,7 +5853,8 @@ typedef struct memoi_heads {
     int64_t first, n;
 } memoi_heads;
 
-MEMOI memoi_heads memoi_ulysses_heads_for(const memoi_shape* shape, int32_t is_kv, int32_t rank) {
+MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shape, int32_t is_kv,
+                                                         int32_t rank) {
     memo_ulysses_heads both = memoi_shape_heads_of(shape, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
@@ -5857,8 +5871,8 @@ MEMOI int64_t memoi_ulysses_heads_needed(const memoi_shape* shape, int32_t is_kv
 }
 
 /* The bytes that this rank sends: to rows its heads to all peers, to heads what they need. */
-MEMOI int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
-                                  int to_heads) {
+MEMOI MEMOB_NOINLINE int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
+                                                 int to_heads) {
     const int64_t own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n;
     const int64_t n = to_heads ? memoi_ulysses_heads_needed(shape, x->is_kv) - own
                                : own * (shape->sharding.ulysses - 1);
@@ -6154,7 +6168,7 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
 MEMOI int64_t memoi_ring_kv_row(const memoi_shape* shape, int is_v) {
     return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size);
 }
-MEMOI int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
+MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
 }
 
@@ -6978,8 +6992,9 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
 
 /* size: of a head, head_size or v_head_size.  Gradients of replicas are summed before they are
  * rounded. */
-MEMOI memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape, const char* name,
-                                             int32_t what, int32_t size) {
+MEMOI MEMOB_NOINLINE memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape,
+                                                            const char* name, int32_t what,
+                                                            int32_t size) {
     memoi_exchanged x = {name, what, size, shape->type};
     if (what == MEMOI_MOVES_D_KV && shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
@@ -7031,7 +7046,7 @@ typedef struct memoi_hybrid_carver {
     int64_t n_bytes;
 } memoi_hybrid_carver;
 
-MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
