@@ -4821,7 +4821,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     status = memoi_problem_solve(&tails.plan, &problem, &settings, target, &effort, &best, &engine,
                                  error);
 
-    /* A proof with whole buffers proves nothing if some are trimmed, one with stretched lives neither. */
+    /* A proof with whole buffers proves nothing if some are trimmed, nor does one with stretched
+     * lives. */
     is_whole = is_whole && !problem.is_stretched;
     best.is_optimal = best.is_optimal && is_whole;
 
