@@ -6697,8 +6697,9 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     placement->handed = placement->input = -1;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
+        if (!tensor->row_bytes) continue;
         if (!memoi_swap_place_tensor(desc, t, placement)) return 0;
-        if (desc->n_slices <= 1 || !tensor->row_bytes) continue;
+        if (desc->n_slices <= 1) continue;
         if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
         if (tensor->rule == MEMO_TENSOR_HANDED) placement->handed = t;
     }

@@ -439,6 +439,22 @@ TEST(slices_take_what_the_formula_says) {
     }
 }
 
+/* HANDED and INPUT tensors of 0 bytes, before and behind those that have some, take no place. */
+TEST(absent_handed_tensors_take_no_place) {
+    for (int32_t absent = 0; absent < 2; absent++) {
+        chain c;
+        gpt_table(&c, 64, 6, 8);
+        c.desc.n_slices = 3;
+        for (int32_t t = 0; t < 4; t++) {
+            c.tensors[t].rule = t % 2 ? MEMO_TENSOR_INPUT : MEMO_TENSOR_HANDED;
+            c.tensors[t].row_bytes = t / 2 == absent ? 0 : 512; /* three pages of a layer */
+        }
+        start(&c, 0);
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
+        finish(&c, NULL);
+    }
+}
+
 /* A desc of slices that cannot be meant is refused with what would work. */
 TEST(bad_slices_are_refused) {
     static const char* const words[] = {
