@@ -77,7 +77,8 @@ TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
 }
 
-/* On data ranks.  The loss is that of all rows at once, the gradients up to rounding. */
+/* On data ranks.  Loss and gradients are those of all rows at once up to rounding, because libraries
+ * choose a product's algorithm by its shape. */
 TEST(zero_stages_give_the_same_bits_in_slices) {
     gpt_config config = config_of(2, 1, 1, 1);
     training at_once = trained(config, MEMO_POLICY_KEEP, 1), t[3];
@@ -87,7 +88,7 @@ TEST(zero_stages_give_the_same_bits_in_slices) {
         *of = trained(config, config.zero ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP, 1);
         CHECK(are_the_same(&t[0], of) && copies_are_equal(of));
     }
-    CHECK(at_once.losses[0] == t[0].losses[0]);
+    CHECK_IS(loss_difference(&at_once, &t[0]), <, 1e-6);
     CHECK_IS(gradient_difference(&at_once, &t[1]), <, 2e-6);
     for (config.zero = 0; config.zero < 3; config.zero++) training_free(&t[config.zero]);
     training_free(&at_once);
