@@ -799,8 +799,8 @@ typedef struct memoi_item {
 } memoi_item;
 
 typedef struct memoi_problem {
-    memoi_item* items;   /* ordered by begin, as are their ranges */
-    memoi_range* ranges; /* one an item, more with gaps */
+    memoi_item* items;   /* ordered by begin */
+    memoi_range* ranges; /* one an item, more with gaps; in the order of items */
     int64_t n_items, n_ranges, n_sections, n_fixed;
     int64_t* section_bounds; /* at least the sum of sizes */
     int64_t lower_bound;

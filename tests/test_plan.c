@@ -261,8 +261,8 @@ TEST(large_rectangles_are_filled_at_once) {
     CHECK(n_met > 0);
 }
 
-/* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut goes
- * through the whole block, so no part of the plan can be searched alone. */
+/* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut
+ * goes through the whole block, so no part of the plan can be searched alone. */
 static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made) {
     memo_buffer piece[5] = {block, block, block, block, block};
     int64_t n_pieces[5] = {1, 1, 1, 1, 1};
