@@ -1133,7 +1133,7 @@ MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
- * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits; n_host_layers is then 1). */
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits). */
 MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
