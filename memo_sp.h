@@ -1489,15 +1489,12 @@ MEMO_INLINE void memoi_block_store(char* to, memoi_row_group block, int32_t n) {
 /* Copies an item of a row; zeros if from is NULL. */
 MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
                                 int64_t n_pairs) {
-    const int64_t at = item * MEMOI_ROW_BLOCK_BYTES;
-    const memoi_row_pair pair =
-        memoi_row_pair_at(n_bytes, at, at + n_pairs * MEMOI_ROW_BLOCK_BYTES, 4);
-    memoi_row_group blocks[2];
-    int i;
-    MEMOI_UNROLL
-    for (i = 0; i < 2; i++) blocks[i] = memoi_block_load(from, pair.column[i], pair.n[i]);
-    MEMOI_UNROLL
-    for (i = 0; i < 2; i++) memoi_block_store(to + pair.column[i], blocks[i], pair.n[i]);
+    int64_t at = item * MEMOI_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMOI_ROW_BLOCK_BYTES;
+    int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
+    memoi_row_group block = memoi_block_load(from, at, n);
+    memoi_row_group second = memoi_block_load(from, second_at, n_second);
+    memoi_block_store(to + at, block, n);
+    memoi_block_store(to + second_at, second, n_second);
 }
 
 MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
@@ -1819,17 +1816,14 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     const int64_t label = memoi_label_column(entropy, row);
     memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
-    int i;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMOI_UNROLL
-        for (i = 0; i < 2; i++)
-            if (pair.n[i] > 0)
-                sum = memoi_softmax_group(entropy, sum, &groups[i], pair.n[i],
-                                          label - pair.column[i]);
+        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - column);
+        if (pair.n[1] > 0)
+            sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
     }
     return sum;
 }
@@ -1924,7 +1918,6 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     const int64_t label = memoi_label_column(entropy, row);
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
     int64_t column;
-    int i;
     if (lane == 0)
         entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
                                : entropy->labels[row] >= entropy->vocabulary ? NAN
@@ -1935,10 +1928,9 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
         memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMOI_UNROLL
-        for (i = 0; i < 2; i++)
-            if (pair.n[i] > 0)
-                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
+        memoi_entropy_group(entropy, row, column, label, &r, &groups[0], pair.n[0]);
+        if (pair.n[1] > 0)
+            memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
     }
 }
 
@@ -5447,9 +5439,8 @@ MEMOI MEMOB_NOINLINE void memoi_attention_k_tile_load(float* transposed, float r
 }
 
 /* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
-MEMOI MEMOB_NOINLINE void memoi_attention_tile_products(float products[MEMOI_TILE_K],
-                                                        const float* x, const float* columns,
-                                                        int32_t d) {
+MEMOI void memoi_attention_tile_products(float products[MEMOI_TILE_K], const float* x,
+                                         const float* columns, int32_t d) {
     int32_t e;
     int j;
     for (j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
