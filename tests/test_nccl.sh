@@ -18,6 +18,9 @@ on_ranks() { # RANKS [VARIABLE=VALUE]...
 
 printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' >"$folder/probe.cpp"
 if ${CXX:-c++} -I"$cuda" -fsyntax-only "$folder/probe.cpp" 2>/dev/null; then
+    test_is "the NCCL back end compiles as C99 without warnings" ${CC:-cc} -std=c99 -D_POSIX_C_SOURCE=200809L \
+        -DMEMO_SP_NCCL -I. -isystem "$cuda" -Wall -Wextra -Wconversion -Wshadow -Werror -c examples/gpt/memo.c \
+        -o "$folder/memo.o"
     test_is "the NCCL back end builds on a stand-in" ${CXX:-c++} $flags -isystem "$cuda" -x c++ tests/test_comm_nccl.c \
         tests/cuda/fake_cuda.cpp -o "$folder/test_comm_nccl" -pthread -lm
     for ranks in 1 2 3 8; do
