@@ -245,22 +245,6 @@ TEST(search_fills_cut_rectangles) {
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
 
-/* Of many pieces, too: the search goes to the bound first, before plans a little lower use it
- * up. */
-TEST(large_rectangles_are_filled_at_once) {
-    int k, n_met = 0;
-    for (k = 0; k < 6 && n_met == 0; k++) {
-        int64_t n = memo_test_int(1000, 1200), i;
-        own_plan* plan = new_plan(n, 0, 1);
-        cut_rectangle(plan->buffers, n, 1000000, 3);
-        for (i = 0; i < n; i++) plan->buffers[i].id = i;
-        memo_plan_desc desc = {.node_limit = 60000, .time_limit_s = 1000};
-        solve_valid(plan, &desc, k);
-        n_met += plan->peak_bytes == 1000000;
-    }
-    CHECK(n_met > 0);
-}
-
 /* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut
  * goes through the whole block, so no part of the plan can be searched alone. */
 static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made) {
@@ -288,7 +272,8 @@ static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made
     return made;
 }
 
-/* Where no byte is free, the search looks for the section that leaves it the least choice. */
+/* Where no byte is free, the search of a large plan goes to the bound first, before plans a little
+ * lower use it up, and looks for the section that leaves it the least choice. */
 TEST(pinwheels_are_proven) {
     int k, n_met = 0;
     for (k = 0; k < 8; k++) {
