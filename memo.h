@@ -6069,7 +6069,7 @@ MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
 }
 
 /* 1: the layer has bytes of tensor t. */
-MEMOI MEMOB_NOINLINE int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     uint32_t kinds = memob_tensor_kinds(desc, t);
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }

@@ -3810,7 +3810,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_core
         /* Attempt the goal, or the middle between the last capacity given up and the best. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_thorough && is_at_goal ? GOAL_SHARE * budget : budget;
-        is_first = is_large && is_full && is_at_goal && round == 0;
+        is_first = is_full && is_at_goal && round == 0;
         is_at_goal = 0;
         if (is_first) limit *= FIRST_GOAL;
         for (k = 0; is_first && k < team->n; k++)
