@@ -1,14 +1,13 @@
 /* memo_layout.h - which parallel layout of a model on which cluster; files of degrees.
  *
- * The planners of memo_plan.h decide how one rank runs its step.  This header stands beside a
- * trainer: it predicts memory and time of every layout of a model on a cluster, and reads and
- * writes files with a tensor-parallel degree for every block.
+ * memo_plan.h plans how one rank runs its step.  This header stands beside a trainer: it predicts
+ * memory and time of every layout of a model on a cluster, and reads and writes files with a
+ * tensor-parallel degree for every block.
  * It is a workshop header: no other header of memo includes it, and a trainer need not link it.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
- *     #define MEMO_PLAN_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #define MEMO_LAYOUT_IMPLEMENTATION
  *     #include "extras/memo_layout.h"            // cc -std=c99 -I. ... -lpthread -lm
@@ -56,7 +55,6 @@
 #ifndef MEMO_LAYOUT_H
 #define MEMO_LAYOUT_H
 
-#include "memo_plan.h"
 #include "memo_sp.h"
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
@@ -306,7 +304,7 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
 /* ---- 2 degrees as text --------------------------------------------------------------------------
  *
- * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Fill one with
+ * memo_degrees_solve (memo_sp.h) plans degrees from a memo_degrees_problem.  Fill one with
  * measured costs; examples/tools/degrees_plan.c estimates them, and has files of costs. */
 
 /* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
@@ -341,8 +339,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 #if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
 #define MEMO_LAYOUT_IMPLEMENTATION_DONE
 
-#if !defined(MEMO_PLAN_IMPLEMENTATION_DONE) || !defined(MEMO_SP_IMPLEMENTATION_DONE)
-#error "memo_layout.h: define MEMO_, MEMO_PLAN_ and MEMO_SP_IMPLEMENTATION too"
+#ifndef MEMO_SP_IMPLEMENTATION_DONE
+#error "memo_layout.h: define MEMO_IMPLEMENTATION and MEMO_SP_IMPLEMENTATION too"
 #endif
 
 /* ---- >>layout rules -----------------------------------------------------------------------------

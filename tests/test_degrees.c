@@ -2,7 +2,6 @@
  * sizes and times; its cost against the simulated schedule; files. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION

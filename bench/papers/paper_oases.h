@@ -191,7 +191,7 @@ static inline oases_hardware oases_calibrated(const oases_row* row) {
 
 /* ---- the planner: a degree for every block --------------------------------------------------- */
 
-/* The library's planner (memo_plan.h), with the costs of oases_make_blocks for one sub-batch.  The
+/* The library's planner (memo_sp.h), with the costs of oases_make_blocks for one sub-batch.  The
  * cost of an overlapped block does not include the slowdown, because the paper's planner ignores
  * it. */
 typedef struct oases_plan_problem {

@@ -1,7 +1,7 @@
 /* degrees_model.h - costs of a GPT's blocks at each tensor-parallel degree, from constants of a
  * cluster.  degrees_plan --estimate uses it.
  *
- * Include it in a file with MEMO_IMPLEMENTATION, after memo_plan.h. */
+ * Include it in a file with MEMO_IMPLEMENTATION, after memo_sp.h. */
 #ifndef DEGREES_MODEL_H
 #define DEGREES_MODEL_H
 

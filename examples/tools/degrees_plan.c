@@ -33,7 +33,6 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"

@@ -1,6 +1,6 @@
 /* degrees_problem.h - a problem of degrees with memory for its costs.
  *
- * Include it in a file with MEMO_IMPLEMENTATION, after memo_plan.h. */
+ * Include it in a file with MEMO_IMPLEMENTATION, after memo_sp.h. */
 #ifndef DEGREES_PROBLEM_H
 #define DEGREES_PROBLEM_H
 

@@ -11,7 +11,7 @@
  *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     0 2, 0 4, 0 8, 1 2 and so on
  *   end LINES CHECKSUM
  *
- * Include it in a file with MEMO_IMPLEMENTATION, after memo_plan.h. */
+ * Include it in a file with MEMO_IMPLEMENTATION, after memo_sp.h. */
 #ifndef DEGREES_PROFILE_H
 #define DEGREES_PROFILE_H
 

@@ -10,7 +10,6 @@
  * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #include "extras/memo_layout.h"
