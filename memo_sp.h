@@ -8487,6 +8487,13 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
                                error);
 }
 
+MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem,
+                                      const int32_t* block_degrees, memo_error* error) {
+    memo_status status = memo_degrees_problem_check(problem, error);
+    if (status || block_degrees) return status;
+    return MEMOB_INVALID(error, "block_degrees: NULL; pass an array of n_blocks degrees");
+}
+
 /* ---- >>degree costs -----------------------------------------------------------------------------
  * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
 
@@ -8540,7 +8547,7 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
                                   double* step_s, int64_t* memory_bytes, memo_error* error) {
     int32_t i;
     int64_t kept, runtime;
-    memo_status status = memo_degrees_problem_check(problem, error);
+    memo_status status = memoi_degrees_check(problem, block_degrees, error);
     for (i = 0; i < problem->n_blocks && !status; i++)
         if (memoi_degrees_index(problem, block_degrees[i]) < 0)
             status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
@@ -8938,10 +8945,8 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
                                int32_t* block_degrees, memo_degrees_plan* plan, memo_error* error) {
     const double begin_s = memob_now_s();
     memoi_degrees_search search;
-    memo_status status = memo_degrees_problem_check(problem, error);
+    memo_status status = memoi_degrees_check(problem, block_degrees, error);
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
-    if (!status && !block_degrees)
-        status = MEMOB_INVALID(error, "block_degrees: NULL; pass room for n_blocks degrees");
     if (status) return status;
 
     memset(&search, 0, sizeof search);

@@ -711,6 +711,8 @@ TEST(refusals) {
     problem->degrees[1] = 4;
     CHECK_ERROR(memo_degrees_solve(problem, 0, NULL, &plan, &error), INVALID_ARGUMENT,
                 "block_degrees: NULL");
+    CHECK_ERROR(memo_degrees_evaluate(problem, NULL, &plan.step_s, &plan.memory_bytes, &error),
+                INVALID_ARGUMENT, "block_degrees: NULL");
     problem->costs = NULL;
     CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
                 "degrees.costs: NULL");
