@@ -2363,7 +2363,7 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
 memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
                               const void* address, int64_t count, memo_type type, int32_t peer,
                               memo_error* error) {
-    const memo_message_call call = {is_send, peer, type, count, (void*)(uintptr_t)address};
+    const memo_message_call call = {is_send != 0, peer, type, count, (void*)(uintptr_t)address};
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
@@ -2900,9 +2900,9 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
  * an operation does the rest.  Ranks share four things:
  *
  *   way        from a sender to a receiver.  The sender posts a chain of messages; the receiver
- *              copies each and takes the chain.  A waiting rank sleeps on its bell, and the other
- *              side rings it.  The bell is released and acquired, as posts and takes are: who
- *              sees a ring sees the post or take it announces.
+ *              copies each, and leaves the way empty.  A waiting rank sleeps on its bell, and the
+ *              other side rings it.  The bell is released and acquired, as ways are: who sees a
+ *              ring sees the post or the empty way it announces.
  *   meeting    all ranks of a group arrive; none leaves before the last one has arrived.
  *   failure    the world keeps the first one.  A waiting rank checks it at least every
  *              MEMOI_THREADS_NAP_NS.
@@ -2913,7 +2913,7 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
 
 #define MEMOI_THREADS_NAP_NS   10000000
 #define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
-#define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that are copied to the seat */
+#define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that others read from a copy */
 
 typedef struct memoi_message {
     memo_message_call call;
@@ -2924,16 +2924,16 @@ typedef struct memoi_message {
     struct memoi_message* current;
 } memoi_message;
 
+/* From a rank to a peer. */
 typedef struct memoi_way {
-    /* Written by the sender, chain and posted_ns before n_posted. */
-    memoi_message* chain;
+    /* The first posted message that is not copied: the receiver moves it on.  NULL: the sender may
+     * post the next chain, after posted_ns. */
+    memoi_message* current;
     int64_t posted_ns;
-    uint32_t n_posted;
-    char apart[64]; /* so that the two sides write different cache lines */
-    /* Written by the receiver. */
-    uint32_t n_taken;
-    uint32_t n_messages;    /* copied so far */
-    memoi_message* current; /* the first of the chain that is not copied; NULL: none */
+    uint32_t n_messages; /* copied so far */
+    char apart[64];      /* so that two threads write different cache lines, here and below */
+    /* The caller's: in the group that it fills, the last receive from the peer and send to it. */
+    memoi_message* last[2];
 } memoi_way;
 
 typedef struct memoi_meeting {
@@ -2950,14 +2950,28 @@ typedef struct memoi_threads_op {
     memo_label label;
 } memoi_threads_op;
 
-/* What a rank shows to the other ranks of its group. */
-typedef struct memoi_threads_seat {
+typedef struct memoi_threads_rank {
+    memo_comm table;
+    struct memoi_threads_group* group;
+    memo_device* device;
     int32_t world_rank;
-    uint32_t bell; /* in steps of two; bit 0: its rank sleeps */
+
+    /* Used by the caller's thread: a ring buffer of messages.  Positions count in twos, as counters
+     * do. */
+    memoi_message* messages;
+    uint32_t tail, seen_head;
+    char apart1[64];
+    /* Used by the stream. */
+    const void** sources; /* what a reduction reads, by rank */
+    uint32_t head;        /* counter of messages done */
+    char apart2[64];
+
+    /* What the other ranks of its group see. */
+    uint32_t bell; /* in steps of two; bit 0: this rank sleeps */
     int32_t is_busy[MEMOI_N_LANES];
     uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two */
     uint32_t n_collectives;          /* started; for error messages */
-    int32_t is_gone;                 /* its rank has destroyed the communicator */
+    int32_t is_gone;                 /* it has destroyed the communicator */
     /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
@@ -2965,9 +2979,9 @@ typedef struct memoi_threads_seat {
     int64_t few[2][MEMOI_THREADS_FEW];
     /* Of the current split. */
     int32_t color, key;
-    struct memo_comm* part;
-    char apart[64];
-} memoi_threads_seat;
+    memo_comm* part;
+    char apart3[64];
+} memoi_threads_rank;
 
 /* When the last transfer to a rank will have arrived.  Relaxed: it orders no memory. */
 typedef struct memoi_threads_port {
@@ -2976,76 +2990,58 @@ typedef struct memoi_threads_port {
 } memoi_threads_port;
 
 typedef struct memoi_threads_world {
-    memo_comm_threads_desc desc; /* devices are copied */
-    memoi_threads_port* ports;
-    memob_arrays arrays; /* both */
-    int64_t timeout_ns;
+    memo_comm_threads_desc desc; /* without the caller's arrays */
+    int32_t has_links;
     int32_t n_groups; /* that use it */
-
     memob_failure failure;
+    memoi_threads_port* ports; /* behind the world */
 } memoi_threads_world;
-
-/* The last messages of a group to and from a peer. */
-typedef struct memoi_threads_last {
-    memoi_message *send, *receive;
-} memoi_threads_last;
 
 /* Lives until every rank has destroyed it. */
 typedef struct memoi_threads_group {
     memoi_threads_world* world;
     char name[64];
-    int32_t n_ranks;
-    int32_t n_seats_taken; /* ranks that have not destroyed the group */
-    int32_t n_nodes;
-    memob_arrays arrays; /* all that follow, but messages and calls */
-    struct memoi_threads_rank* ranks;
-    memoi_threads_seat* seats;
-    memoi_way* ways;          /* [sender * n_ranks + receiver] */
-    memoi_threads_last* last; /* [rank * n_ranks + peer] */
-    const void** sources;     /* likewise */
-    memoi_message* messages;  /* [rank * MEMOI_THREADS_MESSAGES + number] */
-    memo_message_call* calls; /* likewise */
+    int32_t n_ranks, n_left; /* n_left: ranks that have not destroyed the group */
+    memob_arrays arrays;     /* all that follow, but messages */
+    memoi_threads_rank* ranks;
+    memoi_way* ways;         /* [sender * n_ranks + receiver] */
+    const void** sources;    /* [rank * n_ranks + peer] */
+    memoi_message* messages; /* [rank * MEMOI_THREADS_MESSAGES + number]; then as many calls */
     memoi_meeting meetings[MEMOI_N_LANES];
 } memoi_threads_group;
 
-typedef struct memoi_threads_rank {
-    memo_comm table;
-    memoi_threads_group* group;
-    memo_device* device;
-    memoi_threads_seat* seat;
-
-    /* Used by the caller's thread: a ring buffer of messages.  Positions count in twos, as counters
-     * do. */
-    memoi_message* messages;
-    uint32_t tail, seen_head;
-    memoi_threads_last* last; /* by peer */
-    char apart[64];
-    /* Used by the stream. */
-    const void** sources; /* what a reduction reads, by rank */
-    uint32_t head;        /* counter of messages done */
-} memoi_threads_rank;
-
 /* --- failures --- */
 
-MEMOI memo_status memoi_threads_failure(memoi_threads_world* world, memo_error* error) {
-    const memo_error* kept = &world->failure.error;
+/* Fails the world of a rank. */
+#define MEMOI_THREADS_FAIL(me, ...)                                                                \
+    memob_failure_keep(&(me)->group->world->failure, MEMO_STATUS_COMM, __VA_ARGS__)
+
+MEMOI int memoi_threads_has_failed(const memoi_threads_rank* me) {
+    return memob_failure_is_kept(&me->group->world->failure);
+}
+
+MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
+    const memoi_threads_rank* me = (const memoi_threads_rank*)comm->context;
+    const memo_error* kept = &me->group->world->failure.error;
+    if (!memoi_threads_has_failed(me)) return MEMO_STATUS_OK;
     return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
-MEMOI int memoi_threads_has_failed(const memoi_threads_world* world) {
-    return memob_failure_is_kept(&world->failure);
+MEMOI void memoi_threads_abort(memo_comm* comm) {
+    MEMOI_THREADS_FAIL((memoi_threads_rank*)comm->context, "rank %d of '%s' aborted it",
+                       (int)comm->rank, comm->name);
+}
+
+MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
+    __atomic_store_n(&me->is_busy[lane], 0, __ATOMIC_RELEASE);
 }
 
 /* Returns 0, with the flag clear, if the world has failed. */
 MEMOI int memoi_threads_begin_work(memoi_threads_rank* me, int lane) {
-    __atomic_store_n(&me->seat->is_busy[lane], 1, __ATOMIC_SEQ_CST);
-    if (!memoi_threads_has_failed(me->group->world)) return 1;
-    __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&me->is_busy[lane], 1, __ATOMIC_SEQ_CST);
+    if (!memoi_threads_has_failed(me)) return 1;
+    memoi_threads_end_work(me, lane);
     return 0;
-}
-
-MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
-    __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
 }
 
 /* Afterwards no rank of the group uses this rank's memory any more. */
@@ -3054,33 +3050,13 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     int lane;
     for (r = 0; r < group->n_ranks; r++)
         for (lane = 0; lane < MEMOI_N_LANES; lane++)
-            while (__atomic_load_n(&group->seats[r].is_busy[lane], __ATOMIC_SEQ_CST))
+            while (__atomic_load_n(&group->ranks[r].is_busy[lane], __ATOMIC_SEQ_CST))
                 memob_sleep_until(memob_now_ns() + 50000);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
     memoi_threads_await_idle(me->group);
-    return memoi_threads_failure(me->group->world, error);
-}
-
-/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
-MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
-    memoi_threads_seat* seat = &me->group->seats[rank];
-    memo_error error;
-    int is_lost = 0;
-    if (rank == me->table.rank || !memoi_threads_begin_work(me, lane)) return 0;
-    if (__atomic_load_n(&seat->is_gone, __ATOMIC_SEQ_CST)) {
-        snprintf(reason, 512, "it has destroyed its communicator");
-        is_lost = 1;
-    } else {
-        memo_device* device = me->group->world->desc.devices[seat->world_rank];
-        if (memo_device_status(device, &error)) {
-            snprintf(reason, 512, "its device failed: %.400s", error.message);
-            is_lost = 1;
-        }
-    }
-    memoi_threads_end_work(me, lane);
-    return is_lost;
+    return memoi_threads_status(&me->table, error);
 }
 
 /* --- waiting --- */
@@ -3099,11 +3075,11 @@ MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 #endif
 }
 
-MEMOI void memoi_threads_ring(memoi_threads_seat* seat) {
-    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELEASE);
+MEMOI void memoi_threads_ring(memoi_threads_rank* peer) {
+    uint32_t before = __atomic_fetch_add(&peer->bell, 2, __ATOMIC_RELEASE);
 #if MEMOB_HAS_FUTEX
     if (before & 1)
-        syscall(SYS_futex, &seat->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, &peer->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
 #else
     (void)before;
 #endif
@@ -3116,8 +3092,10 @@ typedef struct memoi_threads_patience {
 } memoi_threads_patience;
 
 /* Call it each time there is nothing to do.  It spins a little, then sleeps until *word is not
- * value.  Returns 1 when it is time to check the ranks that this one waits for. */
-MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
+ * value.  Returns 1 when it is time to check the ranks that this one waits for, 2 when they are
+ * late. */
+MEMOI int memoi_threads_rest(const memoi_threads_rank* me, memoi_threads_patience* patience,
+                             uint32_t* word, uint32_t value) {
     int64_t now_ns;
     if (patience->n_tries++ < MEMOB_SPINS) {
         memob_spin_pause();
@@ -3128,57 +3106,93 @@ MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, u
     if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
     if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
     patience->looked_ns = now_ns;
+    return 1 + ((double)(now_ns - patience->since_ns) > me->group->world->desc.timeout_s * 1e9);
+}
+
+MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, const memo_message_call* message) {
+    int64_t from = message->is_send ? me->table.rank : message->peer;
+    int64_t to = message->is_send ? message->peer : me->table.rank;
+    return &me->group->ways[from * me->group->n_ranks + to];
+}
+
+/* Is the way empty, for its sender, or else a message there?  Acquires if it returns 1. */
+MEMOI int memoi_threads_is_ready(const memoi_way* way, int is_send) {
+    if ((__atomic_load_n(&way->current, __ATOMIC_RELAXED) == NULL) != is_send) return 0;
+    (void)__atomic_load_n(&way->current, __ATOMIC_ACQUIRE);
     return 1;
 }
 
-MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
-                                const memoi_threads_patience* patience) {
-    return patience->looked_ns - patience->since_ns > me->group->world->timeout_ns;
+/* Has a peer done its part of a message or, if that is NULL, arrived at the meeting of the lane?
+ * Acquires if it returns 1. */
+MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t peer,
+                                 const memo_message_call* message) {
+    return message
+               ? memoi_threads_is_ready(memoi_threads_way(me, message), message->is_send)
+               : memob_counter_reached(&me->group->ranks[peer].arrived[lane], me->arrived[lane]);
 }
 
-/* --- meetings --- */
-
-/* Fails the world if a rank has not arrived and never will, or is late. */
-MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, const char* what,
-                                          int is_late) {
-    memoi_threads_group* group = me->group;
-    uint32_t target = me->seat->arrived[lane];
-    char reason[512];
-    int32_t r;
-    for (r = 0; r < group->n_ranks; r++) {
-        memoi_threads_seat* seat = &group->seats[r];
-        int is_lost;
-        if (memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
-            continue;
-
-        /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
-        is_lost = memoi_threads_is_lost(me, lane, r, reason);
-        if ((!is_lost && !is_late) ||
-            memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
-            continue;
-
-        if (is_lost)
-            memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
-                               "rank %d of '%s' is lost in %s: %.400s", (int)r, group->name, what,
-                               reason);
-        else
-            memob_failure_keep(
-                &group->world->failure, MEMO_STATUS_COMM,
-                "rank %d of '%s' did not arrive at %s within %g s; it has started %u "
-                "collectives",
-                (int)r, group->name, what, (double)group->world->timeout_ns * 1e-9,
-                __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
-        return;
+/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
+MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
+    const memoi_threads_rank* peer = &me->group->ranks[rank];
+    memo_error error;
+    int is_lost = 0;
+    if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
+    if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) {
+        snprintf(reason, 512, "it has destroyed its communicator");
+        is_lost = 1;
+    } else if (memo_device_status(peer->device, &error)) {
+        snprintf(reason, 512, "its device failed: %.400s", error.message);
+        is_lost = 1;
     }
+    memoi_threads_end_work(me, lane);
+    return is_lost;
 }
 
-/* Returns 0 if the world has failed. */
-MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what) {
+/* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
+ * will or is late. */
+MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
+                                  const memo_message_call* message, const char* call, int is_late) {
+    const int is_send = message && message->is_send, rank = (int)me->table.rank;
+    const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
+    char reason[512], where[96], what[96];
+    int is_lost;
+    if (memoi_threads_has_come(me, lane, peer, message)) return;
+    is_lost = memoi_threads_is_lost(me, lane, peer, reason);
+    /* Check again: the rank may have come, and left, before it was lost. */
+    if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
+
+    if (message) {
+        snprintf(where, sizeof where, "; rank %d %s", rank,
+                 is_send ? "sends to it" : "receives from it");
+        snprintf(what, sizeof what, "%s %lld %s that rank %d %s", is_send ? "receive" : "send",
+                 (long long)message->count, memo_type_name(message->type), rank,
+                 is_send ? "sends" : "receives");
+    } else {
+        snprintf(where, sizeof where, " in %s; rank %d has started %u collectives", call, rank,
+                 n_started);
+        snprintf(what, sizeof what, "arrive at %s", call);
+    }
+    if (is_lost)
+        MEMOI_THREADS_FAIL(me, "rank %d of '%s' is lost%s: %.400s", (int)peer, me->table.name,
+                           where, reason);
+    else
+        MEMOI_THREADS_FAIL(
+            me,
+            "rank %d of '%s' did not %s within %g s; it has started %u collectives, rank %d has "
+            "started %u",
+            (int)peer, me->table.name, what, me->group->world->desc.timeout_s,
+            __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
+            n_started);
+}
+
+/* Meets the other ranks in a call.  Returns 0 if the world has failed. */
+MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call) {
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience;
-    uint32_t target = me->seat->arrived[lane] + 2;
-    __atomic_store_n(&me->seat->arrived[lane], target, __ATOMIC_RELEASE);
+    uint32_t target = me->arrived[lane] + 2;
+    int32_t r;
+    __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
     if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
         memob_counter_set(&meeting->complete, target);
@@ -3187,52 +3201,41 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     memset(&patience, 0, sizeof patience);
     while (!memob_counter_reached(&meeting->complete, target)) {
         uint32_t value = __atomic_load_n(&meeting->complete, __ATOMIC_RELAXED);
+        int looks;
         if (memob_counter_is_past(value, target)) continue;
-        if (memoi_threads_rest(&patience, &meeting->complete, value)) {
-            if (memoi_threads_has_failed(group->world)) return 0;
-            memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
-        }
+        looks = memoi_threads_rest(me, &patience, &meeting->complete, value);
+        if (looks && memoi_threads_has_failed(me)) return 0;
+        for (r = 0; r < group->n_ranks && looks; r++)
+            memoi_threads_look_for(me, lane, r, NULL, call, looks > 1);
     }
     return 1;
 }
 
 /* --- links --- */
 
-/* When n_bytes that may start at start_ns will have arrived; 0: at once. */
-MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t start_ns,
-                                   int64_t n_bytes, int32_t n_latencies) {
-    memoi_threads_world* world = me->group->world;
-    int64_t* free_ns = &world->ports[me->seat->world_rank].free_ns[is_outer];
-    double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
-    int64_t latency_ns = (int64_t)(world->desc.latency_s * 1e9 * n_latencies);
-    int64_t before_ns, begin_ns, end_ns;
-    if (!(rate > 0)) return latency_ns ? start_ns + latency_ns : 0;
-    before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED);
-    do {
-        begin_ns = before_ns > start_ns ? before_ns : start_ns;
-        end_ns = begin_ns + (int64_t)((double)n_bytes / rate * 1e9);
-    } while (!__atomic_compare_exchange_n(free_ns, &before_ns, end_ns, 0, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    return end_ns + latency_ns;
-}
-
-MEMOI int memoi_threads_has_links(const memoi_threads_world* world) {
-    const memo_comm_threads_desc* desc = &world->desc;
-    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
-}
-
 MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank) {
     int32_t n = group->world->desc.ranks_per_node;
-    return n ? group->seats[rank].world_rank / n : 0;
+    return n ? group->ranks[rank].world_rank / n : 0;
 }
 
-/* Returns 0 if the world fails meanwhile. */
-MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
-    int64_t now_ns;
+/* Sleeps as long as the simulated link to this rank takes for n_bytes that may start at start_ns.
+ * Returns 0 if the world fails meanwhile. */
+MEMOI int memoi_threads_transfer(memoi_threads_rank* me, int is_outer, int64_t start_ns,
+                                 int64_t n_bytes, int32_t n_latencies) {
+    memoi_threads_world* world = me->group->world;
+    int64_t* free_ns = &world->ports[me->world_rank].free_ns[is_outer];
+    double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
+    int64_t before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED), due_ns = start_ns, now_ns;
+    if (rate > 0) {
+        do {
+            due_ns = memob_max(before_ns, start_ns) + (int64_t)((double)n_bytes / rate * 1e9);
+        } while (!__atomic_compare_exchange_n(free_ns, &before_ns, due_ns, 0, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    }
+    due_ns += (int64_t)(world->desc.latency_s * 1e9 * n_latencies);
     while ((now_ns = memob_now_ns()) < due_ns) {
-        int64_t until_ns = now_ns + MEMOI_THREADS_NAP_NS;
-        if (memoi_threads_has_failed(world)) return 0;
-        memob_sleep_until(until_ns < due_ns ? until_ns : due_ns);
+        if (memoi_threads_has_failed(me)) return 0;
+        memob_sleep_until(memob_min(due_ns, now_ns + MEMOI_THREADS_NAP_NS));
     }
     return 1;
 }
@@ -3248,20 +3251,13 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
     return &me->messages[position / 2 % MEMOI_THREADS_MESSAGES];
 }
 
-MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, const memo_message_call* message) {
-    int64_t from = message->is_send ? me->table.rank : message->peer;
-    int64_t to = message->is_send ? message->peer : me->table.rank;
-    return &me->group->ways[from * me->group->n_ranks + to];
-}
-
 /* Fails the world if the labels of a call differ in a field.  Returns 0 if they do not. */
 MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
                                  const memo_label* b, int32_t b_rank) {
     const char* field = memoi_comm_label_field(a, b);
     if (!field || a->number != b->number) return 0;
-    memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
-                       "%s: rank %d and rank %d of '%s' disagree; all ranks must pass the same",
-                       field, (int)a_rank, (int)b_rank, me->group->name);
+    MEMOI_THREADS_FAIL(me, "%s: rank %d and rank %d of '%s' disagree; all ranks must pass the same",
+                       field, (int)a_rank, (int)b_rank, me->table.name);
     return 1;
 }
 
@@ -3272,14 +3268,14 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
     char sent_for[64], received_for[64];
     if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
-    memob_failure_keep(
-        &me->group->world->failure, MEMO_STATUS_COMM,
+    MEMOI_THREADS_FAIL(
+        me,
         "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
         "'%s')",
         (int)to->peer, (long long)from->count, memo_type_name(from->type),
         memoi_comm_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)to->count,
         memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
-        me->group->name);
+        me->table.name);
 }
 
 MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
@@ -3291,20 +3287,18 @@ MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
 MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
                              int64_t start_ns) {
     memoi_threads_group* group = me->group;
+    const int32_t peer = receive->call.peer, rank = me->table.rank;
     memoi_way* way = memoi_threads_way(me, &receive->call);
     const memoi_message* sent;
+    memoi_message* next;
     int64_t n_bytes;
     int is_same;
-    if (!way->current && __atomic_load_n(&way->n_posted, __ATOMIC_RELAXED) == way->n_taken)
-        return 0;
+    if (!memoi_threads_is_ready(way, 0)) return 0;
 
     /* Copy while is_busy is set: the sender's memory must not go away. */
     if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
-    if (!way->current) {
-        (void)__atomic_load_n(&way->n_posted, __ATOMIC_ACQUIRE);
-        way->current = way->chain;
-    }
     sent = way->current;
+    next = sent->next;
     n_bytes = sent->call.count * memo_type_bytes(sent->call.type);
     is_same = sent->call.count == receive->call.count && sent->call.type == receive->call.type &&
               memoi_comm_labels_match(&sent->label, &receive->label);
@@ -3312,36 +3306,28 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
         memoi_threads_mismatch(me, sent, receive, way->n_messages);
     else
         memoi_threads_copy(receive->call.address, sent->call.address, n_bytes);
-    way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
     if (!is_same) return -1;
     way->n_messages++;
 
-    /* Wait for the simulated link. */
-    if (start_ns && receive->call.peer != me->table.rank) {
-        int is_outer = memoi_threads_node(group, receive->call.peer) !=
-                       memoi_threads_node(group, me->table.rank);
-        int64_t met_ns = start_ns > way->posted_ns ? start_ns : way->posted_ns;
-        if (!memoi_threads_sleep_until(group->world,
-                                       memoi_threads_due_ns(me, is_outer, met_ns, n_bytes, 1)))
-            return -1;
-    }
+    if (start_ns && peer != rank &&
+        !memoi_threads_transfer(me,
+                                memoi_threads_node(group, peer) != memoi_threads_node(group, rank),
+                                memob_max(start_ns, way->posted_ns), n_bytes, 1))
+        return -1;
 
-    if (!way->current) {
-        __atomic_store_n(&way->n_taken, way->n_taken + 1, __ATOMIC_RELEASE);
-        memoi_threads_ring(&group->seats[receive->call.peer]);
-    }
+    __atomic_store_n(&way->current, next, __ATOMIC_RELEASE);
+    if (!next) memoi_threads_ring(&group->ranks[peer]);
     return 1;
 }
 
 /* Advances a chain as far as possible, and moves *current on.  Returns 1 if it did something, 0 if
  * not, -1 if the world has failed. */
 MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
+    const memo_message_call* call = &(*current)->call;
     int has_moved = 0;
-    if ((*current)->call.is_send) {
-        memoi_way* way = memoi_threads_way(me, &(*current)->call);
-        if (__atomic_load_n(&way->n_taken, __ATOMIC_RELAXED) != way->n_posted) return 0;
-        (void)__atomic_load_n(&way->n_taken, __ATOMIC_ACQUIRE);
+    if (call->is_send) {
+        if (!memoi_threads_is_ready(memoi_threads_way(me, call), 1)) return 0;
         *current = NULL;
         return 1;
     }
@@ -3355,43 +3341,13 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     return has_moved;
 }
 
-/* Fails the world if the message's peer is lost or late. */
-MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memo_message_call* message,
-                                       int is_late) {
-    memoi_threads_group* group = me->group;
-    memoi_way* way = memoi_threads_way(me, message);
-    uint32_t* moves = message->is_send ? &way->n_taken : &way->n_posted;
-    uint32_t before = __atomic_load_n(moves, __ATOMIC_RELAXED);
-    char reason[512];
-    if (message->is_send ? before == way->n_posted : before != way->n_taken) return;
-
-    if (memoi_threads_is_lost(me, MEMOI_LANE_STREAM, message->peer, reason)) {
-        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return; /* it acted before */
-        memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
-                           "rank %d of '%s' is lost; rank %d %s: %.400s", (int)message->peer,
-                           group->name, (int)me->table.rank,
-                           message->is_send ? "sends to it" : "receives from it", reason);
-    } else if (is_late) {
-        memob_failure_keep(
-            &group->world->failure, MEMO_STATUS_COMM,
-            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has started %u "
-            "collectives, rank %d has started %u",
-            (int)message->peer, group->name, message->is_send ? "receive" : "send",
-            (long long)message->count, memo_type_name(message->type), (int)me->table.rank,
-            message->is_send ? "sends" : "receives", (double)group->world->timeout_ns * 1e-9,
-            __atomic_load_n(&group->seats[message->peer].n_collectives, __ATOMIC_RELAXED),
-            (int)me->table.rank, __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
-    }
-}
-
 MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, int64_t start_ns) {
     memoi_way* way;
     if (!message->current || !message->call.is_send) return;
     way = memoi_threads_way(me, &message->call);
-    way->chain = message;
     way->posted_ns = start_ns;
-    __atomic_store_n(&way->n_posted, way->n_posted + 1, __ATOMIC_RELEASE);
-    memoi_threads_ring(&me->group->seats[message->call.peer]);
+    __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
+    memoi_threads_ring(&me->group->ranks[message->call.peer]);
 }
 
 /* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
@@ -3417,32 +3373,30 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t s
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
-    memoi_threads_world* world = me->group->world;
-    int64_t start_ns = memoi_threads_has_links(world) ? memob_now_ns() : 0;
+    int64_t start_ns = me->group->world->has_links ? memob_now_ns() : 0;
     memoi_threads_patience patience;
     uint32_t position;
     int n_left = 1;
-    if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
+    if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
 
     memset(&patience, 0, sizeof patience);
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
-        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
-        int has_moved = memoi_threads_try_group(run, start_ns, &n_left);
+        uint32_t bell = __atomic_fetch_and(&me->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
+        int looks, has_moved = memoi_threads_try_group(run, start_ns, &n_left);
         if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
-        if (has_moved || !n_left || !memoi_threads_rest(&patience, &me->seat->bell, bell)) continue;
-
-        /* It has waited long enough to check the peers. */
-        for (position = run->begin; position != run->end; position += 2) {
-            memoi_message* message = memoi_threads_message(me, position);
-            if (message->current)
-                memoi_threads_look_for_peer(me, &message->current->call,
-                                            memoi_threads_is_late(me, &patience));
+        if (has_moved || !n_left) continue;
+        looks = memoi_threads_rest(me, &patience, &me->bell, bell);
+        for (position = run->begin; position != run->end && looks; position += 2) {
+            const memoi_message* message = memoi_threads_message(me, position)->current;
+            if (message)
+                memoi_threads_look_for(me, MEMOI_LANE_STREAM, message->call.peer, &message->call,
+                                       NULL, looks > 1);
         }
-        if (memoi_threads_has_failed(world)) return memoi_threads_give_up(me, error);
+        if (looks && memoi_threads_has_failed(me)) return memoi_threads_give_up(me, error);
     }
     memob_counter_set(&me->head, run->end);
     return MEMO_STATUS_OK;
@@ -3458,20 +3412,17 @@ typedef struct memoi_threads_collective_args {
 /* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
 MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
-    const char* name = memoi_comm_collective_name(call->kind);
-    char detail[32] = "", label[64];
-    memoi_comm_label_text(label, &op->label);
-    if (call->kind == MEMO_COLLECTIVE_BARRIER) {
-        snprintf(text, 160, "%s%s", name, label);
-        return text;
-    }
+    char root[24] = "", detail[80] = "", label[64];
+    const char* reduction = "";
     if (call->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(detail, sizeof detail, " from rank %d", (int)call->root);
+        snprintf(root, sizeof root, " from rank %d", (int)call->root);
     if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
-        snprintf(detail, sizeof detail, " %s",
-                 call->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
-    snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)call->count, memo_type_name(call->type),
-             detail, label);
+        reduction = call->reduction == MEMO_REDUCTION_SUM ? " sum" : " max";
+    if (call->kind != MEMO_COLLECTIVE_BARRIER)
+        snprintf(detail, sizeof detail, "(%lld %s%s%s)", (long long)call->count,
+                 memo_type_name(call->type), root, reduction);
+    snprintf(text, 160, "%s%s%s", memoi_comm_collective_name(call->kind), detail,
+             memoi_comm_label_text(label, &op->label));
     return text;
 }
 
@@ -3483,24 +3434,24 @@ MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op*
 
 /* Compares all ranks with rank 0, so that all ranks find the same difference. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
-    memoi_threads_group* group = me->group;
-    const memoi_threads_op* first = &group->seats[0].op[turn];
+    const memoi_threads_rank* ranks = me->group->ranks;
+    const memoi_threads_op* first = &ranks[0].op[turn];
     int32_t r;
-    for (r = 1; r < group->n_ranks; r++) {
-        const memoi_threads_op* op = &group->seats[r].op[turn];
+    for (r = 1; r < me->table.size; r++) {
+        const memoi_threads_op* op = &ranks[r].op[turn];
         char first_text[160], text[160];
         if (memoi_threads_agree(first, op)) continue;
         if (memoi_threads_disagree(me, &first->label, 0, &op->label, r)) return 0;
-        memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
-                           "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
-                           memoi_threads_describe(first_text, first), me->seat->n_collectives,
-                           group->name, (int)r, memoi_threads_describe(text, op));
+        MEMOI_THREADS_FAIL(me, "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
+                           memoi_threads_describe(first_text, first), me->n_collectives,
+                           me->table.name, (int)r, memoi_threads_describe(text, op));
         return 0;
     }
     return 1;
 }
 
-/* A small all_reduce works on copies in the seats, so no rank waits until the others have read. */
+/* A small all_reduce works on copies that each rank shows, so no rank waits until the others have
+ * read. */
 MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
     return call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
            call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
@@ -3510,17 +3461,17 @@ MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
  * all_reduce each rank has reduced its share, and copies those of the others. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
-    const memoi_threads_seat* seats = me->group->seats;
+    const memoi_threads_rank* ranks = me->group->ranks;
     const int64_t bytes = memo_type_bytes(call->type), part_bytes = call->count * bytes;
     const int is_few = memoi_threads_is_few(call);
-    int32_t n = me->group->n_ranks, rank = me->table.rank, r;
+    int32_t n = me->table.size, rank = me->table.rank, r;
     memo_share share = memo_share_of(call->count, is_few ? 1 : n, is_few ? 0 : rank);
     char* to = (char*)call->to;
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
-        me->sources[r] = is_few  ? (const void*)seats[r].few[turn]
-                         : stage ? seats[r].op[turn].call.to
-                                 : seats[r].op[turn].call.from;
+        me->sources[r] = is_few  ? (const void*)ranks[r].few[turn]
+                         : stage ? ranks[r].op[turn].call.to
+                                 : ranks[r].op[turn].call.from;
 
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
@@ -3551,44 +3502,38 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
 /* Sleeps as long as the simulated links take. */
 MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_collective_call* call,
                                         int64_t start_ns) {
-    int32_t n = me->group->n_ranks, rank = me->table.rank;
-    int64_t n_bytes = memo_comm_bytes(call, n, rank);
-    int32_t n_steps = (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
-    return memoi_threads_sleep_until(
-        me->group->world,
-        memoi_threads_due_ns(me, me->group->n_nodes > 1, start_ns, n_bytes, n_steps));
+    int32_t n = me->table.size, is_outer = 0, r;
+    for (r = 1; r < n; r++)
+        is_outer |= memoi_threads_node(me->group, r) != memoi_threads_node(me->group, 0);
+    return memoi_threads_transfer(me, is_outer, start_ns, memo_comm_bytes(call, n, me->table.rank),
+                                  (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1));
 }
 
 /* Returns 0 if the world has failed. */
 MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
-    int has_links = memoi_threads_has_links(me->group->world);
-    int is_few = memoi_threads_is_few(call), turn = (int)(me->seat->n_collectives & 1);
+    const char* name = memoi_comm_collective_name(call->kind);
+    int is_few = memoi_threads_is_few(call), turn = (int)(me->n_collectives & 1);
     int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
-    int64_t start_ns = 0;
-    char what[64];
-    snprintf(what, sizeof what, "%s, collective %u", memoi_comm_collective_name(call->kind),
-             me->seat->n_collectives);
+    int64_t start_ns;
 
     /* Show the call, and compare when all ranks have arrived. */
-    me->seat->op[turn] = *op;
+    me->op[turn] = *op;
     if (is_few)
-        memoi_threads_copy(me->seat->few[turn], call->from,
-                           call->count * memo_type_bytes(call->type));
-    if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
+        memoi_threads_copy(me->few[turn], call->from, call->count * memo_type_bytes(call->type));
+    if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, name) || !memoi_threads_all_agree(me, turn))
         return 0;
 
-    if (has_links) start_ns = memob_now_ns();
+    start_ns = me->group->world->has_links ? memob_now_ns() : 0;
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
-        if (has_links && stage == n_stages - 1 &&
-            !memoi_threads_sleep_for_links(me, call, start_ns))
+        if (start_ns && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, call, start_ns))
             return 0;
         /* No rank goes on while others read its buffers. */
         if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER &&
-            !memoi_threads_meet(me, MEMOI_LANE_STREAM, what))
+            !memoi_threads_meet(me, MEMOI_LANE_STREAM, name))
             return 0;
     }
     return 1;
@@ -3597,38 +3542,12 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
 MEMOI memo_status memoi_threads_run_collective(void* args, memo_error* error) {
     const memoi_threads_collective_args* run = (const memoi_threads_collective_args*)args;
     memoi_threads_rank* me = run->me;
-    memoi_threads_world* world = me->group->world;
-    if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
-    __atomic_store_n(&me->seat->n_collectives, me->seat->n_collectives + 1, __ATOMIC_RELAXED);
+    if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
+    __atomic_store_n(&me->n_collectives, me->n_collectives + 1, __ATOMIC_RELAXED);
     return memoi_threads_collect(me, &run->op) ? MEMO_STATUS_OK : memoi_threads_give_up(me, error);
 }
 
 /* --- in the caller's thread --- */
-
-MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
-    memoi_threads_world* world = ((memoi_threads_rank*)comm->context)->group->world;
-    return memoi_threads_has_failed(world) ? memoi_threads_failure(world, error) : MEMO_STATUS_OK;
-}
-
-MEMOI void memoi_threads_abort(memo_comm* comm) {
-    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM, "rank %d of '%s' aborted it",
-                       (int)comm->rank, comm->name);
-}
-
-/* If a rank cannot enqueue, it fails the world at once: its peers wait for it. */
-MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
-                                       memo_host_function function, const void* args,
-                                       int64_t args_bytes, memo_error* error) {
-    memo_status status =
-        memo_host_device_launch(me->device, stream, function, args, args_bytes, error);
-    memo_error failure;
-    if (status && memo_device_status(me->device, &failure))
-        memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
-                           "rank %d of '%s' is lost: its device failed: %.400s",
-                           (int)me->table.rank, me->group->name, failure.message);
-    return status;
-}
 
 /* Waits until n messages of the ring buffer are free. */
 MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, int32_t n, memo_error* error) {
@@ -3651,6 +3570,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
                                          const memo_message_call* calls, int32_t n,
                                          memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_way* ways = me->group->ways + (int64_t)comm->rank * comm->size;
     memoi_threads_group_args args;
     memo_status status = memoi_threads_make_room(me, n, error);
     int32_t i;
@@ -3660,10 +3580,9 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     args.begin = args.end = me->tail;
 
     /* Each message follows the one before it on its way. */
-    for (i = 0; i < comm->size; i++) me->last[i].send = me->last[i].receive = NULL;
+    for (i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (i = 0; i < n; i++, args.end += 2) {
-        memoi_threads_last* ways = &me->last[calls[i].peer];
-        memoi_message** last = calls[i].is_send ? &ways->send : &ways->receive;
+        memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
         memoi_message* message = memoi_threads_message(me, args.end);
         memset(message, 0, sizeof *message);
         message->call = calls[i];
@@ -3674,7 +3593,8 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
             message->current = message;
         *last = message;
     }
-    status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
+    status = memo_host_device_launch(me->device, stream, memoi_threads_run_group, &args,
+                                     sizeof args, error);
     if (!status) me->tail = args.end;
     return status;
 }
@@ -3689,21 +3609,15 @@ MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
     args.me = me;
     args.op.call = *call;
     args.op.label = comm->label;
-    return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,
-                                error);
+    return memo_host_device_launch(me->device, stream, memoi_threads_run_collective, &args,
+                                   sizeof args, error);
 }
 
 /* --- making, splitting and destroying --- */
 
-MEMOI void memoi_threads_world_destroy(memoi_threads_world* world) {
-    memob_arrays_free(&world->arrays);
-    MEMO_FREE(world);
-}
-
 MEMOI void memoi_threads_group_free(memoi_threads_group* group) {
     memob_arrays_free(&group->arrays);
     MEMO_FREE(group->messages);
-    MEMO_FREE(group->calls);
     MEMO_FREE(group);
 }
 
@@ -3714,142 +3628,122 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
     if (!comm) return;
     me = (memoi_threads_rank*)comm->context;
     group = me->group;
-    __atomic_store_n(&me->seat->is_gone, 1, __ATOMIC_SEQ_CST);
-    memoi_threads_await_idle(group);
-    if (__atomic_sub_fetch(&group->n_seats_taken, 1, __ATOMIC_ACQ_REL)) return;
     world = group->world;
+    __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
+    memoi_threads_await_idle(group);
+    if (__atomic_sub_fetch(&group->n_left, 1, __ATOMIC_ACQ_REL)) return;
     memoi_threads_group_free(group);
-    if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0)
-        memoi_threads_world_destroy(world);
+    if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0) MEMO_FREE(world);
 }
 
-MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
-                                      memo_comm** part, memo_error* error);
-
-/* A group of these ranks of the world, and their tables.  Returns NULL if there is no memory. */
+/* A group whose ranks do not sit yet.  Returns NULL if there is no memory. */
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
-                                                      const int32_t* world_ranks, int32_t n_ranks,
-                                                      memo_comm** comms) {
+                                                      int32_t n_ranks) {
     memoi_threads_group* group = (memoi_threads_group*)memob_calloc(1, sizeof *group);
     const int64_t n_pairs = (int64_t)n_ranks * n_ranks;
     const size_t n_messages = (size_t)n_ranks * MEMOI_THREADS_MESSAGES;
-    memob_arrays* arrays;
-    int32_t r;
     if (!group) return NULL;
-    arrays = &group->arrays;
     group->world = world;
-    group->n_ranks = group->n_seats_taken = n_ranks;
-    group->n_nodes = 1;
+    group->n_ranks = group->n_left = n_ranks;
     snprintf(group->name, sizeof group->name, "%.63s", name);
     group->ranks =
-        (memoi_threads_rank*)memob_arrays_add(arrays, n_ranks, sizeof(memoi_threads_rank));
-    group->seats =
-        (memoi_threads_seat*)memob_arrays_add(arrays, n_ranks, sizeof(memoi_threads_seat));
-    group->ways = (memoi_way*)memob_arrays_add(arrays, n_pairs, sizeof(memoi_way));
-    group->last =
-        (memoi_threads_last*)memob_arrays_add(arrays, n_pairs, sizeof(memoi_threads_last));
-    group->sources = (const void**)memob_arrays_add(arrays, n_pairs, sizeof(void*));
+        (memoi_threads_rank*)memob_arrays_add(&group->arrays, n_ranks, sizeof(memoi_threads_rank));
+    group->ways = (memoi_way*)memob_arrays_add(&group->arrays, n_pairs, sizeof(memoi_way));
+    group->sources = (const void**)memob_arrays_add(&group->arrays, n_pairs, sizeof(void*));
     /* Not zeroed, so that unused messages never touch their pages. */
-    group->messages = (memoi_message*)MEMO_MALLOC(n_messages * sizeof(memoi_message));
-    group->calls = (memo_message_call*)MEMO_MALLOC(n_messages * sizeof(memo_message_call));
-    if (arrays->failed || !group->messages || !group->calls) {
+    group->messages = (memoi_message*)MEMO_MALLOC(
+        n_messages * (sizeof(memoi_message) + sizeof(memo_message_call)));
+    if (group->arrays.failed || !group->messages) {
         memoi_threads_group_free(group);
         return NULL;
-    }
-
-    for (r = 0; r < n_ranks; r++) {
-        memoi_threads_rank* me = &group->ranks[r];
-        memo_comm* table;
-        me->group = group;
-        me->seat = &group->seats[r];
-        me->seat->world_rank = world_ranks[r];
-        if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
-        me->device = world->desc.devices[world_ranks[r]];
-        me->messages = group->messages + (int64_t)r * MEMOI_THREADS_MESSAGES;
-        me->last = group->last + (int64_t)r * n_ranks;
-        me->sources = group->sources + (int64_t)r * n_ranks;
-        comms[r] = table = &me->table;
-        table->name = group->name;
-        table->context = me;
-        table->rank = r;
-        table->size = n_ranks;
-        table->split = memoi_threads_split;
-        table->destroy = memoi_threads_destroy;
-        table->messages = memoi_threads_messages;
-        table->waiting = group->calls + (int64_t)r * MEMOI_THREADS_MESSAGES;
-        table->max_waiting = MEMOI_THREADS_MESSAGES;
-        table->collective = memoi_threads_collective;
-        table->abort = memoi_threads_abort;
-        table->status = memoi_threads_status;
     }
     __atomic_fetch_add(&world->n_groups, 1, __ATOMIC_RELAXED);
     return group;
 }
 
-/* The order of a new group. */
-MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, int32_t b) {
-    return seats[a].key != seats[b].key ? seats[a].key < seats[b].key : a < b;
+MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                      memo_comm** part, memo_error* error);
+
+/* Makes a rank of the group from one of the world. */
+MEMOI memo_comm* memoi_threads_sit(memoi_threads_group* group, int32_t rank, int32_t world_rank,
+                                   memo_device* device) {
+    const int64_t first_message = (int64_t)rank * MEMOI_THREADS_MESSAGES;
+    memoi_threads_rank* me = &group->ranks[rank];
+    memo_comm* table = &me->table;
+    me->group = group;
+    me->device = device;
+    me->world_rank = world_rank;
+    me->messages = group->messages + first_message;
+    me->sources = group->sources + (int64_t)rank * group->n_ranks;
+    table->name = group->name;
+    table->context = me;
+    table->rank = rank;
+    table->size = group->n_ranks;
+    table->split = memoi_threads_split;
+    table->destroy = memoi_threads_destroy;
+    table->messages = memoi_threads_messages;
+    table->waiting =
+        (memo_message_call*)(group->messages + (int64_t)group->n_ranks * MEMOI_THREADS_MESSAGES) +
+        first_message;
+    table->max_waiting = MEMOI_THREADS_MESSAGES;
+    table->collective = memoi_threads_collective;
+    table->abort = memoi_threads_abort;
+    table->status = memoi_threads_status;
+    return table;
 }
 
-/* The first rank of a new group creates it for all.  Without memory the seats keep no part. */
-MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
-    memoi_threads_group* group = me->group;
-    memoi_threads_seat* seats = group->seats;
-    memob_arrays a = {NULL, 0};
-    int32_t* members = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
-    int32_t* world_ranks = (int32_t*)memob_arrays_add(&a, group->n_ranks, sizeof(int32_t));
-    memo_comm** comms = (memo_comm**)memob_arrays_add(&a, group->n_ranks, sizeof(memo_comm*));
-    int32_t r, k, n = 0;
-    char full_name[64];
-    snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-    if (!a.failed) {
-        for (r = 0; r < group->n_ranks; r++) {
-            if (seats[r].color != me->seat->color) continue;
-            for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
-                members[k] = members[k - 1];
-            members[k] = r;
-        }
-        for (k = 0; k < n; k++) world_ranks[k] = seats[members[k]].world_rank;
-        if (memoi_threads_group_create(group->world, full_name, world_ranks, n, comms))
-            for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
+/* The rank that a rank will be in the new group of its color.  *n: that group's ranks. */
+MEMOI int32_t memoi_threads_place(const memoi_threads_group* group, int32_t rank, int32_t* n) {
+    const memoi_threads_rank *ranks = group->ranks, *me = &ranks[rank];
+    int32_t r, place = 0;
+    for (*n = r = 0; r < group->n_ranks; r++) {
+        if (ranks[r].color != me->color) continue;
+        place += ranks[r].key < me->key || (ranks[r].key == me->key && r < rank);
+        ++*n;
     }
-    memob_arrays_free(&a);
+    return place;
 }
 
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                       memo_comm** part, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_group* group = me->group;
+    memoi_threads_group *group = me->group, *made;
     memo_status status = memoi_threads_status(comm, error);
-    int32_t r, first = comm->rank;
+    int32_t r, n;
+    char full_name[64];
     *part = NULL;
     if (status) return status;
 
     /* Show color and key. */
-    me->seat->color = color;
-    me->seat->key = key;
-    me->seat->part = NULL;
+    me->color = color;
+    me->key = key;
+    me->part = NULL;
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split"))
         return memoi_threads_give_up(me, error);
 
-    /* The first rank of each color creates its group. */
-    for (r = 0; r < group->n_ranks; r++)
-        if (group->seats[r].color == color && memoi_threads_is_before(group->seats, r, first))
-            first = r;
-    if (color >= 0 && first == comm->rank && memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
-        memoi_threads_make_part(me, name);
+    /* The first rank of a new group creates it for all.  Without memory they keep no part. */
+    if (color >= 0 && memoi_threads_place(group, comm->rank, &n) == 0 &&
+        memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
+        snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
+        made = memoi_threads_group_create(group->world, full_name, n);
+        for (r = 0; r < group->n_ranks && made; r++) {
+            memoi_threads_rank* from = &group->ranks[r];
+            if (from->color == color)
+                from->part = memoi_threads_sit(made, memoi_threads_place(group, r, &n),
+                                               from->world_rank, from->device);
+        }
         memoi_threads_end_work(me, MEMOI_LANE_CALLER);
     }
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split")) {
         status = memoi_threads_give_up(me, error);
-        memoi_threads_destroy(me->seat->part); /* the rank that made it is idle now */
+        memoi_threads_destroy(me->part); /* the rank that made it is idle now */
         return status;
     }
 
-    if (color >= 0 && !me->seat->part)
-        return memoi_threads_has_failed(group->world) ? memoi_threads_give_up(me, error)
-                                                      : memob_no_memory(error, "a communicator");
-    *part = me->seat->part;
+    if (color >= 0 && !me->part)
+        return memoi_threads_has_failed(me) ? memoi_threads_give_up(me, error)
+                                            : memob_no_memory(error, "a communicator");
+    *part = me->part;
     return MEMO_STATUS_OK;
 }
 
@@ -3880,33 +3774,27 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                      memo_error* error) {
     memoi_threads_world* world;
-    memo_device** devices;
-    int32_t *ranks, r;
-    int is_made = 0;
+    memoi_threads_group* group = NULL;
+    int32_t r;
     memo_status status = memoi_threads_check_desc(desc, error);
     if (status) return status;
+    world = (memoi_threads_world*)memob_calloc(1, sizeof *world + (size_t)desc->n_ranks *
+                                                                      sizeof(memoi_threads_port));
+    if (world)
+        group = memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
+                                           desc->n_ranks);
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
-    world = (memoi_threads_world*)memob_calloc(1, sizeof *world);
-    if (!world) return memob_no_memory(error, "a world");
+    if (!group) {
+        MEMO_FREE(world);
+        return memob_no_memory(error, "the communicators of a world");
+    }
 
     world->desc = *desc;
-    world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
-    world->desc.devices = devices =
-        (memo_device**)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(memo_device*));
-    world->ports = (memoi_threads_port*)memob_arrays_add(&world->arrays, desc->n_ranks,
-                                                         sizeof(memoi_threads_port));
-    ranks = (int32_t*)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(int32_t));
-    if (!world->arrays.failed) {
-        for (r = 0; r < desc->n_ranks; r++) {
-            devices[r] = desc->devices[r];
-            ranks[r] = r;
-        }
-        is_made = memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
-                                             ranks, desc->n_ranks, comms) != NULL;
-    }
-    if (is_made) return MEMO_STATUS_OK;
-    memoi_threads_world_destroy(world);
-    return memob_no_memory(error, "the communicators of a world");
+    if (!(desc->timeout_s > 0)) world->desc.timeout_s = 30;
+    world->has_links = desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
+    world->ports = (memoi_threads_port*)(void*)(world + 1);
+    for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, r, desc->devices[r]);
+    return MEMO_STATUS_OK;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
