@@ -3852,7 +3852,7 @@ struct memoi_nccl {
     memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
     ncclComm_t part; /* of a split: NCCL's thread sets it, until an abort has ended the thread */
-    int64_t creation_bytes;
+    int64_t creation_bytes; /* taken from the GPU's free memory, which it is until then */
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     ncclWindow_t window; /* NULL: no memory is registered */
 #endif
@@ -3900,10 +3900,8 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
         return MEMOB_INVALID(error,
                              "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
+    if (!status) status = memob_check_integer("environment", "MASTER_PORT", port, 1, 65534, error);
     if (status) return status;
-    if (port < 1 || port > 65534)
-        return MEMOB_INVALID(error, "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
-                             (long long)port);
     snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)port + 1);
     setenv("NCCL_COMM_ID", address, 1);
@@ -3954,29 +3952,24 @@ MEMOI int memoi_nccl_is_usable(const memoi_nccl* me) {
     return me->comm && !me->world->failure.status;
 }
 
-/* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
+/* The mutex is held.  OK with *is_done (optional) = 0: the call is still in progress. */
 MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
                                   int* is_done, memo_error* error) {
-    const memo_error* failure = &me->world->failure;
     ncclResult_t state = ncclSuccess;
-    *is_done = 0;
-    if (failure->status) return memo_error_set(error, failure->status, "%s", failure->message);
+    const char* detail;
+    char why[400];
+    if (me->world->failure.status) return memoi_nccl_fail(me, what, "", error);
     if (!me->comm) { /* not joined yet, or in no part */
-        *is_done = 1;
-        return MEMO_STATUS_OK;
+        result = ncclSuccess;
+    } else if (result == ncclSuccess || result == ncclInProgress) {
+        result = ncclCommGetAsyncError(me->comm, &state);
+        if (result == ncclSuccess) result = state;
     }
-    if (result == ncclSuccess || result == ncclInProgress) {
-        ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
-        result = asked == ncclSuccess ? state : asked;
-    }
-    *is_done = result == ncclSuccess;
+    if (is_done) *is_done = result == ncclSuccess;
     if (result == ncclSuccess || result == ncclInProgress) return MEMO_STATUS_OK;
-    {
-        const char* detail = ncclGetLastError(me->comm);
-        char why[400];
-        snprintf(why, sizeof why, "%s; %.300s", ncclGetErrorString(result), detail ? detail : "");
-        return memoi_nccl_fail(me, what, why, error);
-    }
+    detail = ncclGetLastError(me->comm);
+    snprintf(why, sizeof why, "%s; %.300s", ncclGetErrorString(result), detail ? detail : "");
+    return memoi_nccl_fail(me, what, why, error);
 }
 
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
@@ -3985,7 +3978,7 @@ MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult
     double start_s = memob_now_s();
     for (;;) {
         double waited_s = memob_now_s() - start_s;
-        int is_done;
+        int is_done = 0;
         memo_status status;
         pthread_mutex_lock(&me->world->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
@@ -4000,9 +3993,8 @@ MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult
 MEMOI memo_status memoi_nccl_status(memo_comm* comm, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
     memo_status status;
-    int is_done;
     pthread_mutex_lock(&me->world->mutex);
-    status = memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, error);
+    status = memoi_nccl_look(me, "an operation", ncclSuccess, NULL, error);
     pthread_mutex_unlock(&me->world->mutex);
     return status;
 }
@@ -4033,9 +4025,8 @@ MEMOI void memoi_nccl_watch_agreed(memoi_nccl* me) {
 /* The mutex is held. */
 MEMOI void memoi_nccl_watch(memoi_nccl* me) {
     double now_s = memob_now_s();
-    int is_done;
     memoi_nccl_watch_agreed(me);
-    if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
+    if (memoi_nccl_look(me, "an operation", ncclSuccess, NULL, NULL)) return;
     if (now_s - me->enqueued_s > me->world->desc.timeout_s &&
         cudaEventQuery(me->done) == cudaErrorNotReady) /* never recorded: success */
         (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
@@ -4047,18 +4038,15 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
 /* The mutex is held, but not while NCCL aborts: it waits until the graphs with operations of the
  * communicator are destroyed, by a thread that may have to see the failure first. */
 MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
-    memoi_nccl* each = world->comms;
-    while (each) {
-        if (!each->comm) {
-            each = each->next;
-            continue;
-        }
+    memoi_nccl* each;
+    for (;;) {
+        for (each = world->comms; each && !each->comm;) each = each->next;
+        if (!each) return;
         pthread_mutex_unlock(&world->mutex);
         (void)ncclCommAbort(each->comm);
         if (each->part) (void)ncclCommAbort(each->part);
         pthread_mutex_lock(&world->mutex);
         each->comm = each->part = NULL;
-        each = world->comms;
     }
 }
 
@@ -4169,7 +4157,7 @@ MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* 
 MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
     const memo_label* label = &me->table.label;
     const int is_captured = memoi_nccl_is_captured(stream);
-    int32_t own[MEMOI_NCCL_DIGESTS], k, is_last;
+    int32_t own[MEMOI_NCCL_DIGESTS], k;
     memoi_nccl_agreed* a;
     if (!label->is_first || me->table.size == 1) return ncclSuccess;
     for (k = 0; k < MEMO_LABEL_FIELDS; k++) {
@@ -4177,11 +4165,10 @@ MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
         own[MEMO_LABEL_FIELDS + k] = ~own[k];
     }
     a = memoi_nccl_place_agreed(me, own, is_captured);
-    is_last = a == me->agreed + MEMOI_NCCL_AGREED;
-    if (!is_last) a->fields = label->fields;
+    a->fields = label->fields;
     a->is_captured |= is_captured;
-    return ncclAllReduce(is_last ? a->own : a->maxima, a->maxima, MEMOI_NCCL_DIGESTS, ncclInt32,
-                         ncclMax, me->comm, stream);
+    return ncclAllReduce(a == me->agreed + MEMOI_NCCL_AGREED ? a->own : a->maxima, a->maxima,
+                         MEMOI_NCCL_DIGESTS, ncclInt32, ncclMax, me->comm, stream);
 }
 
 /* --- messages and collectives --- */
@@ -4190,15 +4177,12 @@ MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
 MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream,
                                     const memo_message_call* calls, int32_t n) {
     ncclResult_t result = ncclSuccess;
-    int32_t i;
-    for (i = 0; i < n; i++) {
-        const memo_message_call* m = &calls[i];
+    const memo_message_call* m;
+    for (m = calls; m < calls + n && (result == ncclSuccess || result == ncclInProgress); m++) {
         ncclDataType_t type = memoi_nccl_types[m->type];
         size_t count = (size_t)m->count;
-        ncclResult_t one = m->is_send
-                               ? ncclSend(m->address, count, type, m->peer, me->comm, stream)
-                               : ncclRecv(m->address, count, type, m->peer, me->comm, stream);
-        if (one != ncclSuccess && one != ncclInProgress && result == ncclSuccess) result = one;
+        result = m->is_send ? ncclSend(m->address, count, type, m->peer, me->comm, stream)
+                            : ncclRecv(m->address, count, type, m->peer, me->comm, stream);
     }
     return result;
 }
@@ -4342,11 +4326,17 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error);
 
+MEMOI int64_t memoi_nccl_free_bytes(void) {
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
+}
+
 /* Everything except NCCL's communicator. */
 MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
                                   memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     const size_t agreed_bytes = (MEMOI_NCCL_AGREED + 1) * sizeof *me->agreed;
+    const int64_t free_bytes = memoi_nccl_free_bytes();
     memo_comm* table;
     void* agreed = NULL;
     int k;
@@ -4364,6 +4354,7 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
             "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
             cudaGetErrorString(cudaGetLastError()));
     }
+    me->creation_bytes = free_bytes;
     me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
     for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
     snprintf(me->name, sizeof me->name, "%.63s", name);
@@ -4387,17 +4378,10 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI int64_t memoi_nccl_free_bytes(void) {
-    size_t free_bytes = 0, total_bytes = 0;
-    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
-}
-
 /* Waits until a communicator is ready, and takes the rank and size that NCCL gives it.  Destroys it
  * after a failure, status or its own, and if the rank is in no part. */
 MEMOI memo_status memoi_nccl_join(memoi_nccl* me, const char* what, ncclResult_t result,
-                                  int64_t free_bytes, memo_comm** comm, memo_status status,
-                                  memo_error* error) {
-    int is_done;
+                                  memo_comm** comm, memo_status status, memo_error* error) {
     if (!status) status = memoi_nccl_finish(me, what, result, error);
     if (!status) {
         pthread_mutex_lock(&me->world->mutex);
@@ -4405,14 +4389,14 @@ MEMOI memo_status memoi_nccl_join(memoi_nccl* me, const char* what, ncclResult_t
             result = ncclCommUserRank(me->comm, &me->table.rank);
             if (result == ncclSuccess) result = ncclCommCount(me->comm, &me->table.size);
         }
-        status = memoi_nccl_look(me, what, result, &is_done, error);
+        status = memoi_nccl_look(me, what, result, NULL, error);
         pthread_mutex_unlock(&me->world->mutex);
     }
     if (status || !me->comm) {
         memoi_nccl_destroy(&me->table);
         return status;
     }
-    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
+    me->creation_bytes -= memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
 }
@@ -4432,7 +4416,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     ncclConfig_t config = memoi_nccl_config();
     ncclResult_t result = ncclSuccess;
     char full_name[64];
-    const int64_t free_bytes = memoi_nccl_free_bytes();
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
@@ -4452,7 +4435,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
         me->part = NULL;
     }
     pthread_mutex_unlock(&me->world->mutex);
-    return memoi_nccl_join(child, "split", ncclSuccess, free_bytes, part, status, error);
+    return memoi_nccl_join(child, "split", ncclSuccess, part, status, error);
 }
 
 MEMOB_ZERO_DEFAULT(memo_comm_nccl_desc)
@@ -4484,7 +4467,6 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     ncclResult_t result;
     memoi_nccl_world* world;
     memoi_nccl* me;
-    const int64_t free_bytes = memoi_nccl_free_bytes();
     int32_t rank = 0, size = 0;
     int is_named = 0;
     memo_status status;
@@ -4507,7 +4489,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         if (!made)
             status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                     ncclGetErrorString(result), ncclGetLastError(NULL));
-        status = memoi_nccl_join(me, "joining", result, free_bytes, comm, status, error);
+        status = memoi_nccl_join(me, "joining", result, comm, status, error);
     }
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     return status;
