@@ -588,7 +588,7 @@ static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, in
     }
 }
 
-/* First fit by each order against its slow twin; within a capacity it tells which item does not fit.
+/* First fit by each order against its slow twin; in a capacity it tells which item does not fit.
  * Repeated by changed orders it is never worse, and often better. */
 TEST(first_fit_is_first_fit) {
     int k, n_better = 0;
