@@ -5639,10 +5639,8 @@ MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
 }
 
 memo_attention memo_host_attention_functions(memo_host_attention* state) {
-    memo_attention attention;
-    attention.forward = memoi_host_attention_forward;
-    attention.backward = memoi_host_attention_backward;
-    attention.user = state;
+    const memo_attention attention = {memoi_host_attention_forward, memoi_host_attention_backward,
+                                      state};
     return attention;
 }
 
@@ -6592,25 +6590,6 @@ MEMOI void memoi_ring_end(memoi_ring* ring) {
 
 /* --- all keys gathered --- */
 
-/* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
-MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
-                                        void* to, int64_t n, memo_type type) {
-    int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
-    memoi_target* target = ring->target;
-    const char* name = is_scatter ? "scatter gradients" : "gather keys";
-    memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
-    memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
-    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, name, &read, 1, &write, 1,
-                          (rd - 1) * n_bytes);
-    if (target->status) return;
-
-    memoi_target_label(target, ring->comm, name, ring->is_backward);
-    target->status =
-        memoi_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE],
-                         is_scatter ? MEMO_COLLECTIVE_REDUCE_SCATTER : MEMO_COLLECTIVE_ALL_GATHER,
-                         from, to, n, type, MEMO_REDUCTION_SUM, 0, target->error);
-}
-
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
 MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
                                    int64_t row_bytes, int to_rank) {
@@ -6619,8 +6598,7 @@ MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* 
     int32_t r, b, k, n_runs;
     for (r = 0; r < shape->sharding.ring; r++)
         for (b = 0; b < shape->n_batch; b++) {
-            const memo_run* runs =
-                memoi_shape_runs(shape, 1, shape->n_parts > 1 ? b : 0, r, &n_runs);
+            const memo_run* runs = memoi_shape_runs(shape, 1, b, r, &n_runs);
             char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
             for (k = 0; k < n_runs; k++) {
                 /* Neighbors are one row. */
@@ -6635,30 +6613,36 @@ MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* 
         }
 }
 
-/* Before attention: k or v of all ranks. */
-MEMOI void memoi_ring_gather_keys(const memoi_ring* ring, int is_v) {
+/* On the compute stream: before attention k or v of all ranks; after backward the sums of d_k or d_v
+ * go to their ranks. */
+MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
     const memoi_shape* shape = ring->shape;
-    char *by_rank = ring->buffers.gathered, *by_position = ring->buffers.kv_all[is_v];
-    memoi_ring_gather_collective(ring, 0, ring->kv[is_v], by_rank,
-                                 memoi_ring_kv_elements(shape, is_v), shape->type);
-    memoi_ring_gather_order(ring, by_rank, by_position,
-                            memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type), 0);
-}
-
-/* After backward: the sums of d_k or d_v go to their ranks. */
-MEMOI void memoi_ring_gather_gradients(const memoi_ring* ring, int is_v) {
-    const memoi_shape* shape = ring->shape;
-    memo_type type = shape->carried_type;
-    int64_t n = memoi_ring_kv_elements(shape, is_v);
-    int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(type);
-    char* all = (char*)(void*)ring->buffers.d_kv_all[is_v];
-    if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
-        all = ring->buffers.kv_all[is_v];
-        memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type,
-                          ring->buffers.d_kv_all[is_v], MEMO_TYPE_F32, n * shape->sharding.ring);
-    }
-    memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
-    memoi_ring_gather_collective(ring, 1, ring->buffers.gathered, ring->d_kv_final[is_v], n, type);
+    const memo_type type = is_back ? shape->carried_type : shape->type;
+    const int64_t n = memoi_ring_kv_elements(shape, is_v), n_bytes = n * memo_type_bytes(type);
+    const int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(type);
+    const int64_t rd = shape->sharding.ring;
+    const char* name = is_back ? "scatter gradients" : "gather keys";
+    const void* from = is_back ? ring->buffers.gathered : ring->kv[is_v];
+    void* to = is_back ? ring->d_kv_final[is_v] : ring->buffers.gathered;
+    const memo_range read = memob_range_at(from, is_back ? rd * n_bytes : n_bytes);
+    const memo_range write = memob_range_at(to, is_back ? n_bytes : rd * n_bytes);
+    memoi_target* target = ring->target;
+    char* all = ring->buffers.kv_all[is_v];
+    if (is_back && type == MEMO_TYPE_F32)
+        all = (char*)(void*)ring->buffers.d_kv_all[is_v];
+    else if (is_back) /* the keys are no longer used */
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, all, type, ring->buffers.d_kv_all[is_v],
+                          MEMO_TYPE_F32, n * rd);
+    if (is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
+    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, name, &read, 1, &write, 1,
+                          (rd - 1) * n_bytes);
+    memoi_target_label(target, ring->comm, name, ring->is_backward);
+    if (!target->status)
+        target->status =
+            memoi_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE],
+                             is_back ? MEMO_COLLECTIVE_REDUCE_SCATTER : MEMO_COLLECTIVE_ALL_GATHER,
+                             from, to, n, type, MEMO_REDUCTION_SUM, 0, target->error);
+    if (!is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 0);
 }
 
 /* The steps of a ring, whose keys go round. */
@@ -6688,12 +6672,12 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     shape.carried_type = MEMO_TYPE_F32;
     all.shape = &shape;
     for (is_v = 0; is_v < 2; is_v++) {
-        memoi_ring_gather_keys(ring, is_v);
+        memoi_ring_gather(ring, is_v, 0);
         all.kv[is_v] = ring->buffers.kv_all[is_v];
         all.d_kv_final[is_v] = (char*)(void*)ring->buffers.d_kv_all[is_v];
     }
     memoi_ring_steps(&all);
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather_gradients(ring, is_v);
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather(ring, is_v, 1);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
