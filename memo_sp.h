@@ -6569,14 +6569,14 @@ MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
     int64_t row = 0;
     int32_t k;
     for (k = 0; k <= MEMO_RUNS_MAX && final != first; k++) {
-        const memoi_ring_rows* rows = &ring->carried.rows[k];
-        int64_t n, at = row * row_bytes;
+        const memoi_ring_rows rest = {n_tokens, n_tokens};
+        const memoi_ring_rows* rows = k < MEMO_RUNS_MAX ? &ring->carried.rows[k] : &rest;
+        const int64_t at = row * row_bytes;
         if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
-        n = (k < MEMO_RUNS_MAX ? rows->begin : n_tokens) - row;
         memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, final + at, n_tokens * row_bytes,
-                               first + at, n_tokens * row_bytes, n * row_bytes,
-                               n ? ring->shape->n_batch : 0);
-        if (k < MEMO_RUNS_MAX) row = rows->end;
+                               first + at, n_tokens * row_bytes, (rows->begin - row) * row_bytes,
+                               ring->shape->n_batch);
+        row = rows->end;
     }
 }
 
@@ -6708,9 +6708,9 @@ struct memo_sp_attention {
     memo_comm *ring, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
-    int32_t has_met;                        /* the first pass has begun */
-    memoi_hybrid_buffers forward, backward; /* in the same memory */
-    void* memory;                           /* owned; NULL: the user's, or none */
+    int32_t has_met;                 /* the first pass has begun */
+    memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
+    void* memory;                    /* owned; NULL: the user's, or none */
 };
 
 MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
@@ -6821,11 +6821,6 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     return MEMO_STATUS_OK;
 }
 
-/* The most runs that all ring ranks can have together. */
-MEMOI int64_t memoi_hybrid_max_runs(const memo_sharding* sharding, int64_t max_documents) {
-    return sharding->ring * (sharding->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
-}
-
 MEMOI void memoi_hybrid_take_runs(memoi_shape_tokens* tokens, const memo_sharding* sharding) {
     int64_t* first_run = tokens->first_run;
     int32_t r;
@@ -6846,8 +6841,7 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
     const int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1;
     const int64_t n = n_rows + (desc->key_sharding.local_tokens > 0);
     const int64_t most = memoi_hybrid_most_documents(desc), ring = desc->sharding.ring;
-    const int64_t n_runs = memob_max(memoi_hybrid_max_runs(&desc->sharding, most),
-                                     memoi_hybrid_max_runs(&desc->key_sharding, most));
+    const int64_t n_runs = ring * memob_max(2 * most + 1, MEMO_RUNS_MAX); /* of all ring ranks */
     int64_t i;
     memoi_shape_tokens* tokens = (memoi_shape_tokens*)memob_arrays_add(arrays, n, sizeof *tokens);
     for (i = 0; i < n && !arrays->failed; i++) {
@@ -7056,8 +7050,8 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
 }
 
 /* Returns the bytes needed. */
-MEMOI int64_t memoi_hybrid_carve_all(const memoi_hybrid_largest* largest, char* base,
-                                     int is_backward, memoi_hybrid_buffers* buffers) {
+MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
+                                      int is_backward, memoi_hybrid_buffers* buffers) {
     const memoi_shape* shape = &largest->shape;
     int64_t n_lse = shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
     int64_t n_kv[2], bytes = memo_type_bytes(shape->type), rd = shape->sharding.ring;
@@ -7095,6 +7089,14 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_hybrid_largest* largest, char* 
     return carver.n_bytes;
 }
 
+/* Of forward and backward.  Returns the bytes needed. */
+MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* shape, char* base,
+                                     memoi_hybrid_buffers buffers[2]) {
+    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
+    const int64_t n_bytes = memoi_hybrid_carve_pass(&largest, base, 0, &buffers[0]);
+    return memob_max(n_bytes, memoi_hybrid_carve_pass(&largest, base, 1, &buffers[1]));
+}
+
 MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes* sizes) {
     int32_t size = shape->head_size, v_size = shape->v_head_size;
     memoi_exchanged q = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_Q, size);
@@ -7104,16 +7106,14 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     memoi_exchanged d_kv = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_D_KV, size + v_size);
     int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
     int64_t to_heads = memoi_ulysses_bytes(shape, &q, 1) + memoi_ulysses_bytes(shape, &kv, 1);
-    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
-    memoi_hybrid_buffers buffers;
+    memoi_hybrid_buffers buffers[2];
     memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
 
     /* Memory. */
-    sizes->device_bytes = memob_max(memoi_hybrid_carve_all(&largest, NULL, 0, &buffers),
-                                    memoi_hybrid_carve_all(&largest, NULL, 1, &buffers));
+    sizes->device_bytes = memoi_hybrid_carve_all(shape, NULL, buffers);
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
         memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
@@ -7250,7 +7250,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
                                               memo_error* error) {
     const memo_device* device = desc->device;
-    memo_sp_attention_sizes sizes;
+    const int64_t n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
     memo_status status = MEMO_STATUS_OK;
     int i;
     a->target.device = device;
@@ -7271,37 +7271,28 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
         if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
-    /* Scratch memory. */
-    memoi_hybrid_sizes(&a->shape, &sizes);
-    if (!status && !desc->device_memory && sizes.device_bytes)
-        status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
-    if (!status && sizes.device_bytes) {
-        const memoi_hybrid_largest largest = memoi_hybrid_largest_of(&a->shape);
-        char* base = (char*)(desc->device_memory ? desc->device_memory : a->memory);
-        memoi_hybrid_carve_all(&largest, base, 0, &a->forward);
-        memoi_hybrid_carve_all(&largest, base, 1, &a->backward);
-    }
+    if (!status && !desc->device_memory && n_bytes)
+        status = memo_device_alloc(device, n_bytes, &a->memory, error);
+    if (n_bytes)
+        memoi_hybrid_carve_all(
+            &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->memory), a->buffers);
     return status;
 }
 
 memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp_attention** result,
                                      memo_error* error) {
-    memo_sp_attention* a;
-    memoi_shape shape;
-    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
+    memo_sp_attention* a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
+    memo_status status;
     *result = NULL;
-    if (!status) status = memoi_hybrid_device_check(desc, error);
-    if (status) return status;
-    a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->shape = shape;
-    status = memoi_hybrid_attention_open(a, desc, error);
-    if (status) {
+    status = memoi_hybrid_shape_make(desc, &a->shape, error);
+    if (!status) status = memoi_hybrid_device_check(desc, error);
+    if (!status) status = memoi_hybrid_attention_open(a, desc, error);
+    if (status)
         memo_sp_attention_destroy(a);
-        return status;
-    }
-    *result = a;
-    return MEMO_STATUS_OK;
+    else
+        *result = a;
+    return status;
 }
 
 void memo_sp_attention_destroy(memo_sp_attention* a) {
@@ -7309,8 +7300,8 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     int i;
     if (!a) return;
     device = a->target.device;
-    /* It may still read the runs. */
-    memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    if (device) /* it may still read the runs */
+        memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
     for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
         if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
@@ -7412,7 +7403,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attenti
     walk->shape = walk->ring.shape = &a->shape;
     walk->target = a->target;
     walk->target.error = error;
-    walk->buffers = is_backward ? a->backward : a->forward;
+    walk->buffers = a->buffers[is_backward];
     walk->tensors = *tensors;
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
@@ -7788,7 +7779,7 @@ struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
     memoi_target target;   /* events: n_parts each: ready, reduced, returned */
     memob_arrays arrays;   /* buffers and events */
-    int32_t owns_comm_stream, n_layers;
+    int32_t n_layers;
     memo_label agreed;                   /* digests of the desc; text is not used */
     int32_t is_backward;                 /* the pass that runs */
     int32_t has_met;                     /* its first collective is enqueued */
@@ -7932,8 +7923,8 @@ MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, const memoi_blocks_step* s
     memoi_comm_label(comm, &b->agreed, !b->has_met,
                      b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
     b->has_met = 1;
-    return memo_all_reduce(comm, b->desc.comm_stream, buffer, buffer, buffers->count, b->desc.type,
-                           MEMO_REDUCTION_SUM, b->target.error);
+    return memo_all_reduce(comm, b->target.streams[MEMOI_TARGET_COMM], buffer, buffer,
+                           buffers->count, b->desc.type, MEMO_REDUCTION_SUM, b->target.error);
 }
 
 MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t block,
@@ -8056,15 +8047,16 @@ MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
 
 /* One layer; after the last one of the pass the trainer takes over. */
 MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
-    const int32_t n = b->desc.schedule.n_blocks, last = n / b->desc.schedule.blocks_per_layer - 1;
+    const int32_t end = b->is_backward ? 0 : b->n_layers - 1;
     int32_t s;
     if (b->is_backward)
         memoi_blocks_backward_layer(b, layer);
     else
         memoi_blocks_forward_layer(b, layer);
-    for (s = 0; s < b->desc.schedule.n_parts && layer == (b->is_backward ? 0 : last); s++) {
+    for (s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
-        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : n - 1, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : b->desc.schedule.n_blocks - 1,
+                            s);
     }
 }
 
@@ -8106,64 +8098,58 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
 
 /* Both passes use the same events. */
 MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
-    const memo_device* d = blocks->desc.device;
-    const int32_t n_parts = blocks->desc.schedule.n_parts;
-    const int32_t n_events = MEMOI_BLOCKS_EVENTS * n_parts;
+    const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
+    const int32_t n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
     memo_block_buffers* buffers =
-        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof *buffers);
+        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
     memoi_target* target = &blocks->target;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
     target->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
-    memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
+    memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
-    for (k = 0; k < n_events && !status; k++)
-        status = memo_event_create_untimed(d, &target->events[k], error);
-    if (!status && !blocks->desc.comm_stream) {
-        status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
-        blocks->owns_comm_stream = !status;
-    }
-    memoi_blocks_agree(blocks);
-    target->device = d;
+    blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
+    target->device = blocks->desc.device;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
     target->streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
+    for (k = 0; k < n_events && !status; k++)
+        status = memo_event_create_untimed(target->device, &target->events[k], error);
+    if (!status && !blocks->desc.comm_stream)
+        status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
+                                    error);
+    memoi_blocks_agree(blocks);
     return status;
 }
 
 memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                memo_error* error) {
-    memo_blocks_desc checked = *desc;
-    memo_blocks* made;
-    memo_status status = memoi_blocks_check_desc(&checked, error);
+    memo_blocks* made = (memo_blocks*)memob_calloc(1, sizeof *made);
+    memo_status status;
     *blocks = NULL;
-    if (status) return status;
-    made = (memo_blocks*)memob_calloc(1, sizeof *made);
     if (!made) return memob_no_memory(error, "overlapped blocks");
-    made->desc = checked;
-    made->n_layers = checked.schedule.n_blocks / checked.schedule.blocks_per_layer;
+    made->desc = *desc;
     made->next_forward = made->next_backward = -1;
-    status = memoi_blocks_prepare(made, error);
-    if (status) {
+    status = memoi_blocks_check_desc(&made->desc, error);
+    if (!status) status = memoi_blocks_prepare(made, error);
+    if (status)
         memo_blocks_destroy(made);
-        return status;
-    }
-    *blocks = made;
-    return MEMO_STATUS_OK;
+    else
+        *blocks = made;
+    return status;
 }
 
 void memo_blocks_destroy(memo_blocks* blocks) {
-    const memo_device* d;
-    memo_event* events;
+    const memoi_target* t = blocks ? &blocks->target : NULL;
     int32_t k;
-    if (!blocks) return;
-    d = blocks->desc.device;
-    events = blocks->target.events;
-    (void)memo_stream_synchronize(d, blocks->desc.compute_stream, NULL);
-    if (blocks->desc.comm_stream) (void)memo_stream_synchronize(d, blocks->desc.comm_stream, NULL);
-    for (k = 0; events && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
-        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
-    if (blocks->owns_comm_stream) (void)memo_stream_destroy(d, blocks->desc.comm_stream, NULL);
+    if (!t) return;
+    if (t->device) (void)memo_stream_synchronize(t->device, t->streams[MEMOI_TARGET_COMPUTE], NULL);
+    if (t->streams[MEMOI_TARGET_COMM])
+        (void)memo_stream_synchronize(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
+    for (k = 0; t->device && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
+        if (t->events[k]) (void)memo_event_destroy(t->device, t->events[k], NULL);
+    if (t->streams[MEMOI_TARGET_COMM] && !blocks->desc.comm_stream)
+        (void)memo_stream_destroy(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
 }
@@ -8892,19 +8878,15 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
 }
 
 memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
-    memo_loss_sizes sizes;
-    memo_loss* loss;
+    memo_loss* loss = (memo_loss*)memob_calloc(1, sizeof *loss);
     memo_status status;
     *result = NULL;
-    status = memo_loss_desc_get_sizes(desc, &sizes, error);
-    if (!status) status = memoi_loss_check(desc, error);
-    if (status) return status;
-    loss = (memo_loss*)memob_calloc(1, sizeof *loss);
     if (!loss) return memob_no_memory(error, "a loss in tiles");
     loss->desc = *desc;
-    loss->sizes = sizes;
-    if (!desc->device_memory)
-        status = memo_device_alloc(desc->device, sizes.device_bytes, &loss->memory, error);
+    status = memo_loss_desc_get_sizes(desc, &loss->sizes, error);
+    if (!status) status = memoi_loss_check(desc, error);
+    if (!status && !desc->device_memory)
+        status = memo_device_alloc(desc->device, loss->sizes.device_bytes, &loss->memory, error);
     if (status) {
         MEMO_FREE(loss);
         return status;
