@@ -7769,12 +7769,6 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_REDUCE_BACKWARD
 } memoi_blocks_kind;
 
-/* One op of the walk. */
-typedef struct memoi_blocks_step {
-    memoi_blocks_kind kind;
-    int32_t block, part;
-} memoi_blocks_step;
-
 struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
     memoi_target target;   /* events: n_parts each: ready, reduced, returned */
@@ -7834,28 +7828,14 @@ MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t
     return desc->order != MEMO_BLOCKS_CROSS || !memoi_blocks_is_last(desc, block);
 }
 
-/* How the functions of a step are called. */
-MEMOI memo_block_call memoi_blocks_call(const memo_blocks_schedule_desc* desc,
-                                        const memoi_blocks_step* step) {
-    int is_again = step->kind == MEMOI_BLOCKS_RECOMPUTE;
-    memo_block_call call;
-    call.block = step->block;
-    call.part = step->part;
-    call.stream = NULL;
-    call.keeps_input = memoi_blocks_is_saved(desc, step->block);
-    call.is_input_saved = is_again ? call.keeps_input : step->block == 0;
-    call.has_output = !is_again || memoi_blocks_has_output(desc, step->block);
-    return call;
-}
-
-MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
+MEMOI void memoi_blocks_name(char name[40], memoi_blocks_kind kind, int32_t n, int32_t part) {
     static const char* const kinds[] = {"F", "R", "B", "W", "end-", "cF", "cR", "cB"};
     char block[16] = "";
-    if (step->kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)step->block + 1);
-    if (step->part < 26)
-        snprintf(name, 40, "%s%s%c", kinds[step->kind], block, 'a' + (int)step->part);
+    if (kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)n + 1);
+    if (part < 26)
+        snprintf(name, 40, "%s%s%c", kinds[kind], block, 'a' + (int)part);
     else
-        snprintf(name, 40, "%s%s.%d", kinds[step->kind], block, (int)step->part + 1);
+        snprintf(name, 40, "%s%s.%d", kinds[kind], block, (int)part + 1);
 }
 
 MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
@@ -7863,10 +7843,9 @@ MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
 }
 
 /* Tells a recorder what a step does with y and g.  All else stays on the compute stream. */
-MEMOI void memoi_blocks_announce(memo_blocks* b, const memoi_blocks_step* step) {
-    const memoi_blocks_kind kind = step->kind;
-    const memo_block_call call = memoi_blocks_call(&b->desc.schedule, step);
-    const memo_block_buffers* buffers = &b->desc.buffers[step->part];
+MEMOI void memoi_blocks_announce(memo_blocks* b, memoi_blocks_kind kind,
+                                 const memo_block_call* call) {
+    const memo_block_buffers* buffers = &b->desc.buffers[call->part];
     const int is_reduced = memoi_blocks_is_comm(kind), is_end = kind == MEMOI_BLOCKS_END;
     const int has_gradient = kind == MEMOI_BLOCKS_BACKWARD ||
                              kind == MEMOI_BLOCKS_REDUCE_BACKWARD || (is_end && b->is_backward);
@@ -7874,26 +7853,24 @@ MEMOI void memoi_blocks_announce(memo_blocks* b, const memoi_blocks_step* step) 
                                             buffers->count * memo_type_bytes(b->desc.type));
     memo_op_desc op = memo_op_desc_default();
     char name[40];
-    memoi_blocks_name(name, step);
+    memoi_blocks_name(name, kind, call->block, call->part);
     op.name = name;
     op.reads = op.writes = &range;
     op.n_reads = is_reduced || is_end ||
-                 (kind == MEMOI_BLOCKS_BACKWARD ? step->block < b->desc.schedule.n_blocks - 1
-                                                : !call.is_input_saved);
-    op.n_writes = is_reduced || (!is_end && call.has_output);
+                 (kind == MEMOI_BLOCKS_BACKWARD ? call->block < b->desc.schedule.n_blocks - 1
+                                                : !call->is_input_saved);
+    op.n_writes = is_reduced || (!is_end && call->has_output);
     if (kind == MEMOI_BLOCKS_WEIGHTS) op.n_reads = op.n_writes = 0;
     memoi_target_announce(&b->target, is_reduced ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE, &op);
 }
 
 /* Calls the trainer's function for an op of the compute stream. */
-MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, const memoi_blocks_step* step) {
+MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, memoi_blocks_kind kind,
+                                       const memo_block_call* call) {
     const memo_block_functions* f = &b->desc.functions;
-    memo_block_call call = memoi_blocks_call(&b->desc.schedule, step);
     const memo_block_function by_kind[] = {f->forward, f->recompute, f->backward, f->weights,
                                            b->is_backward ? f->backward_end : f->forward_end};
-    const memo_block_function function = by_kind[step->kind];
-    call.stream = b->desc.compute_stream;
-    return function ? function(f->context, &call, b->target.error) : MEMO_STATUS_OK;
+    return by_kind[kind] ? by_kind[kind](f->context, call, b->target.error) : MEMO_STATUS_OK;
 }
 
 /* Fields of digests, in the order of memo_label.digests. */
@@ -7916,10 +7893,10 @@ MEMOI void memoi_blocks_agree(memo_blocks* b) {
 }
 
 /* Collectives of both passes may have the same counts; the label distinguishes them. */
-MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, const memoi_blocks_step* step) {
-    const memo_block_buffers* buffers = &b->desc.buffers[step->part];
+MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, memoi_blocks_kind kind, int32_t part) {
+    const memo_block_buffers* buffers = &b->desc.buffers[part];
     memo_comm* comm = b->desc.comm;
-    void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
+    void* buffer = kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
     memoi_comm_label(comm, &b->agreed, !b->has_met,
                      b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
     b->has_met = 1;
@@ -7929,11 +7906,19 @@ MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, const memoi_blocks_step* s
 
 MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t block,
                                int32_t part) {
-    const memoi_blocks_step step = {kind, block, part};
-    if (memoi_target_is_heard(&b->target)) memoi_blocks_announce(b, &step);
+    const memo_blocks_schedule_desc* desc = &b->desc.schedule;
+    const int is_again = kind == MEMOI_BLOCKS_RECOMPUTE;
+    memo_block_call call;
+    call.block = block;
+    call.part = part;
+    call.stream = b->desc.compute_stream;
+    call.keeps_input = memoi_blocks_is_saved(desc, block);
+    call.is_input_saved = is_again ? call.keeps_input : block == 0;
+    call.has_output = !is_again || memoi_blocks_has_output(desc, block);
+    if (memoi_target_is_heard(&b->target)) memoi_blocks_announce(b, kind, &call);
     if (!b->target.status)
-        b->target.status = memoi_blocks_is_comm(kind) ? memoi_blocks_reduce(b, &step)
-                                                      : memoi_blocks_compute(b, &step);
+        b->target.status = memoi_blocks_is_comm(kind) ? memoi_blocks_reduce(b, kind, part)
+                                                      : memoi_blocks_compute(b, kind, &call);
     b->n_ops++;
 }
 
