@@ -5332,7 +5332,7 @@ MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_
                                        const memo_run* run, int64_t run_row, int64_t first) {
     int64_t i;
     tile->row = run_row + first;
-    tile->n = run->count - first < MEMOI_TILE_Q ? run->count - first : MEMOI_TILE_Q;
+    tile->n = memob_min(run->count - first, MEMOI_TILE_Q);
     tile->min_low = INT64_MAX;
     tile->max_high = 0;
     for (i = 0; i < tile->n; i++) {
@@ -5356,14 +5356,12 @@ MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q
     int64_t i;
     int has_pairs = 0;
     tile->row = run_row + first;
-    tile->n = last - first < MEMOI_TILE_K ? last - first : MEMOI_TILE_K;
+    tile->n = memob_min(last - first, MEMOI_TILE_K);
     for (i = 0; i < q_tile->n; i++) {
         int64_t begin, end;
         memoi_mask_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
-        begin = begin > first ? begin - first : 0;
-        end = end > first ? end - first : 0;
-        tile->end[i] = end < tile->n ? end : tile->n;
-        tile->begin[i] = begin < tile->end[i] ? begin : tile->end[i];
+        tile->end[i] = memob_min(memob_max(end - first, 0), tile->n);
+        tile->begin[i] = memob_min(memob_max(begin - first, 0), tile->end[i]);
         has_pairs |= tile->begin[i] < tile->end[i];
     }
     return has_pairs;
@@ -5689,7 +5687,7 @@ typedef struct memoi_shape {
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
     int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
-    const memoi_shape_tokens* tokens;      /* (n_tokens_of) */
+    memoi_shape_tokens* tokens;            /* (n_tokens_of), then those of keys */
 } memoi_shape;
 
 MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {
@@ -5809,16 +5807,6 @@ MEMOI int64_t memoi_ulysses_heads_needed(const memoi_shape* shape, int32_t is_kv
     return n;
 }
 
-/* The bytes that this rank sends: to rows its heads to all peers, to heads what they need. */
-MEMOI MEMOB_NOINLINE int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
-                                                 int to_heads) {
-    const int64_t own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n;
-    const int64_t n = to_heads ? memoi_ulysses_heads_needed(shape, x->is_kv) - own
-                               : own * (shape->sharding.ulysses - 1);
-    return shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens * x->n *
-           memo_type_bytes(x->type) * n;
-}
-
 typedef struct memoi_ulysses {
     const memoi_shape* shape;
     memoi_target* target;
@@ -5829,7 +5817,7 @@ typedef struct memoi_ulysses {
 
 /* One exchange. */
 typedef struct memoi_ulysses_move {
-    const memoi_ulysses* u;
+    const memoi_shape* shape;
     const memoi_exchanged* x;
     int32_t degree, me, n_batch;
     int64_t n_heads, n_needed; /* all; that all ranks need together */
@@ -5840,10 +5828,9 @@ typedef struct memoi_ulysses_move {
     int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
 } memoi_ulysses_move;
 
-MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_ulysses* u, const memoi_exchanged* x) {
-    const memoi_shape* shape = u->shape;
+MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_shape* shape, const memoi_exchanged* x) {
     memoi_ulysses_move m;
-    m.u = u;
+    m.shape = shape;
     m.x = x;
     m.degree = shape->sharding.ulysses;
     m.me = shape->ulysses_rank;
@@ -5860,20 +5847,27 @@ MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_ulysses* u, const mem
     return m;
 }
 
+/* The bytes that this rank sends: to rows its heads to all peers, to heads what they need. */
+MEMOI MEMOB_NOINLINE int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
+                                                 int to_heads) {
+    const memoi_ulysses_move m = memoi_ulysses_measure(shape, x);
+    return (to_heads ? m.n_needed - m.own.n : m.own.n * (m.degree - 1)) * m.unit * m.n_rows;
+}
+
 /* The peer to send to in a step; the one to receive from, if step is negative.  In step k every
  * rank sends to another one, so that no rank is everyone's first. */
 MEMOI int32_t memoi_ulysses_peer(const memoi_ulysses_move* m, int32_t step) {
     return (m->me + step + m->degree) % m->degree;
 }
 MEMOI memoi_heads memoi_ulysses_peer_heads(const memoi_ulysses_move* m, int32_t step) {
-    return memoi_ulysses_heads_for(m->u->shape, m->x->is_kv, memoi_ulysses_peer(m, step));
+    return memoi_ulysses_heads_for(m->shape, m->x->is_kv, memoi_ulysses_peer(m, step));
 }
 
 /* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
  * place. A peer that needs all heads is sent whole rows, unpacked.  Returns the bytes of staging
  * used. */
-MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses_move* m, const char* from, char* to) {
-    const memoi_ulysses* u = m->u;
+MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_move* m,
+                                 const char* from, char* to) {
     int64_t staged = 0;
     int32_t step, b;
     for (step = 1; step < m->degree; step++) {
@@ -5894,9 +5888,8 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses_move* m, const char* from, 
 
 /* The messages between the side by heads, in place, and rows of the peers' heads, which are packed;
  * whole, if not NULL, holds the rows of a peer that has all heads. */
-MEMOI void memoi_ulysses_exchange(const memoi_ulysses_move* m, int to_heads, const char* heads,
-                                  const char* packed, const char* whole) {
-    const memoi_ulysses* u = m->u;
+MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
+                                  const char* heads, const char* packed, const char* whole) {
     int32_t step, b;
     memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
     for (step = 1; step < m->degree; step++) {
@@ -5922,27 +5915,27 @@ MEMOI void memoi_ulysses_exchange(const memoi_ulysses_move* m, int to_heads, con
 /* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
 MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
                                   const void* from, void* to) {
-    const memoi_ulysses_move m = memoi_ulysses_measure(u, x);
+    const memoi_ulysses_move m = memoi_ulysses_measure(u->shape, x);
     memo_range reads[2], write;
     if (!m.n_needed) return; /* on no rank */
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
-    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(&m, (const char*)from, (char*)to));
+    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.n_batch * m.ring_tokens * m.own_bytes);
     memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1,
                           memoi_ulysses_bytes(u->shape, x, 1));
-    memoi_ulysses_exchange(&m, 1, (const char*)to, u->staging, (const char*)from);
+    memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
 /* Puts rows of some heads to their place in to or, if sums, adds them there. */
-MEMOI void memoi_ulysses_place(const memoi_ulysses_move* m, char* to, float* sums,
-                               int64_t first_row, memoi_heads heads, const char* rows,
+MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_ulysses_move* m, char* to,
+                               float* sums, int64_t first_row, memoi_heads heads, const char* rows,
                                int64_t n_rows) {
     const int64_t at = (first_row * m->n_heads + heads.first) * m->x->n, n = heads.n * m->x->n;
     if (sums)
-        memoi_target_add(m->u->target, m->u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n,
+        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n,
                          (const float*)(const void*)rows, n, n, n_rows);
     else
-        memoi_target_copy_rows(m->u->target, m->u->stream, to + at * memo_type_bytes(m->x->type),
+        memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(m->x->type),
                                m->row_bytes, rows, heads.n * m->unit, heads.n * m->unit, n_rows);
 }
 
@@ -5951,7 +5944,7 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses_move* m, char* to, float* sum
  * group clears.  The heads of the peers arrive in staging. */
 MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                  const void* from_heads, void* to_rows, float* sums) {
-    const memoi_ulysses_move m = memoi_ulysses_measure(u, x);
+    const memoi_ulysses_move m = memoi_ulysses_measure(u->shape, x);
     const char *from = (const char*)from_heads, *packed = u->staging;
     char* to = (char*)to_rows;
     memo_range read = memob_range_at(from, m.n_batch * m.ring_tokens * m.own_bytes);
@@ -5960,18 +5953,18 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     if (m.n_needed) { /* on any rank */
         memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1,
                               memoi_ulysses_bytes(u->shape, x, 0));
-        memoi_ulysses_exchange(&m, 0, from, packed, NULL);
+        memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
     if (sums && u->shape->group <= 0)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
     for (b = 0; b < m.n_batch; b++)
-        memoi_ulysses_place(&m, to, sums, b * m.n_local, m.own,
+        memoi_ulysses_place(u, &m, to, sums, b * m.n_local, m.own,
                             from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.n_local);
     for (step = 1; step < m.degree; step++) {
         const memoi_heads peer = memoi_ulysses_peer_heads(&m, -step);
-        memoi_ulysses_place(&m, to, sums, 0, peer, packed, m.n_rows);
+        memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
 }
@@ -6094,7 +6087,7 @@ MEMOI int32_t memoi_ring_last_step(const memoi_ring* ring) {
 }
 
 MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
-    if (!ring->last_step) return 0;
+    if (!ring->last_step || !ring->shape->heads.n_q) return 0;
     return ring->is_backward ? ring->last_step + 2 : ring->last_step;
 }
 
@@ -6410,25 +6403,19 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
     int64_t n_q = memoi_ring_runs_rows(b->q_runs, b->n_q_runs);
     int64_t n_k = memoi_ring_runs_rows(b->k_runs, b->n_k_runs);
     memo_op_desc op = memo_op_desc_default();
-    memo_range reads[6], writes[3];
-    reads[0] = MEMOI_RING_RANGE(b, q, q, n_q, bytes);
-    reads[1] = MEMOI_RING_RANGE(b, k, k, n_k, bytes);
-    reads[2] = MEMOI_RING_RANGE(b, v, v, n_k, bytes);
-    if (ring->is_backward) {
-        reads[3] = MEMOI_RING_RANGE(b, d_out, out, n_q, bytes);
-        reads[4] = MEMOI_RING_RANGE(b, lse, lse, n_q, 4);
-        reads[5] = MEMOI_RING_RANGE(b, row_dots, lse, n_q, 4);
-        writes[0] = MEMOI_RING_RANGE(b, d_q, q, n_q, 4);
-        writes[1] = MEMOI_RING_RANGE(b, d_k, k, n_k, 4);
-        writes[2] = MEMOI_RING_RANGE(b, d_v, v, n_k, 4);
-    } else {
-        writes[0] = MEMOI_RING_RANGE(b, out, out, n_q, 4);
-        writes[1] = MEMOI_RING_RANGE(b, lse, lse, n_q, 4);
-    }
+    const memo_range reads[] = {
+        MEMOI_RING_RANGE(b, q, q, n_q, bytes), MEMOI_RING_RANGE(b, k, k, n_k, bytes),
+        MEMOI_RING_RANGE(b, v, v, n_k, bytes), MEMOI_RING_RANGE(b, d_out, out, n_q, bytes),
+        MEMOI_RING_RANGE(b, lse, lse, n_q, 4), MEMOI_RING_RANGE(b, row_dots, lse, n_q, 4)};
+    const memo_range forward[] = {MEMOI_RING_RANGE(b, out, out, n_q, 4),
+                                  MEMOI_RING_RANGE(b, lse, lse, n_q, 4)};
+    const memo_range backward[] = {MEMOI_RING_RANGE(b, d_q, q, n_q, 4),
+                                   MEMOI_RING_RANGE(b, d_k, k, n_k, 4),
+                                   MEMOI_RING_RANGE(b, d_v, v, n_k, 4)};
     op.name = ring->is_backward ? "attention backward" : "attention";
     op.reads = reads;
     op.n_reads = ring->is_backward ? 6 : 3;
-    op.writes = writes;
+    op.writes = ring->is_backward ? backward : forward;
     op.n_writes = ring->is_backward ? 3 : 2;
     memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
 }
@@ -6700,9 +6687,8 @@ typedef struct memoi_hybrid_buffers {
 
 struct memo_sp_attention {
     memoi_shape shape;
-    memo_label agreed; /* digests of the desc and its shardings; text is not used */
-    memoi_shape_tokens* tokens;
-    memob_arrays arrays; /* tokens and their runs */
+    memo_label agreed;   /* digests of the desc and its shardings; text is not used */
+    memob_arrays arrays; /* tokens of the shape, and their runs */
     int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
@@ -6932,12 +6918,12 @@ MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group)
 /* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
 typedef struct memoi_hybrid_largest {
     memoi_shape shape;
-    int64_t q_needed, kv_needed;
+    int64_t needed[2]; /* of queries, of keys */
 } memoi_hybrid_largest;
 
 MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
     memoi_hybrid_largest largest;
-    int32_t g;
+    int32_t g, what;
     memset(&largest, 0, sizeof largest);
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
@@ -6946,11 +6932,9 @@ MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
         memo_ulysses_heads* heads = &largest.shape.heads;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        largest.q_needed = memob_max(largest.q_needed, memoi_ulysses_heads_needed(&part, 0));
-        largest.kv_needed =
-            memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, MEMOI_MOVES_KV));
-        largest.kv_needed =
-            memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, MEMOI_MOVES_D_KV));
+        for (what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
+            largest.needed[what > 0] =
+                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
     }
     return largest;
 }
@@ -6990,9 +6974,9 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
     int64_t size = memob_max(shape->head_size, shape->v_head_size);
     int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
-    int64_t kv_bytes = shape->n_batch * shape->key_sharding.local_tokens * largest->kv_needed *
+    int64_t kv_bytes = shape->n_batch * shape->key_sharding.local_tokens * largest->needed[1] *
                        size * kv_type_bytes;
-    int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->q_needed *
+    int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->needed[0] *
                       memob_max(size * element_bytes, 4); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
     for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
@@ -7173,12 +7157,6 @@ enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
 typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
-MEMOI void memoi_agreed_add_sharding(memo_label* label, int field, const memo_sharding* sharding) {
-    memoi_label_add_number(label, field, sharding->kind);
-    memoi_label_add_number(label, field, sharding->n_tokens);
-    memoi_label_add_array(label, field, sharding->document_begins, sharding->n_documents + 1);
-}
-
 /* Of the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_kv_heads, shape->head_size,
@@ -7195,11 +7173,14 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
     memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
     memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
-    for (i = 0; i < shape->n_tokens_of; i++)
-        memoi_agreed_add_sharding(label, MEMOI_AGREED_SHARDING, &shape->tokens[i].sharding);
-    if (shape->has_key_sharding)
-        memoi_agreed_add_sharding(label, MEMOI_AGREED_KEY_SHARDING,
-                                  &memoi_shape_tokens_of(shape, 1, 0)->sharding);
+    for (i = 0; i < shape->n_tokens_of + shape->has_key_sharding; i++) {
+        const int field =
+            i < shape->n_tokens_of ? MEMOI_AGREED_SHARDING : MEMOI_AGREED_KEY_SHARDING;
+        const memo_sharding* own = &shape->tokens[i].sharding;
+        memoi_label_add_number(label, field, own->kind);
+        memoi_label_add_number(label, field, own->n_tokens);
+        memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
+    }
 }
 
 /* Of one call: the pass, whether there are sinks, and the masks, complete with the documents of
@@ -7257,8 +7238,8 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->max_documents = memoi_hybrid_most_documents(desc);
-    a->shape.tokens = a->tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
-    if (!a->tokens) return memob_no_memory(error, "an attention over ranks");
+    a->shape.tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
+    if (!a->shape.tokens) return memob_no_memory(error, "an attention over ranks");
     memoi_agreed_shape(&a->agreed, &a->shape);
     a->attention = desc->attention;
     a->ring = desc->ring;
@@ -7325,16 +7306,18 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
     if (!status)
         status = memo_stream_synchronize(a->target.device, a->target.streams[MEMOI_TARGET_COMPUTE],
                                          error);
-    for (i = 0; i < n && !status; i++) memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
+    for (i = 0; i < n && !status; i++) memoi_hybrid_take_runs(&a->shape.tokens[i], &shardings[i]);
     if (!status) memoi_agreed_shape(&a->agreed, &a->shape);
     return status;
 }
 
 /* --- one forward or backward --- */
 
-/* mask is complete: memoi_shape_mask made it. */
-MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
-                                              memo_error* error) {
+/* Of a part of the batch. */
+MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* masks,
+                                          int32_t part, memo_error* error) {
+    const memo_mask complete = memoi_shape_mask(shape, masks, part), *mask = &complete;
+    const int has_key_sharding = shape->has_key_sharding;
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
@@ -7371,17 +7354,6 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
     return status;
 }
 
-MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* masks,
-                                          memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t part;
-    for (part = 0; part < shape->n_parts && !status; part++) {
-        memo_mask mask = memoi_shape_mask(shape, masks, part);
-        status = memoi_hybrid_one_mask_check(&mask, shape->has_key_sharding, error);
-    }
-    return status;
-}
-
 /* One forward or backward of this rank. */
 typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
@@ -7391,9 +7363,8 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    int32_t last_step; /* of the ring, if this rank has heads */
-    int32_t has_run;   /* a ring of this pass */
-    int32_t is_full;   /* results of the previous group may still be in their buffers */
+    int32_t has_run; /* a ring of this pass */
+    int32_t is_full; /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attention* a,
@@ -7414,7 +7385,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attenti
     walk->ring.is_backward = is_backward;
     walk->ring.masks = masks;
     if (a->shape.gathers_keys) return;
-    walk->last_step = walk->ring.last_step = memoi_ring_last_step(&walk->ring);
+    walk->ring.last_step = memoi_ring_last_step(&walk->ring);
     if (is_backward) walk->ring.carried = memoi_ring_carried(&walk->ring);
     walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
 }
@@ -7504,7 +7475,6 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     char* kv[2] = {(char*)(uintptr_t)t->k, (char*)(uintptr_t)t->v};
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, kv);
     ring->shape = group;
-    ring->last_step = group->heads.n_q && !group->gathers_keys ? walk->last_step : 0;
     memoi_hybrid_share_waits(walk, g);
 
     /* The LSEs of a group follow those of earlier groups. */
@@ -7693,6 +7663,8 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
                           : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t part;
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
@@ -7700,9 +7672,11 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
-            "or use a device that has memo_device.sinks and sink_sums",
+            "or use a device that has row kernels",
             a->target.device->name);
-    return memoi_hybrid_mask_check(&a->shape, masks, error);
+    for (part = 0; part < a->shape.n_parts && !status; part++)
+        status = memoi_hybrid_mask_check(&a->shape, masks, part, error);
+    return status;
 }
 
 /* Ranks whose descs differ may call different operations, which never meet.  So the first pass
@@ -8970,8 +8944,7 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     tile.logits = loss->logits;
     for (tile.first_row = 0; tile.first_row < tensors->n_rows && !status;
          tile.first_row += tile.n_rows) {
-        int64_t rest = tensors->n_rows - tile.first_row;
-        tile.n_rows = rest < loss->sizes.tile_rows ? rest : loss->sizes.tile_rows;
+        tile.n_rows = memob_min(tensors->n_rows - tile.first_row, loss->sizes.tile_rows);
         status = memoi_loss_tile_run(loss, tensors, &tile, &agreed, error);
     }
     return status;
