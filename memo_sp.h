@@ -6104,15 +6104,16 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
 }
 
-/* What an exchange sends and receives: of keys and values the rows that are needed later. */
-typedef struct memoi_ring_message {
-    const char* from;
-    char* to;
-    int64_t row_elements;
-    memo_type type;
-    int32_t is_kv;
-    int32_t to_rank, from_rank;
-} memoi_ring_message;
+/* Tensors that travel: of keys and values the rows that are needed later. */
+enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_K, MEMOI_RING_D_V, MEMOI_RING_N_TENSORS };
+
+/* Where k or v of step s lies, or d_k or d_v once step s has added to it; home at last. */
+MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s) {
+    const int is_v = tensor % 2;
+    if (tensor < MEMOI_RING_D_K)
+        return s ? ring->buffers.kv[is_v][(s + 1) % 2] : (char*)(uintptr_t)ring->kv[is_v];
+    return s > ring->last_step ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
+}
 
 /* Extends one range of rows by another. */
 MEMOI void memoi_ring_extend(memoi_ring_rows* rows, int64_t begin, int64_t end) {
@@ -6208,65 +6209,38 @@ MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
     return 0;
 }
 
-/* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
- * hop home.  Returns the number of messages. */
-MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
-                                  memoi_ring_message messages[4]) {
+/* One tensor of exchange s, one way: k or v for step s + 1; d_k or d_v of step s - 1, whose last hop
+ * goes home.  Whole sequences that are alike are one piece; sender and receiver find the same rows,
+ * so they agree.  Returns its bytes; enqueues 0: only that. */
+MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
+                              int enqueues) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, me = shape->ring_rank, n = 0;
-    int has_keys = s < ring->last_step, has_gradients = ring->is_backward && s > 0, i;
-    int is_last = s > ring->last_step; /* of the gradients */
-
-    /* Keys and values for the next step; gradients one step behind, which go home at the end. */
-    for (i = 0; i < 4; i++) {
-        const int is_v = i % 2, is_kv = i < 2;
-        const int32_t distance = !is_kv && is_last ? rd - ring->last_step : 1;
-        memoi_ring_message* m = &messages[n];
-        if (is_kv ? !has_keys : !has_gradients) continue;
-        m->from = !is_kv ? ring->buffers.d_kv[is_v][s % 2]
-                  : s    ? ring->buffers.kv[is_v][(s + 1) % 2]
-                         : ring->kv[is_v];
-        m->to = is_kv     ? ring->buffers.kv[is_v][s % 2]
-                : is_last ? ring->d_kv_final[is_v]
-                          : ring->buffers.d_kv[is_v][(s + 1) % 2];
-        m->row_elements = memoi_ring_kv_row(shape, is_v);
-        m->type = is_kv ? shape->type : shape->carried_type;
-        m->is_kv = is_kv;
-        m->to_rank = (me + distance) % rd;
-        m->from_rank = (me - distance + rd) % rd;
-        n++;
-    }
-    return n;
-}
-
-/* A message of exchange s, one way.  Whole sequences that are alike are one piece; sender and
- * receiver find the same rows, so they agree.  Returns its bytes; enqueues 0: only that. */
-MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* message, int32_t s,
-                              int32_t is_receive, int enqueues) {
-    const memoi_shape* shape = ring->shape;
-    const int64_t n_tokens = shape->key_sharding.ring_tokens, row = message->row_elements;
-    const int64_t row_bytes = row * memo_type_bytes(message->type);
-    const int32_t rd = shape->sharding.ring,
-                  peer = is_receive ? message->from_rank : message->to_rank;
-    const int32_t owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
-    const int differs = message->is_kv && shape->n_parts > 1;
-    char* const address = is_receive ? message->to : (char*)(uintptr_t)message->from;
+    const int is_kv = tensor < MEMOI_RING_D_K, differs = is_kv && shape->n_parts > 1;
+    const int64_t n_tokens = shape->key_sharding.ring_tokens;
+    const int64_t row = memoi_ring_kv_row(shape, tensor % 2);
+    const memo_type type = is_kv ? shape->type : shape->carried_type;
+    const int64_t row_bytes = row * memo_type_bytes(type);
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
+    const int32_t distance = s > ring->last_step ? rd - ring->last_step : 1;
+    const int32_t peer = (me + (is_receive ? rd - distance : distance)) % rd;
+    const int32_t owner = (me - is_receive - s + 2 * rd) % rd;
+    char* const address = memoi_ring_place(ring, tensor, s - !is_kv + is_receive);
     memoi_ring_ranges ranges = ring->carried;
     int64_t n_bytes = 0;
     int32_t b, k, n_alike;
     for (b = 0; b < shape->n_batch; b += n_alike) {
-        if (message->is_kv && (b == 0 || differs)) ranges = memoi_ring_needed(ring, b, owner, s);
+        if (is_kv && (b == 0 || differs)) ranges = memoi_ring_needed(ring, b, owner, s);
         n_alike = memoi_ring_ranges_count(&ranges) == n_tokens && !differs ? shape->n_batch : 1;
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
             int64_t begin = ranges.rows[k].begin, end = ranges.rows[k].end, at, n;
             while (k + 1 < MEMO_RUNS_MAX && ranges.rows[k + 1].begin == end) /* neighbors */
                 end = ranges.rows[++k].end;
             at = (b * n_tokens + begin) * row_bytes;
-            n = (end - begin) * n_alike * row;
-            n_bytes += n * memo_type_bytes(message->type);
+            n = (end - begin) * n_alike;
+            n_bytes += n * row_bytes;
             if (enqueues)
                 memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                     address + at, n, message->type, peer);
+                                     address + at, n * row, type, peer);
         }
     }
     return n_bytes;
@@ -6274,26 +6248,30 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* 
 
 /* Exchange s.  Only a recorder needs to know what it reads, writes and sends. */
 MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
+    const int end = ring->is_backward && s ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
     memoi_target* target = ring->target;
-    memo_range reads[4], writes[4];
-    memoi_ring_message messages[4];
+    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_bytes = 0;
-    int32_t n = memoi_ring_messages(ring, s, messages), i;
+    int i;
     if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
         memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
 
     /* Whole buffers are announced, whichever rows travel. */
-    for (i = 0; i < n; i++) {
-        const int64_t whole = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
-                              messages[i].row_elements * memo_type_bytes(messages[i].type);
-        reads[i] = memob_range_at(messages[i].from, whole);
-        writes[i] = memob_range_at(messages[i].to, whole);
-        if (memoi_target_is_heard(target)) n_bytes += memoi_ring_send(ring, &messages[i], s, 0, 0);
+    for (i = first; i < end; i++) {
+        const int is_kv = i < MEMOI_RING_D_K;
+        const int64_t whole = memoi_ring_kv_elements(shape, i % 2) *
+                              memo_type_bytes(is_kv ? shape->type : shape->carried_type);
+        reads[i] = memob_range_at(memoi_ring_place(ring, i, s - !is_kv), whole);
+        writes[i] = memob_range_at(memoi_ring_place(ring, i, s + is_kv), whole);
+        if (memoi_target_is_heard(target)) n_bytes += memoi_ring_send(ring, i, s, 0, 0);
     }
-    memoi_target_transfer(target, MEMOI_TARGET_RING, "ring exchange", reads, n, writes, n, n_bytes);
+    memoi_target_transfer(target, MEMOI_TARGET_RING, "ring exchange", reads + first, end - first,
+                          writes + first, end - first, n_bytes);
     memoi_target_group_begin(target, ring->comm,
                              ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2, 1);
+    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2, 1);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
 }
@@ -6372,8 +6350,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
     block.q = ring->q;
-    block.k = s ? buffers->kv[0][(s + 1) % 2] : ring->kv[0];
-    block.v = s ? buffers->kv[1][(s + 1) % 2] : ring->kv[1];
+    block.k = memoi_ring_place(ring, MEMOI_RING_K, s);
+    block.v = memoi_ring_place(ring, MEMOI_RING_V, s);
     block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
@@ -6475,7 +6453,7 @@ MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
     if (s) memoi_ring_await(ring, s); /* the gradients so far */
     for (is_v = 0; is_v < 2; is_v++) {
         const int64_t at = from[is_v] - ring->buffers.d_kv_step[is_v];
-        char* to = ring->buffers.d_kv[is_v][(s + 1) % 2] + at * memo_type_bytes(type);
+        char* to = memoi_ring_place(ring, MEMOI_RING_D_K + is_v, s) + at * memo_type_bytes(type);
         if (s)
             memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, stride[is_v], from[is_v],
                              stride[is_v], n[is_v], block->n_batch);
