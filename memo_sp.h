@@ -1503,12 +1503,6 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     *rest = item - row * n_each;
     return row;
 }
-MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
-    return n / n_each + (n % n_each != 0);
-}
-
-/* Items of a row, of two groups each; the last second group may be empty. */
-MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
 
 /* --- gather and scatter ---
  *
@@ -1526,9 +1520,9 @@ typedef struct memo_rows_desc {
 } memo_rows_desc;
 
 #define MEMOI_ROW_BLOCK_BYTES 16
-/* Items of a gather or scatter: pairs of blocks of 16 bytes; the last block may be short. */
+/* Items of a row: pairs of blocks of 16 bytes; the last block may be short, the second empty. */
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
-    return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMOI_ROW_BLOCK_BYTES));
+    return memoi_n_shifted(rows->row_bytes, 5);
 }
 MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
@@ -1688,8 +1682,8 @@ typedef struct memo_add_desc { /* of row sums too */
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
 
-MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) {
-    return memoi_n_pairs(memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type)));
+MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
+    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
 }
 MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
@@ -2553,9 +2547,13 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
     MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
                     &x->field##_stride)
 
-/* The arrays of a desc whose counts are valid. */
-MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* arrays) {
+/* The arrays of a desc.  Checks counts, on which their sizes depend, and replaces 0 by its
+ * default. */
+MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
+                                      memoi_row_arrays* arrays, memo_error* error) {
     enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
+    const char* desc = memoi_row_kernels[kind].desc;
+    const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
     memset(arrays, 0, sizeof *arrays);
     switch (kind) {
@@ -2563,6 +2561,9 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     case MEMO_ROW_SCATTER: {
         memo_rows_desc* x = &d->rows;
         const int is_gather = kind == MEMO_ROW_GATHER;
+        if (MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
+            MEMOI_INTEGER(desc, x, n_indexed_rows, 0, most))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         n = x->n_rows ? x->n_indexed_rows : 0;
         MEMOI_ROW_ARRAY(W, to, is_gather ? x->n_rows : n, x->row_bytes, 1, &x->to_stride_bytes);
         MEMOI_ROW_ARRAY(R, from, is_gather ? n : x->n_rows, x->row_bytes, 1, &x->from_stride_bytes);
@@ -2571,6 +2572,12 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     }
     case MEMO_ROW_MERGE: {
         memo_merge_desc* x = &d->merge;
+        if (x->n_batches == 0) x->n_batches = 1;
+        if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
+        if (MEMOI_INTEGER(desc, x, n_batches, 0, most) || MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
+            MEMOI_INTEGER(desc, x, batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
+                          most / x->n_batches))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
         MEMOI_ROW_ARRAY(RW, out, n, x->n_columns, 4, NULL);
         MEMOI_ROW_ARRAY(R, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
@@ -2582,10 +2589,14 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     case MEMO_ROW_CAST:
     case MEMO_ROW_SUMS: {
         memo_add_desc* x = &d->add;
-        if (kind == MEMO_ROW_SUMS)
-            MEMOI_ROW_ARRAY(W, to, x->n_rows, 1, 4, NULL);
-        else
+        if (kind != MEMO_ROW_SUMS) {
+            if (x->n_rows == 0) x->n_rows = 1;
             MEMOI_ROW_MATRIX(W, to);
+        } else if (x->to_type != MEMO_TYPE_F32) {
+            return MEMOB_INVALID(error, "%s.to_type: row sums are F32; set it to that", desc);
+        } else {
+            MEMOI_ROW_ARRAY(W, to, x->n_rows, 1, 4, NULL);
+        }
         MEMOI_ROW_MATRIX(R, a);
         if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(R, b);
         break;
@@ -2595,6 +2606,16 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     case MEMO_ROW_LOSS_SUMS: {
         memo_cross_entropy_desc* x = &d->entropy;
         const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+        if (x->n_parts == 0) x->n_parts = 1;
+        if (MEMOI_INTEGER(desc, x, n_parts, 1, INT32_MAX) ||
+            MEMOI_INTEGER(desc, x, part, 0, x->n_parts - 1) ||
+            MEMOI_INTEGER(desc, x, n_columns, 0, most / 2) ||
+            MEMOI_INTEGER(desc, x, first_column, 0, most / 2) ||
+            MEMOI_INTEGER(desc, x, vocabulary, x->n_parts > 1, most) ||
+            MEMOI_INTEGER(desc, x, n_rows, 0, most / (4 * n_numbers) / x->n_parts) ||
+            MEMOI_LOSS_RULE(desc, x))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
         n = x->n_rows;
         if (kind != MEMO_ROW_LOSS_SUMS)
             MEMOI_ROW_ARRAY(R, logits, n, x->n_columns, bytes, &x->stride);
@@ -2616,6 +2637,9 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     case MEMO_ROW_SINKS:
     case MEMO_ROW_SINK_SUMS: {
         memo_sinks_desc* x = &d->sinks;
+        if (MEMOI_INTEGER(desc, x, n_heads, 0, most) ||
+            MEMOI_INTEGER(desc, x, n_rows, 0, x->n_heads ? most / x->n_heads : most))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         n = x->n_rows * x->n_heads;
         MEMOI_ROW_ARRAY(kind == MEMO_ROW_SINKS ? RW : R, lse, n, 1, 4, NULL);
         MEMOI_ROW_ARRAY(R, sinks, 1, x->n_heads, 4, NULL);
@@ -2628,6 +2652,7 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
         break;
     }
     }
+    return MEMO_STATUS_OK;
 }
 
 /* Checks size and address, and replaces stride 0 by its default. */
@@ -2664,62 +2689,6 @@ MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, m
     return MEMO_STATUS_OK;
 }
 
-/* Checks counts, on which the sizes of arrays depend, and replaces 0 by its default. */
-MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_error* error) {
-    const char* name = memoi_row_kernels[kind].desc;
-    const int64_t most = MEMOB_BYTES_MAX;
-    memo_rows_desc* rows = &d->rows;
-    memo_merge_desc* merge = &d->merge;
-    memo_cross_entropy_desc* e = &d->entropy;
-    memo_sinks_desc* sinks = &d->sinks;
-    int is_refused = 0;
-    switch (kind) {
-    case MEMO_ROW_GATHER:
-    case MEMO_ROW_SCATTER:
-        is_refused = MEMOI_INTEGER(name, rows, n_rows, 0, most) ||
-                     MEMOI_INTEGER(name, rows, n_indexed_rows, 0, most);
-        break;
-    case MEMO_ROW_MERGE:
-        if (merge->n_batches == 0) merge->n_batches = 1;
-        if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-        is_refused = MEMOI_INTEGER(name, merge, n_batches, 0, most) ||
-                     MEMOI_INTEGER(name, merge, n_rows, 0, most) ||
-                     MEMOI_INTEGER(name, merge, batch_stride_rows,
-                                   merge->n_batches > 1 ? merge->n_rows : INT64_MIN,
-                                   most / merge->n_batches);
-        break;
-    case MEMO_ROW_ADD:
-    case MEMO_ROW_CAST:
-        if (d->add.n_rows == 0) d->add.n_rows = 1;
-        break;
-    case MEMO_ROW_SUMS:
-        if (d->add.to_type != MEMO_TYPE_F32)
-            return MEMOB_INVALID(error, "%s.to_type: row sums are F32; set it to that", name);
-        break;
-    case MEMO_ROW_SOFTMAX_PARTS:
-    case MEMO_ROW_CROSS_ENTROPY:
-    case MEMO_ROW_LOSS_SUMS:
-        if (e->n_parts == 0) e->n_parts = 1;
-        is_refused =
-            MEMOI_INTEGER(name, e, n_parts, 1, INT32_MAX) ||
-            MEMOI_INTEGER(name, e, part, 0, e->n_parts - 1) ||
-            MEMOI_INTEGER(name, e, n_columns, 0, most / 2) ||
-            MEMOI_INTEGER(name, e, first_column, 0, most / 2) ||
-            MEMOI_INTEGER(name, e, vocabulary, e->n_parts > 1, most) ||
-            MEMOI_INTEGER(name, e, n_rows, 0, most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts) ||
-            MEMOI_LOSS_RULE(name, e);
-        if (!is_refused && !e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
-        break;
-    case MEMO_ROW_SINKS:
-    case MEMO_ROW_SINK_SUMS:
-        is_refused =
-            MEMOI_INTEGER(name, sinks, n_heads, 0, most) ||
-            MEMOI_INTEGER(name, sinks, n_rows, 0, sinks->n_heads ? most / sinks->n_heads : most);
-        break;
-    }
-    return is_refused ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_OK;
-}
-
 memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                           memo_error* error) {
     memoi_row_arrays arrays;
@@ -2733,9 +2702,7 @@ memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* t
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
-    status = memoi_row_counts(kind, taken, error);
-    if (status) return status;
-    memoi_row_arrays_of(kind, taken, &arrays);
+    status = memoi_row_arrays_of(kind, taken, &arrays, error);
     for (i = 0; i < arrays.n && !status; i++)
         status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays.all[i], error);
     if (!status && (kind == MEMO_ROW_CAST || kind == MEMO_ROW_ADD) &&
@@ -2778,32 +2745,29 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
     return status ? status : memoi_row_run_args(&args, error);
 }
 
-/* The bytes that a kernel reads and writes. */
-typedef struct memoi_row_touched {
-    memo_range reads[6], writes[6];
-} memoi_row_touched;
-
-/* The operation of a valid desc without defaults; it borrows touched. */
-MEMOI memo_op_desc memoi_row_op(memo_row_kind kind, const memo_row_desc* desc,
-                                memoi_row_touched* touched) {
+/* Records a kernel, whose desc is valid and without defaults, with the bytes that it reads and
+ * writes. */
+MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stream,
+                                     const memoi_row_args* args, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
-    memo_row_desc copy = *desc;
+    memo_row_desc desc = args->desc;
+    memo_range reads[6], writes[6];
     memoi_row_arrays arrays;
     int i;
-    memoi_row_arrays_of(kind, &copy, &arrays);
+    (void)memoi_row_arrays_of(args->kind, &desc, &arrays, NULL);
     for (i = 0; i < arrays.n; i++) {
         const memoi_row_matrix* m = &arrays.all[i];
         int64_t n = m->n_rows
                         ? (m->n_rows - 1) * (m->stride ? *m->stride : m->n_columns) + m->n_columns
                         : 0;
         memo_range range = memob_range_at(m->address, n * m->element_bytes);
-        if (m->access & MEMOI_ROW_READS) touched->reads[op.n_reads++] = range;
-        if (m->access & MEMOI_ROW_WRITES) touched->writes[op.n_writes++] = range;
+        if (m->access & MEMOI_ROW_READS) reads[op.n_reads++] = range;
+        if (m->access & MEMOI_ROW_WRITES) writes[op.n_writes++] = range;
     }
-    op.name = memoi_row_kernels[kind].name;
-    op.reads = touched->reads;
-    op.writes = touched->writes;
-    return op;
+    op.name = memoi_row_kernels[args->kind].name;
+    op.reads = reads;
+    op.writes = writes;
+    return memo_annotate(device, stream, &op, error);
 }
 
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
@@ -2817,13 +2781,10 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
                               "include memo_sp.h before memo_cuda.cuh",
                               device->name);
     status = memo_row_take(kind, desc, &args.desc, error);
-    if (!status && MEMO_DEVICE_HAS(device, annotate)) {
-        memoi_row_touched touched;
-        memo_op_desc op = memoi_row_op(kind, &args.desc, &touched);
-        status = memo_annotate(device, stream, &op, error);
-    }
-    if (status) return status;
     call.kind = args.kind = kind;
+    if (!status && MEMO_DEVICE_HAS(device, annotate))
+        status = memoi_row_annotate(device, stream, &args, error);
+    if (status) return status;
     call.desc = &args.desc;
     call.function = memoi_row_run_args;
     call.args = &args;
