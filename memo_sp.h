@@ -2799,17 +2799,13 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-#define MEMOI_AS_IS(a)              (a)
-#define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
-#define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
-#define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
-#define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
-#define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
+#define MEMOI_AS_IS(a) (a)
 
 /* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every
  * from, n at most MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written
- * last.  Elements are added as WIDE; integers unsigned, because signed overflow is undefined. */
-#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
+ * last.  Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
+ * undefined.  A NaN is above everything. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
     MEMOI void memoi_reduce_##NAME(void* to, const void* const* from, int32_t n_from,              \
                                    int64_t begin, int64_t n, memo_reduction reduction) {           \
         WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
@@ -2820,28 +2816,26 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
         for (r = 1; r < n_from; r++) {                                                             \
             x = (const TYPE*)from[r] + begin;                                                      \
             if (reduction == MEMO_REDUCTION_SUM) {                                                 \
-                for (i = 0; i < n; i++) result[i] = SUM(result[i], WIDEN(x[i]));                   \
+                for (i = 0; i < n; i++) result[i] = (WIDE)((ADDED)result[i] + (ADDED)WIDEN(x[i])); \
             } else {                                                                               \
                 for (i = 0; i < n; i++) {                                                          \
                     const WIDE wide = WIDEN(x[i]);                                                 \
-                    result[i] = IS_ABOVE(wide, result[i]) ? wide : result[i];                      \
+                    result[i] = wide > result[i] || wide != wide ? wide : result[i];               \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
         for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                                \
     }
 #define MEMOI_REDUCE_ALL(K)                                                                        \
-    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)               \
-    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)             \
-    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,                    \
-      MEMOI_IS_ABOVE_OR_NAN)                                                                       \
-    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,                       \
-      MEMOI_IS_ABOVE_OR_NAN)                                                                       \
-    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32, MEMOI_IS_ABOVE)              \
-    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64, MEMOI_IS_ABOVE)              \
-    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
+    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, float)                                          \
+    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, double)                                       \
+    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, float)                        \
+    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, float)                           \
+    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
+    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
+    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
 MEMOI_REDUCE_ALL(MEMOI_REDUCE)
-#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                          \
+#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
     case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, from, n_from, begin, n, reduction); break;
 
 void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
