@@ -4826,11 +4826,13 @@ MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t 
 
 /* --- runs --- */
 
-/* The run that begins at a row of a ring rank. */
-MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int64_t ring_rank,
+/* The run that begins at a row of a sequence rank; it may go on in the next one's rows. */
+MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequence_rank,
                                      int64_t row) {
     int64_t n = sharding->ring_tokens, rd = sharding->ring;
+    int64_t ring_rank = sequence_rank / sharding->ulysses;
     memo_run run;
+    row += sequence_rank % sharding->ulysses * sharding->local_tokens; /* of the ring rank */
     run.stride = 1;
     run.start = ring_rank * n + row;
     run.count = n - row;
@@ -4858,9 +4860,8 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
                               memo_run* run) {
     int64_t left = sharding->local_tokens - *row;
     if (left <= 0) return 0;
-    *run = memoi_sharding_run_at(sharding, sequence_rank / sharding->ulysses,
-                                 sequence_rank % sharding->ulysses * sharding->local_tokens + *row);
-    if (run->count > left) run->count = left;
+    *run = memoi_sharding_run_at(sharding, sequence_rank, *row);
+    run->count = memob_min(run->count, left);
     *row += run->count;
     return 1;
 }
@@ -4900,16 +4901,15 @@ void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
-    return memoi_sharding_run_at(sharding, sequence_rank / sharding->ulysses,
-                                 sequence_rank % sharding->ulysses * sharding->local_tokens + row)
-        .start;
+    return memoi_sharding_run_at(sharding, sequence_rank, row).start;
 }
 
-/* The borders [*begin, *end) of the document that contains position.  *document remembers it, for
- * ascending positions. */
+/* Moves [*begin, *end) to the borders of the document of a position, unless it is in there. */
 MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
-                                   int64_t n_documents, int64_t position, int64_t* document,
-                                   int64_t* begin, int64_t* end) {
+                                   int64_t n_documents, int64_t position, int64_t* begin,
+                                   int64_t* end) {
+    int64_t document;
+    if (position >= *begin && position < *end) return;
     *begin = 0;
     *end = sharding->n_tokens;
     if (!document_begins) {
@@ -4917,21 +4917,20 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
         n_documents = sharding->n_documents;
     }
     if (!document_begins || position >= sharding->n_tokens) return;
-    while (*document < n_documents - 1 && document_begins[*document + 1] <= position) ++*document;
-    *begin = document_begins[*document];
-    *end = document_begins[*document + 1];
+    document = memoi_sharding_document_of(NULL, 0, document_begins, n_documents, position);
+    *begin = document_begins[document];
+    *end = document_begins[document + 1];
 }
 
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    int64_t document = 0, row = 0, i, begin, end;
+    int64_t row = 0, i, begin = 0, end = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (i = 0; i < run.count; i++) {
             int64_t position = run.start + i * run.stride;
-            memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
-                                    &begin, &end);
+            memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
             *positions++ = position - begin;
         }
 }
@@ -4979,12 +4978,12 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     memo_run run;
     int64_t b, i, n_labels = 0;
     for (b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
-        int64_t document = 0, row = 0, begin, end;
+        int64_t row = 0, begin = 0, end = 0;
         while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
             for (i = 0; i < run.count; i++) {
                 int64_t position = run.start + i * run.stride;
-                memoi_sharding_document(sharding, document_begins, n_documents, position, &document,
-                                        &begin, &end);
+                memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
+                                        &end);
                 /* Padding has no label, nor has a token whose label is in another document. */
                 *labels = position < sharding->n_tokens && ahead >= begin - position &&
                                   ahead < end - position
