@@ -4538,24 +4538,10 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
-/* Writes "data 4, or ring 6": the single degrees that could change so that the product is size. */
-MEMOI void memoi_mesh_hint(memo_mesh_desc* degrees, int32_t size, char text[200]) {
-    int length = 0, i, k;
-    text[0] = 0;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        int64_t others = 1;
-        for (k = 0; k < MEMOI_MESH_AXES; k++)
-            if (k != i && others <= size) others *= *memoi_mesh_degree(degrees, k);
-        if (size % others) continue;
-        length += snprintf(text + length, 200 - (size_t)length, "%s%s %lld", length ? ", or " : "",
-                           memoi_mesh_names[i], (long long)(size / others));
-    }
-}
-
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
-    int length = 0, i;
+    int text_length = 0, hint_length = 0, i, k;
     int64_t product = 1;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         int32_t* degree = memoi_mesh_degree(degrees, i);
@@ -4568,12 +4554,21 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
     }
     if (product == size) return MEMO_STATUS_OK;
 
-    for (i = 0; i < MEMOI_MESH_AXES; i++)
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
-                           memoi_mesh_names[i], (int)*memoi_mesh_degree(degrees, i));
-    memoi_mesh_hint(degrees, size, hint);
-    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s%s", text,
-                         (int)size, hint[0] ? "what fits: " : "no change of one degree fits", hint);
+    /* The single degrees that could change so that the product is size: "data 4, or ring 6". */
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        const char* name = memoi_mesh_names[i];
+        int64_t others = 1;
+        for (k = 0; k < MEMOI_MESH_AXES; k++)
+            if (k != i && others <= size) others *= *memoi_mesh_degree(degrees, k);
+        text_length += snprintf(text + text_length, sizeof text - (size_t)text_length, "%s%s %d",
+                                i ? " x " : "", name, (int)*memoi_mesh_degree(degrees, i));
+        if (size % others == 0)
+            hint_length +=
+                snprintf(hint + hint_length, sizeof hint - (size_t)hint_length, "%s%s %lld",
+                         hint_length ? ", or " : "what fits: ", name, (long long)(size / others));
+    }
+    return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s", text,
+                         (int)size, hint_length ? hint : "no change of one degree fits");
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
