@@ -3592,7 +3592,8 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
 }
 
 /* A group whose ranks do not sit yet.  Returns NULL if there is no memory. */
-MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
+MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world,
+                                                      const char* prefix, const char* name,
                                                       int32_t n_ranks) {
     memoi_threads_group* group = (memoi_threads_group*)memob_calloc(1, sizeof *group);
     const int64_t n_pairs = (int64_t)n_ranks * n_ranks;
@@ -3600,7 +3601,7 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     if (!group) return NULL;
     group->world = world;
     group->n_ranks = group->n_left = n_ranks;
-    snprintf(group->name, sizeof group->name, "%.63s", name);
+    snprintf(group->name, sizeof group->name, "%s%s", prefix, name);
     group->ranks =
         (memoi_threads_rank*)memob_arrays_add(&group->arrays, n_ranks, sizeof(memoi_threads_rank));
     group->ways = (memoi_way*)memob_arrays_add(&group->arrays, n_pairs, sizeof(memoi_way));
@@ -3665,7 +3666,6 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     memoi_threads_group *group = me->group, *made;
     memo_status status = memoi_threads_status(comm, error);
     int32_t r, n;
-    char full_name[64];
     *part = NULL;
     if (status) return status;
 
@@ -3679,8 +3679,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     /* The first rank of a new group creates it for all.  Without memory they keep no part. */
     if (color >= 0 && memoi_threads_place(group, comm->rank, &n) == 0 &&
         memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
-        snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-        made = memoi_threads_group_create(group->world, full_name, n);
+        made = memoi_threads_group_create(group->world, "threads ", name ? name : "part", n);
         for (r = 0; r < group->n_ranks && made; r++) {
             memoi_threads_rank* from = &group->ranks[r];
             if (from->color == color)
@@ -3736,7 +3735,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     world = (memoi_threads_world*)memob_calloc(1, sizeof *world + (size_t)desc->n_ranks *
                                                                       sizeof(memoi_threads_port));
     if (world)
-        group = memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
+        group = memoi_threads_group_create(world, "", desc->name ? desc->name : "threads world",
                                            desc->n_ranks);
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
     if (!group) {
@@ -3869,12 +3868,11 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
                                       ncclUniqueId* id, int* is_named, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memset(id, 0, sizeof *id);
-    if (desc->unique_id) {
+    if (desc->unique_id)
         memcpy(id, desc->unique_id, sizeof *id);
-        return MEMO_STATUS_OK;
-    }
-    if (size > 1) status = memoi_nccl_name_meeting(is_named, error);
-    if (!status) {
+    else if (size > 1)
+        status = memoi_nccl_name_meeting(is_named, error);
+    if (!status && !desc->unique_id) {
         ncclResult_t result = ncclGetUniqueId(id);
         if (result != ncclSuccess)
             status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
@@ -4287,8 +4285,8 @@ MEMOI int64_t memoi_nccl_free_bytes(void) {
 }
 
 /* Everything except NCCL's communicator. */
-MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
-                                  memo_error* error) {
+MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nccl_world* world,
+                                  memoi_nccl** result, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     const size_t agreed_bytes = (MEMOI_NCCL_AGREED + 1) * sizeof *me->agreed;
     const int64_t free_bytes = memoi_nccl_free_bytes();
@@ -4312,7 +4310,7 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     me->creation_bytes = free_bytes;
     me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
     for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
-    snprintf(me->name, sizeof me->name, "%.63s", name);
+    snprintf(me->name, sizeof me->name, "%s%s", prefix, name);
     table = &me->table;
     table->name = me->name;
     table->context = me;
@@ -4370,12 +4368,9 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
     ncclConfig_t config = memoi_nccl_config();
     ncclResult_t result = ncclSuccess;
-    char full_name[64];
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
-    if (status) return status;
-    snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
-    status = memoi_nccl_make(full_name, me->world, &child, error);
+    if (!status) status = memoi_nccl_make("nccl ", name ? name : "part", me->world, &child, error);
     if (status) return status;
 
     pthread_mutex_lock(&me->world->mutex);
@@ -4431,7 +4426,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     if (status) return status;
     status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
-        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
+        status = memoi_nccl_make("", desc->name ? desc->name : "nccl world", world, &me, error);
     if (status) {
         memoi_nccl_world_destroy(world);
     } else {
