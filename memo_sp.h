@@ -111,9 +111,9 @@ typedef enum memo_collective {
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
  * labels of every message and collective.  Otherwise MPI compares them where is_first is set.  NCCL
- * compares the digests there: their maxima over ranks travel with the operation, and the watchdog
- * finds a difference within moments.  text NULL matches every label, fields NULL all digests.  text
- * and fields must outlive the communicator. */
+ * compares the digests there: their maxima over ranks travel with the operation, the watchdog finds
+ * a difference within moments, and a later call or memo_comm_status returns it.  text NULL matches
+ * every label, fields NULL all digests.  text and fields must outlive the communicator. */
 typedef struct memo_label {
     const char* text;
     int64_t number;
@@ -729,9 +729,6 @@ typedef struct memo_ulysses_heads {
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange
  *
- * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v
- * scattered, on the compute stream.  memo_parallel_predict (extras/memo_layout.h) compares both.
- *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
 
@@ -778,7 +775,8 @@ typedef struct memo_sp_attention_desc {
     /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and
      * a reduce-scatter returns their gradients.  The local attention is called once, with all keys
      * in the order of positions, and nothing is merged.  But no computation hides the transfer, and
-     * scratch memory grows with the ring.  For few key heads and fast links. */
+     * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
+     * (extras/memo_layout.h) compares both. */
     int32_t gathers_keys;
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
@@ -871,8 +869,8 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
  * undefined.  The first call begins with a barrier of ring and ulysses.  Errors: INVALID_ARGUMENT
  * (invalid documents, missing tensors); COMM (a rank runs another pass, or has another desc,
- * sharding or mask; the error names the field.  With NCCL a later call or memo_comm_status returns
- * it); errors of the device, of memo_comm and of the local attention. */
+ * sharding or mask; see memo_label); errors of the device, of memo_comm and of the local
+ * attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);
@@ -996,9 +994,8 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
 /* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
  * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
- * forward); COMM (a rank runs another pass, or has another schedule, type or count; the error names
- * the field.  With NCCL a later call or memo_comm_status returns it); errors of the functions, of
- * comm and of the device. */
+ * forward); COMM (a rank runs another pass, or has another schedule, type or count; see
+ * memo_label); errors of the functions, of comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
 /* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
@@ -1209,9 +1206,8 @@ MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** lo
 MEMO_API void memo_loss_destroy(memo_loss* loss);
 /* Enqueues all tiles on the desc's stream.  All tensor ranks must call it with the same n_rows,
  * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
- * rank runs another pass, or has another desc, n_rows or scale; the error names the field.  With
- * NCCL a later call or memo_comm_status returns it); errors of the functions, of comm and of the
- * device. */
+ * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
+ * functions, of comm and of the device. */
 MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
