@@ -131,89 +131,60 @@ static int64_t case_count(rank_case* c) {
     return case_int(c, 0, most[case_int(c, 0, 3)]);
 }
 
-static void one_all_reduce(rank_case* c, memo_comm* comm, memo_stream stream) {
-    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-    memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
-    int64_t count = case_count(c), sent = comm->sent_bytes;
-    int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = memo_test_next(&c->state);
-    void *from = case_array(count, type), *to = in_place ? from : case_array(count, type);
-    fill(from, 0, count, type, salt, comm->rank, 0);
-    CHECK_OK(memo_all_reduce(comm, stream, from, to, count, type, reduction, &error));
-    CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
-    CHECK_CASE(is_reduced(to, count, type, salt, comm->size, 0, reduction), "%lld %s in place %d",
-               (long long)count, memo_type_name(type), in_place);
-    CHECK_CASE(in_place || is_filled(from, 0, count, type, salt, comm->rank, 0), "from changed");
-    CHECK_CASE(comm->sent_bytes - sent ==
-                   2 * (comm->size - 1) * count * memo_type_bytes(type) / comm->size,
-               "%lld", (long long)(comm->sent_bytes - sent));
-    if (!in_place) CASE_FREE(to);
-    CASE_FREE(from);
-}
-
-static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
-    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-    int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
-    int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = memo_test_next(&c->state);
-    char* to = (char*)case_array(count * comm->size, type);
-    void* from = in_place ? to + comm->rank * count * bytes : (char*)case_array(count, type);
-    fill(from, 0, count, type, salt, comm->rank, 0);
-    CHECK_OK(memo_all_gather(comm, stream, from, to, count, type, &error));
-    CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
-    for (int32_t r = 0; r < comm->size; r++)
-        CHECK_CASE(is_filled(to, r * count, (r + 1) * count, type, salt, r, 0),
-                   "part %d of %lld %s", (int)r, (long long)count, memo_type_name(type));
-    CHECK_CASE(comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
-               (long long)(comm->sent_bytes - sent));
-    if (!in_place) CASE_FREE(from);
-    CASE_FREE(to);
-}
-
-static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream) {
-    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-    memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
-    int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
-    int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = memo_test_next(&c->state);
-    char* from = (char*)case_array(count * comm->size, type);
-    char* to = in_place ? from + comm->rank * count * bytes : (char*)case_array(count, type);
-    fill(from, 0, count * comm->size, type, salt, comm->rank, 0);
-    CHECK_OK(memo_reduce_scatter(comm, stream, from, to, count, type, reduction, &error));
-    CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
-    CHECK_CASE(is_reduced(to, count, type, salt, comm->size, comm->rank * count, reduction),
-               "%lld %s in place %d", (long long)count, memo_type_name(type), in_place);
-    CHECK_CASE(comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
-               (long long)(comm->sent_bytes - sent));
-    if (!in_place) CASE_FREE(to);
-    CASE_FREE(from);
-}
-
-static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
-    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-    int64_t count = case_count(c), sent = comm->sent_bytes;
-    int32_t root = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
-    uint64_t salt = memo_test_next(&c->state);
-    void* buffer = case_array(count, type);
-    if (comm->rank == root) fill(buffer, 0, count, type, salt, root, 0);
-    CHECK_OK(memo_broadcast(comm, stream, buffer, count, type, root, &error));
-    CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
-    CHECK_CASE(is_filled(buffer, 0, count, type, salt, root, 0), "%lld %s from %d",
-               (long long)count, memo_type_name(type), (int)root);
-    CHECK_CASE(comm->sent_bytes - sent ==
-                   ((comm->rank + 1) % comm->size == root ? 0 : count * memo_type_bytes(type)),
-               "%lld", (long long)(comm->sent_bytes - sent));
-    CASE_FREE(buffer);
-}
-
+/* A random collective.  One of its buffers, large, may hold the parts of all ranks; in place the
+ * other is this rank's part of it. */
 static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
-    switch (case_int(c, 0, 4)) {
-    case 0: one_all_reduce(c, comm, stream); break;
-    case 1: one_all_gather(c, comm, stream); break;
-    case 2: one_reduce_scatter(c, comm, stream); break;
-    case 3: one_broadcast(c, comm, stream); break;
-    default: CHECK_OK(memo_barrier(comm, stream, &error)); break;
+    const memo_collective kind = (memo_collective)case_int(c, 0, MEMO_COLLECTIVE_BARRIER);
+    const memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    const memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
+    const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER, in_place = (int)case_int(c, 0, 1);
+    const int is_scatter = kind == MEMO_COLLECTIVE_REDUCE_SCATTER;
+    const int32_t rank = comm->rank, n = comm->size, root = (int32_t)case_int(c, 0, n - 1);
+    const int64_t count = case_count(c), n_bytes = count * memo_type_bytes(type);
+    const int64_t n_large = is_gather || is_scatter ? n * count : count;
+    const uint64_t salt = memo_test_next(&c->state);
+    int64_t sent = comm->sent_bytes, expected = 0;
+    char* large = (char*)case_array(n_large, type);
+    char* small =
+        in_place ? large + (n_large > count ? rank * n_bytes : 0) : (char*)case_array(count, type);
+    char *from = is_gather ? small : large, *to = is_gather ? large : small;
+    int is_right = 1;
+    fill(from, 0, is_scatter ? n_large : count, type, salt, rank, 0);
+    switch (kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        CHECK_OK(memo_all_reduce(comm, stream, from, to, count, type, reduction, &error));
+        expected = 2 * (n - 1) * n_bytes / n;
+        break;
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        CHECK_OK(memo_all_gather(comm, stream, from, to, count, type, &error));
+        expected = (n - 1) * n_bytes;
+        break;
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        CHECK_OK(memo_reduce_scatter(comm, stream, from, to, count, type, reduction, &error));
+        expected = (n - 1) * n_bytes;
+        break;
+    case MEMO_COLLECTIVE_BROADCAST:
+        CHECK_OK(memo_broadcast(comm, stream, from, count, type, root, &error));
+        expected = (rank + 1) % n == root ? 0 : n_bytes;
+        break;
+    case MEMO_COLLECTIVE_BARRIER: CHECK_OK(memo_barrier(comm, stream, &error)); break;
     }
+    CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
+
+    if (kind == MEMO_COLLECTIVE_BROADCAST)
+        is_right = is_filled(from, 0, count, type, salt, root, 0);
+    else if (!in_place)
+        is_right = is_filled(from, 0, is_scatter ? n_large : count, type, salt, rank, 0);
+    for (int32_t r = 0; r < n && is_gather; r++)
+        is_right &= is_filled(to, r * count, (r + 1) * count, type, salt, r, 0);
+    if (kind == MEMO_COLLECTIVE_ALL_REDUCE || is_scatter)
+        is_right &= is_reduced(to, count, type, salt, n, is_scatter * rank * count, reduction);
+    CHECK_CASE(is_right, "collective %d of %lld %s, in place %d, root %d", (int)kind,
+               (long long)count, memo_type_name(type), in_place, (int)root);
+    CHECK_CASE(comm->sent_bytes - sent == expected, "collective %d: %lld bytes", (int)kind,
+               (long long)(comm->sent_bytes - sent));
+    if (!in_place) CASE_FREE(small);
+    CASE_FREE(large);
 }
 
 static void case_collectives(rank_case* c) {
