@@ -6149,9 +6149,9 @@ MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
     return 0;
 }
 
-/* One tensor of exchange s, one way: k or v for step s + 1; d_k or d_v of step s - 1, whose last hop
- * goes home.  Whole sequences that are alike are one piece; sender and receiver find the same rows,
- * so they agree.  Returns its bytes; enqueues 0: only that. */
+/* One tensor of exchange s, one way: k or v for step s + 1; d_k or d_v of step s - 1, whose last
+ * hop goes home.  Whole sequences that are alike are one piece; sender and receiver find the same
+ * rows, so they agree.  Returns its bytes; enqueues 0: only that. */
 MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
                               int enqueues) {
     const memoi_shape* shape = ring->shape;
@@ -6518,8 +6518,8 @@ MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* 
         }
 }
 
-/* On the compute stream: before attention k or v of all ranks; after backward the sums of d_k or d_v
- * go to their ranks. */
+/* On the compute stream: before attention k or v of all ranks; after backward the sums of d_k or
+ * d_v go to their ranks. */
 MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
     const memoi_shape* shape = ring->shape;
     const memo_type type = is_back ? shape->carried_type : shape->type;
