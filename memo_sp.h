@@ -5759,7 +5759,7 @@ typedef struct memoi_ulysses {
 typedef struct memoi_ulysses_move {
     const memoi_shape* shape;
     const memoi_exchanged* x;
-    int32_t degree, me, n_batch;
+    int32_t degree, me;
     int64_t n_heads, n_needed; /* all; that all ranks need together */
     memoi_heads own;
     int64_t unit;                 /* bytes of a head in a row */
@@ -5774,7 +5774,6 @@ MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_shape* shape, const m
     m.x = x;
     m.degree = shape->sharding.ulysses;
     m.me = shape->ulysses_rank;
-    m.n_batch = shape->n_batch;
     m.n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
     m.n_needed = memoi_ulysses_heads_needed(shape, x->is_kv);
     m.own = memoi_ulysses_heads_for(shape, x->is_kv, m.me);
@@ -5818,7 +5817,7 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
-    for (b = 0; b < m->n_batch; b++)
+    for (b = 0; b < m->shape->n_batch; b++)
         memoi_target_copy_rows(
             u->target, u->stream, to + (b * m->ring_tokens + m->me * m->n_local) * m->own_bytes,
             m->own_bytes, from + b * m->n_local * m->row_bytes + m->own.first * m->unit,
@@ -5838,7 +5837,7 @@ MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_mo
         const memoi_heads peer = memoi_ulysses_peer_heads(m, rows_step);
         const int is_whole = whole && peer.n == m->n_heads;
         const char* rows = is_whole ? whole : packed;
-        for (b = 0; b < m->n_batch; b++) {
+        for (b = 0; b < m->shape->n_batch; b++) {
             memoi_target_message(
                 u->target, u->stream, u->comm, to_heads, rows + b * m->n_local * peer.n * m->unit,
                 m->n_local * peer.n * m->x->n, m->x->type, memoi_ulysses_peer(m, rows_step));
@@ -5860,7 +5859,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     if (!m.n_needed) return; /* on no rank */
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
-    write = memob_range_at(to, m.n_batch * m.ring_tokens * m.own_bytes);
+    write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1,
                           memoi_ulysses_bytes(u->shape, x, 1));
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
@@ -5887,7 +5886,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     const memoi_ulysses_move m = memoi_ulysses_measure(u->shape, x);
     const char *from = (const char*)from_heads, *packed = u->staging;
     char* to = (char*)to_rows;
-    memo_range read = memob_range_at(from, m.n_batch * m.ring_tokens * m.own_bytes);
+    memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     int32_t step, b;
     if (m.n_needed) { /* on any rank */
@@ -5899,7 +5898,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
-    for (b = 0; b < m.n_batch; b++)
+    for (b = 0; b < m.shape->n_batch; b++)
         memoi_ulysses_place(u, &m, to, sums, b * m.n_local, m.own,
                             from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.n_local);
     for (step = 1; step < m.degree; step++) {
@@ -5946,7 +5945,8 @@ typedef struct memoi_ring {
     const memo_mask* masks; /* (n_masks), of the caller */
     int32_t is_backward;
 
-    const char *q, *kv[2], *d_out;
+    char *q, *kv[2]; /* only read */
+    const char* d_out;
     float *out, *lse; /* merged so far; final at the end */
     const float* row_dots;
     float* d_q;
@@ -6050,8 +6050,7 @@ enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_K, MEMOI_RING_D_V, MEMOI_RIN
 /* Where k or v of step s lies, or d_k or d_v once step s has added to it; home at last. */
 MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s) {
     const int is_v = tensor % 2;
-    if (tensor < MEMOI_RING_D_K)
-        return s ? ring->buffers.kv[is_v][(s + 1) % 2] : (char*)(uintptr_t)ring->kv[is_v];
+    if (tensor < MEMOI_RING_D_K) return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
     return s > ring->last_step ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
 }
 
@@ -6485,9 +6484,17 @@ MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
     }
 }
 
-/* After the last step the compute stream has passed all exchanges. */
-MEMOI void memoi_ring_end(memoi_ring* ring) {
-    int32_t n_exchanges = memoi_ring_n_exchanges(ring), is_v;
+/* The steps of a ring, whose keys go round; at the end the compute stream has passed all
+ * exchanges. */
+MEMOI void memoi_ring_steps(memoi_ring* ring) {
+    const int32_t n_exchanges = memoi_ring_n_exchanges(ring);
+    const int32_t n_steps = ring->shape->heads.n_q ? ring->last_step + 1 : 0;
+    int32_t s, is_v;
+    memoi_ring_begin(ring);
+    for (s = 0; s < n_exchanges || s < n_steps; s++) {
+        if (s < n_exchanges) memoi_ring_exchange(ring, s);
+        if (s < n_steps) memoi_ring_step(ring, s);
+    }
     if (!n_exchanges) return;
     if (!ring->is_open) memoi_ring_await(ring, n_exchanges - 1);
     for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_join(ring, is_v);
@@ -6548,18 +6555,6 @@ MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
                              is_back ? MEMO_COLLECTIVE_REDUCE_SCATTER : MEMO_COLLECTIVE_ALL_GATHER,
                              from, to, n, type, MEMO_REDUCTION_SUM, 0, target->error);
     if (!is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 0);
-}
-
-/* The steps of a ring, whose keys go round. */
-MEMOI void memoi_ring_steps(memoi_ring* ring) {
-    int32_t n_exchanges = memoi_ring_n_exchanges(ring), s;
-    int32_t n_steps = ring->shape->heads.n_q ? ring->last_step + 1 : 0;
-    memoi_ring_begin(ring);
-    for (s = 0; s < n_exchanges || s < n_steps; s++) {
-        if (s < n_exchanges) memoi_ring_exchange(ring, s);
-        if (s < n_steps) memoi_ring_step(ring, s);
-    }
-    memoi_ring_end(ring);
 }
 
 /* All keys gathered are those of a ring of one step, in fp32. */
@@ -6761,16 +6756,15 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
 
 /* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
  * out would be empty, but take buffers. */
-MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
+MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
     int64_t n_groups = 1;
     int32_t p;
-    if (!desc->ulysses_groups || desc->sharding.ulysses == 1) return 1;
-    for (p = 0; p < desc->sharding.ulysses; p++) {
-        memo_ulysses_heads heads =
-            memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses, p);
-        n_groups = memob_max(n_groups, desc->sharding.ring > 1 ? heads.n_kv : heads.n_q);
+    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
+    for (p = 0; p < shape->sharding.ulysses; p++) {
+        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
+        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
     }
-    return (int32_t)memob_min(desc->ulysses_groups, n_groups);
+    return (int32_t)memob_min(ulysses_groups, n_groups);
 }
 
 /* Without tokens. */
@@ -6803,8 +6797,8 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
-    shape->n_groups = memoi_hybrid_n_groups(desc);
     shape->group = -1;
+    shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
@@ -6999,51 +6993,49 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* shape, char* base,
     return memob_max(n_bytes, memoi_hybrid_carve_pass(&largest, base, 1, &buffers[1]));
 }
 
-MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes* sizes) {
-    int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memoi_exchanged q = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_Q, size);
-    memoi_exchanged out = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_Q, v_size);
-    /* Keys and values together. */
-    memoi_exchanged kv = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_KV, size + v_size);
-    memoi_exchanged d_kv = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_D_KV, size + v_size);
-    int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
-    int64_t to_heads = memoi_ulysses_bytes(shape, &q, 1) + memoi_ulysses_bytes(shape, &kv, 1);
-    memoi_hybrid_buffers buffers[2];
-    memoi_hybrid_carver saved = {NULL, 0};
-    char *q_heads, *kv_heads[2];
-    int32_t g;
-    memset(sizes, 0, sizeof *sizes);
-
-    /* Memory. */
-    sizes->device_bytes = memoi_hybrid_carve_all(shape, NULL, buffers);
-    for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
-        memoi_shape group = memoi_hybrid_group_of(shape, g);
-        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
-    }
-    sizes->saved_bytes = memob_align_up(saved.n_bytes, MEMOB_DEVICE_ALIGNMENT);
-    sizes->lse_bytes = (int64_t)shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4;
-    sizes->heads = shape->heads;
-
-    /* Traffic. */
-    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_bytes(shape, &out, 0);
-    sizes->ulysses_backward_bytes =
-        memoi_ulysses_bytes(shape, &out, 1) + memoi_ulysses_bytes(shape, &memoi_hybrid_dots, 1) +
-        memoi_ulysses_bytes(shape, &q, 0) + memoi_ulysses_bytes(shape, &d_kv, 0) +
-        (shape->sends_again ? to_heads : 0);
-    sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
-    sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (shape->sharding.ring > 1)
-        sizes->ring_backward_bytes += n_kv * memo_type_bytes(shape->carried_type) *
-                                      (shape->sharding.ring - shape->gathers_keys);
-}
-
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_shape shape;
     memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
+    const int32_t size = shape.head_size, v_size = shape.v_head_size, rd = shape.sharding.ring;
+    const memoi_exchanged q = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, size);
+    const memoi_exchanged out = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, v_size);
+    /* Keys and values together. */
+    const memoi_exchanged kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_KV, size + v_size);
+    const memoi_exchanged d_kv =
+        memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_D_KV, size + v_size);
+    const int64_t n_kv = memoi_ring_kv_elements(&shape, 0) + memoi_ring_kv_elements(&shape, 1);
+    memoi_hybrid_buffers buffers[2];
+    memoi_hybrid_carver saved = {NULL, 0};
+    char *q_heads, *kv_heads[2];
+    int64_t to_heads;
+    int32_t g;
     memset(sizes, 0, sizeof *sizes);
-    if (!status) memoi_hybrid_sizes(&shape, sizes);
-    return status;
+    if (status) return status;
+
+    /* Memory. */
+    sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
+    for (g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again; g++) {
+        memoi_shape group = memoi_hybrid_group_of(&shape, g);
+        memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
+    }
+    sizes->saved_bytes = saved.n_bytes;
+    sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
+    sizes->heads = shape.heads;
+
+    /* Traffic. */
+    to_heads = memoi_ulysses_bytes(&shape, &q, 1) + memoi_ulysses_bytes(&shape, &kv, 1);
+    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_bytes(&shape, &out, 0);
+    sizes->ulysses_backward_bytes =
+        memoi_ulysses_bytes(&shape, &out, 1) + memoi_ulysses_bytes(&shape, &memoi_hybrid_dots, 1) +
+        memoi_ulysses_bytes(&shape, &q, 0) + memoi_ulysses_bytes(&shape, &d_kv, 0) +
+        (shape.sends_again ? to_heads : 0);
+    sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape.type) * (rd - 1);
+    sizes->ring_backward_bytes = sizes->ring_forward_bytes;
+    if (rd > 1)
+        sizes->ring_backward_bytes +=
+            n_kv * memo_type_bytes(shape.carried_type) * (rd - shape.gathers_keys);
+    return MEMO_STATUS_OK;
 }
 
 /* --- what all ranks must agree on ---
@@ -7138,16 +7130,12 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
     return memoi_check_memory("memo_sp_attention_desc", desc->device_memory, error);
 }
 
-static const char* const memoi_hybrid_streams[MEMOI_TARGET_N_STREAMS] = {"compute", "ring",
-                                                                         "ulysses"};
-MEMOI int memoi_hybrid_has_stream(const memoi_shape* shape, int stream) {
-    if (stream == MEMOI_TARGET_RING) return shape->sharding.ring > 1 && !shape->gathers_keys;
-    return stream == MEMOI_TARGET_COMPUTE || shape->n_groups > 1;
-}
-
 MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
                                               memo_error* error) {
+    const int has_ring = a->shape.sharding.ring > 1 && !a->shape.gathers_keys;
+    const char* const names[] = {NULL, has_ring ? "ring" : NULL,
+                                 a->shape.n_groups > 1 ? "ulysses" : NULL}; /* its own streams */
     const memo_device* device = desc->device;
     const int64_t n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
     memo_status status = MEMO_STATUS_OK;
@@ -7163,13 +7151,13 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
     for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
-        if (memoi_hybrid_has_stream(&a->shape, i))
-            status = memo_stream_create(device, memoi_hybrid_streams[i], 1, &a->target.streams[i],
-                                        error);
+        if (names[i])
+            status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
         if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
+    /* Scratch memory. */
     if (!status && !desc->device_memory && n_bytes)
         status = memo_device_alloc(device, n_bytes, &a->memory, error);
     if (n_bytes)
@@ -7389,10 +7377,11 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
         i;
-    char* q = (char*)(uintptr_t)t->q;
-    char* kv[2] = {(char*)(uintptr_t)t->k, (char*)(uintptr_t)t->v};
-    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &q, kv);
     ring->shape = group;
+    ring->q = (char*)(uintptr_t)t->q;
+    ring->kv[0] = (char*)(uintptr_t)t->k;
+    ring->kv[1] = (char*)(uintptr_t)t->v;
+    if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
     memoi_hybrid_share_waits(walk, g);
 
     /* The LSEs of a group follow those of earlier groups. */
@@ -7400,8 +7389,6 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     if (t->lse)
         ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
                      (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);
-    ring->q = q;
-    for (i = 0; i < 2; i++) ring->kv[i] = kv[i];
     ring->buffers = b->ring;
     if (!ring->is_backward) {
         ring->out = is_direct ? (float*)t->out : b->out;
@@ -7523,15 +7510,6 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     memoi_hybrid_arrive(walk, 0);
 }
 
-/* Before the attention of group g; the next group arrives meanwhile. */
-MEMOI void memoi_hybrid_next(memoi_hybrid_walk* walk, int32_t g) {
-    int32_t n_groups = walk->shape->n_groups;
-    if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
-        memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
-    if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1);
-    memoi_hybrid_enter(walk, g);
-}
-
 /* After all steps of a group's ring, so that a sink counts once; before the result leaves. */
 MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     const memoi_ring* ring = &walk->ring;
@@ -7558,7 +7536,10 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     int32_t n_groups = walk->shape->n_groups, g;
     memoi_hybrid_open(walk);
     for (g = 0; g < n_groups; g++) {
-        memoi_hybrid_next(walk, g);
+        if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
+            memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
+        if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
+        memoi_hybrid_enter(walk, g);
         memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
@@ -7702,10 +7683,6 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
 
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
     return block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
-}
-
-MEMOI int memoi_blocks_couples(const memo_blocks* b, int32_t block) {
-    return b->desc.schedule.splits_sequence && block % b->desc.schedule.blocks_per_layer == 0;
 }
 
 /* Returns 1 if forward saves the input of a block for its recomputation. */
@@ -7889,7 +7866,8 @@ MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recompute
 
 /* Recomputation and backward of a block, part by part. */
 MEMOI void memoi_blocks_segment(memo_blocks* b, int32_t block) {
-    const int couples = memoi_blocks_couples(b, block);
+    const memo_blocks_schedule_desc* desc = &b->desc.schedule;
+    const int couples = desc->splits_sequence && block % desc->blocks_per_layer == 0;
     if (couples) memoi_blocks_recompute_all(b, block);
     memoi_blocks_backward_of(b, block, !couples);
 }
@@ -8051,12 +8029,12 @@ memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_e
             "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
             blocks->next_forward > 0 ? ", or the next one" : "");
     status = memoi_blocks_run(blocks, 0, layer, error);
-    if (status) return status;
-    blocks->next_forward = layer + 1;
-    if (layer < blocks->n_layers - 1) return MEMO_STATUS_OK;
-    blocks->n_ahead++;
-    blocks->next_backward = layer;
-    return MEMO_STATUS_OK;
+    if (!status) blocks->next_forward = layer + 1;
+    if (!status && layer == blocks->n_layers - 1) {
+        blocks->n_ahead++;
+        blocks->next_backward = layer;
+    }
+    return status;
 }
 
 memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
