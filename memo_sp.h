@@ -4657,8 +4657,11 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
         name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
-MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
+memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+                               memo_error* error) {
     static const char name[] = "memo_sharding_desc";
+    int64_t unit;
+    memset(sharding, 0, sizeof *sharding);
     if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
         MEMOI_INTEGER(name, desc, ring, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
@@ -4671,18 +4674,10 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
                              "memo_sharding_desc.document_begins: not used by the sharding %s; use "
                              "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
                              memo_sharding_name(desc->kind));
-    if (desc->kind != MEMO_SHARDING_DOCUMENTS) return MEMO_STATUS_OK;
-    return memoi_sharding_check_documents("memo_sharding_desc.document_begins",
-                                          desc->document_begins, desc->n_documents, desc->n_tokens,
-                                          error);
-}
-
-memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
-                               memo_error* error) {
-    int64_t unit;
-    memo_status status = memoi_sharding_check(desc, error);
-    memset(sharding, 0, sizeof *sharding);
-    if (status) return status;
+    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
+        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
+                                       desc->n_documents, desc->n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     sharding->kind = desc->kind;
     sharding->ring = desc->ring ? desc->ring : 1;
     sharding->ulysses = desc->ulysses ? desc->ulysses : 1;

@@ -461,13 +461,9 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
 static void case_meshes(rank_case* c) {
     for (int i = 0; i < 4; i++) {
         memo_mesh_desc desc = memo_mesh_desc_default();
-        int32_t* degrees[5];
+        int32_t* const degrees[] = {&desc.data, &desc.pipeline, &desc.tensor, &desc.ring,
+                                    &desc.ulysses};
         int32_t rest = c->comm->size, factor;
-        degrees[0] = &desc.data;
-        degrees[1] = &desc.pipeline;
-        degrees[2] = &desc.tensor;
-        degrees[3] = &desc.ring;
-        degrees[4] = &desc.ulysses;
         desc.data = desc.pipeline = desc.tensor = desc.ring = desc.ulysses = 1;
         for (factor = 2; rest > 1; factor++)
             for (; rest % factor == 0; rest /= factor) *degrees[case_int(c, 0, 4)] *= factor;

@@ -284,14 +284,9 @@ TEST(merges_parts_of_attention) {
         for (k = 0; k < n_columns; k++) out[k] = NAN;
         for (p = 0; p < N_PARTS; p++) {
             int64_t n = p < N_PARTS - 1 ? memo_test_int(0, (N_KEYS - begin) / 2) : N_KEYS - begin;
-            memo_merge_desc merge = {0};
-            attend(scores + begin, values + begin * n_columns, n, n_columns, part, &part_lse);
-            merge.out = out;
-            merge.lse = &lse;
-            merge.part_out = part;
-            merge.part_lse = &part_lse;
-            merge.n_rows = 1;
+            memo_merge_desc merge = {out, &lse, part, &part_lse, .n_rows = 1};
             merge.n_columns = n_columns;
+            attend(scores + begin, values + begin * n_columns, n, n_columns, part, &part_lse);
             CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
             begin += n;
         }
@@ -398,21 +393,15 @@ TEST(merge_leaves_other_batches_alone) {
     static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
     static float lse[BATCHES * STRIDE], part_lse[BATCHES * STRIDE];
     static uint16_t part[BATCHES * STRIDE * COLUMNS];
-    memo_merge_desc merge = {0};
+    memo_merge_desc merge = {out, lse, part, part_lse, MEMO_TYPE_BF16, .n_batches = BATCHES};
+    merge.n_rows = ROWS;
+    merge.n_columns = COLUMNS;
+    merge.batch_stride_rows = STRIDE;
     fill_random(out, MEMO_TYPE_F32, BATCHES * STRIDE * COLUMNS);
     fill_random(lse, MEMO_TYPE_F32, BATCHES * STRIDE);
     fill_random(part, MEMO_TYPE_BF16, BATCHES * STRIDE * COLUMNS);
     fill_random(part_lse, MEMO_TYPE_F32, BATCHES * STRIDE);
     memcpy(before, out, sizeof out);
-    merge.out = out;
-    merge.lse = lse;
-    merge.part_out = part;
-    merge.part_lse = part_lse;
-    merge.part_type = MEMO_TYPE_BF16;
-    merge.n_batches = BATCHES;
-    merge.n_rows = ROWS;
-    merge.n_columns = COLUMNS;
-    merge.batch_stride_rows = STRIDE;
     {
         float lse_before[BATCHES * STRIDE];
         memcpy(lse_before, lse, sizeof lse);
@@ -586,24 +575,10 @@ TEST(run_on_a_host_stream) {
     int64_t i, n = 0;
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
-    memo_add_desc cast = {0};
-    memo_add_desc add = {0};
-    memo_rows_desc rows = {0};
-    cast.to = narrow;
-    cast.to_type = MEMO_TYPE_F16;
-    cast.a = from;
-    cast.n_columns = N;
-    add.to = sum;
-    add.a = from;
-    add.b = narrow;
-    add.b_type = MEMO_TYPE_F16;
-    add.n_columns = N;
-    rows.to = gathered;
-    rows.from = narrow;
-    rows.index = index;
-    rows.n_rows = 2;
-    rows.n_indexed_rows = N;
-    rows.row_bytes = 2;
+    memo_add_desc cast = {narrow, from, .to_type = MEMO_TYPE_F16, .n_columns = N};
+    memo_add_desc add = {sum, from, narrow, .b_type = MEMO_TYPE_F16, .n_columns = N};
+    memo_rows_desc rows = {gathered,      narrow, index, .n_rows = 2, .n_indexed_rows = N,
+                           .row_bytes = 2};
     CHECK_OK(memo_row_cast(device, stream, &cast, &error));
     CHECK_OK(memo_row_add(device, stream, &add, &error));
     CHECK_OK(memo_row_gather(device, stream, &rows, &error));
