@@ -5761,6 +5761,8 @@ typedef struct memoi_ulysses_move {
     int64_t n_local, n_rows;      /* rows of this rank: of a sequence, of the batch */
     int64_t ring_tokens;          /* rows by heads, of a sequence */
     int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
+    /* That this rank sends: what the peers need, or its heads to all of them. */
+    int64_t to_heads_bytes, to_rows_bytes;
 } memoi_ulysses_move;
 
 MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_shape* shape, const memoi_exchanged* x) {
@@ -5778,14 +5780,9 @@ MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_shape* shape, const m
     m.ring_tokens = memoi_shape_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own.n * m.unit;
+    m.to_heads_bytes = (m.n_needed - m.own.n) * m.unit * m.n_rows;
+    m.to_rows_bytes = m.own_bytes * m.n_rows * (m.degree - 1);
     return m;
-}
-
-/* The bytes that this rank sends: to rows its heads to all peers, to heads what they need. */
-MEMOI MEMOB_NOINLINE int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
-                                                 int to_heads) {
-    const memoi_ulysses_move m = memoi_ulysses_measure(shape, x);
-    return (to_heads ? m.n_needed - m.own.n : m.own.n * (m.degree - 1)) * m.unit * m.n_rows;
 }
 
 /* The peer to send to in a step; the one to receive from, if step is negative.  In step k every
@@ -5855,8 +5852,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1,
-                          memoi_ulysses_bytes(u->shape, x, 1));
+    memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
@@ -5885,8 +5881,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     int32_t step, b;
     if (m.n_needed) { /* on any rank */
-        memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1,
-                              memoi_ulysses_bytes(u->shape, x, 0));
+        memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
     if (sums && u->shape->group <= 0)
@@ -7019,12 +7014,14 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     sizes->heads = shape.heads;
 
     /* Traffic. */
-    to_heads = memoi_ulysses_bytes(&shape, &q, 1) + memoi_ulysses_bytes(&shape, &kv, 1);
-    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_bytes(&shape, &out, 0);
+    to_heads = memoi_ulysses_measure(&shape, &q).to_heads_bytes +
+               memoi_ulysses_measure(&shape, &kv).to_heads_bytes;
+    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_measure(&shape, &out).to_rows_bytes;
     sizes->ulysses_backward_bytes =
-        memoi_ulysses_bytes(&shape, &out, 1) + memoi_ulysses_bytes(&shape, &memoi_hybrid_dots, 1) +
-        memoi_ulysses_bytes(&shape, &q, 0) + memoi_ulysses_bytes(&shape, &d_kv, 0) +
-        (shape.sends_again ? to_heads : 0);
+        memoi_ulysses_measure(&shape, &out).to_heads_bytes +
+        memoi_ulysses_measure(&shape, &memoi_hybrid_dots).to_heads_bytes +
+        memoi_ulysses_measure(&shape, &q).to_rows_bytes +
+        memoi_ulysses_measure(&shape, &d_kv).to_rows_bytes + (shape.sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape.type) * (rd - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
     if (rd > 1)
