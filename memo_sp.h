@@ -1476,11 +1476,9 @@ typedef struct memoi_row_pair {
 } memoi_row_pair;
 MEMO_INLINE memoi_row_pair memoi_row_pair_at(int64_t n_columns, int64_t first, int64_t second,
                                              int shift) {
-    memoi_row_pair pair;
-    pair.column[0] = first;
-    pair.column[1] = second;
-    pair.n[0] = memoi_row_rest(n_columns, first, shift);
-    pair.n[1] = memoi_row_rest(n_columns, second, shift);
+    const memoi_row_pair pair = {
+        {first, second},
+        {memoi_row_rest(n_columns, first, shift), memoi_row_rest(n_columns, second, shift)}};
     return pair;
 }
 MEMO_INLINE void memoi_pair_load(memoi_row_group groups[2], const void* matrix, memo_type type,
@@ -1802,9 +1800,7 @@ typedef struct memo_softmax_sum {
 } memo_softmax_sum;
 
 MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
-    memo_softmax_sum none;
-    none.max = none.top = -INFINITY;
-    none.sum = none.below = none.n = 0;
+    const memo_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
     return none;
 }
 /* The sum relative to a maximum that is not below its own. */
@@ -1927,12 +1923,8 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     int32_t p;
     for (p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-        memo_softmax_sum next;
-        next.max = part[0];
-        next.sum = part[1];
-        next.below = part[3];
-        next.n = part[4];
-        next.top = part[0] > part[2] ? part[0] : part[2];
+        const memo_softmax_sum next = {part[0], part[1], part[3], part[4],
+                                       part[0] > part[2] ? part[0] : part[2]};
         all = memo_softmax_join(all, next);
         if (!(part[2] <= label)) label = part[2]; /* a NaN too */
     }
@@ -2769,7 +2761,7 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
                             const void* desc, memo_error* error) {
     memoi_row_args args;
-    memo_row_call call;
+    const memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, sizeof args};
     memo_status status;
     if (!MEMO_DEVICE_HAS(device, row_kernel))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -2777,15 +2769,10 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
                               "include memo_sp.h before memo_cuda.cuh",
                               device->name);
     status = memo_row_take(kind, desc, &args.desc, error);
-    call.kind = args.kind = kind;
+    args.kind = kind;
     if (!status && MEMO_DEVICE_HAS(device, annotate))
         status = memoi_row_annotate(device, stream, &args, error);
-    if (status) return status;
-    call.desc = &args.desc;
-    call.function = memoi_row_run_args;
-    call.args = &args;
-    call.args_bytes = sizeof args;
-    return device->row_kernel(device->context, stream, &call, error);
+    return status ? status : device->row_kernel(device->context, stream, &call, error);
 }
 
 /* ---- >>reductions -------------------------------------------------------------------------------
@@ -3140,7 +3127,7 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
 MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call) {
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
-    memoi_threads_patience patience;
+    memoi_threads_patience patience = {0, 0, 0};
     uint32_t target = me->arrived[lane] + 2;
     int32_t r;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
@@ -3149,7 +3136,6 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
         memob_counter_set(&meeting->complete, target);
         return 1;
     }
-    memset(&patience, 0, sizeof patience);
     while (!memob_counter_reached(&meeting->complete, target)) {
         uint32_t value = __atomic_load_n(&meeting->complete, __ATOMIC_RELAXED);
         int looks;
@@ -3325,14 +3311,13 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
     int64_t start_ns = me->group->world->has_links ? memob_now_ns() : 0;
-    memoi_threads_patience patience;
+    memoi_threads_patience patience = {0, 0, 0};
     uint32_t position;
     int n_left = 1;
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
 
-    memset(&patience, 0, sizeof patience);
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
         uint32_t bell = __atomic_fetch_and(&me->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
@@ -3522,13 +3507,10 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
                                          memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_way* ways = me->group->ways + (int64_t)comm->rank * comm->size;
-    memoi_threads_group_args args;
+    memoi_threads_group_args args = {me, me->tail, me->tail};
     memo_status status = memoi_threads_make_room(me, n, error);
     int32_t i;
     if (status || !n) return status;
-    memset(&args, 0, sizeof args);
-    args.me = me;
-    args.begin = args.end = me->tail;
 
     /* Each message follows the one before it on its way. */
     for (i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
@@ -3553,13 +3535,9 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_collective_args args;
+    const memoi_threads_collective_args args = {me, {*call, comm->label}};
     memo_status status = memoi_threads_status(comm, error);
     if (status) return status;
-    memset(&args, 0, sizeof args);
-    args.me = me;
-    args.op.call = *call;
-    args.op.label = comm->label;
     return memo_host_device_launch(me->device, stream, memoi_threads_run_collective, &args,
                                    sizeof args, error);
 }
@@ -4758,10 +4736,8 @@ MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
 MEMOI memo_run memoi_sharding_documents_run(const memo_sharding* sharding, int64_t r, int64_t row) {
     int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens), begin, end;
     int64_t document;
-    memo_run run;
-    run.stride = 1;
-    run.start = memoi_sharding_padding(sharding, r) + row - n_rows;
-    run.count = sharding->ring_tokens - row;
+    memo_run run = {memoi_sharding_padding(sharding, r) + row - n_rows, 1,
+                    sharding->ring_tokens - row};
     if (row >= n_rows) return run;
 
     /* The document, the chunk, and the place in it. */
@@ -4810,28 +4786,25 @@ MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t 
 /* The run that begins at a row of a sequence rank; it may go on in the next one's rows. */
 MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequence_rank,
                                      int64_t row) {
-    int64_t n = sharding->ring_tokens, rd = sharding->ring;
-    int64_t ring_rank = sequence_rank / sharding->ulysses;
-    memo_run run;
-    row += sequence_rank % sharding->ulysses * sharding->local_tokens; /* of the ring rank */
-    run.stride = 1;
-    run.start = ring_rank * n + row;
-    run.count = n - row;
+    const int64_t n = sharding->ring_tokens, rd = sharding->ring;
+    const int64_t ring_rank = sequence_rank / sharding->ulysses;
+    const int64_t place = sequence_rank % sharding->ulysses * sharding->local_tokens + row;
+    memo_run run = {ring_rank * n + place, 1, n - place};
     switch (sharding->kind) {
     case MEMO_SHARDING_PLAIN: break;
     case MEMO_SHARDING_STRIPED:
-        run.start = ring_rank + row * rd;
+        run.start = ring_rank + place * rd;
         run.stride = rd;
         break;
     case MEMO_SHARDING_ZIGZAG:
         if (rd == 1) break; /* the two chunks touch */
-        run.start = ring_rank * (n / 2) + row;
-        run.count = n / 2 - row;
-        if (row < n / 2) break;
-        run.start = (2 * rd - 1 - ring_rank) * (n / 2) + row - n / 2;
-        run.count = n - row;
+        run.start = ring_rank * (n / 2) + place;
+        run.count = n / 2 - place;
+        if (place < n / 2) break;
+        run.start = (2 * rd - 1 - ring_rank) * (n / 2) + place - n / 2;
+        run.count = n - place;
         break;
-    case MEMO_SHARDING_DOCUMENTS: return memoi_sharding_documents_run(sharding, ring_rank, row);
+    case MEMO_SHARDING_DOCUMENTS: return memoi_sharding_documents_run(sharding, ring_rank, place);
     }
     return run;
 }
@@ -5133,32 +5106,16 @@ MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind k
 MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
                             int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
                             int64_t n_rows) {
-    memo_add_desc add;
-    if (!n || !n_rows) return;
-    memset(&add, 0, sizeof add); /* b is F32 */
-    add.to = to;
-    add.to_type = add.a_type = type;
-    add.a = to;
-    add.b = from;
-    add.n_rows = n_rows;
-    add.n_columns = n;
-    add.to_stride = add.a_stride = to_stride;
-    add.b_stride = from_stride;
-    memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
+    const memo_add_desc add = {to,     to, from,      type,      type,       MEMO_TYPE_F32,
+                               n_rows, n,  to_stride, to_stride, from_stride};
+    if (n && n_rows) memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
 
 /* to (type) = from (from_type), n elements. */
 MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
                              const void* from, memo_type from_type, int64_t n) {
-    memo_add_desc cast;
-    if (!n) return;
-    memset(&cast, 0, sizeof cast);
-    cast.to = to;
-    cast.a = from;
-    cast.to_type = type;
-    cast.a_type = from_type;
-    cast.n_columns = n;
-    memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
+    const memo_add_desc cast = {to, from, NULL, type, from_type, type, 1, n, 0, 0, 0};
+    if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
