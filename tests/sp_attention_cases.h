@@ -679,6 +679,23 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c,
     memo_check_destroy(check);
 }
 
+/* The tensors of a layer, in the order of the enum. */
+static memo_sp_attention_tensors tensors_of(char* const at[N_TENSORS], void* lse, void* saved) {
+    memo_sp_attention_tensors t;
+    memset(&t, 0, sizeof t);
+    t.q = at[Q];
+    t.k = at[K];
+    t.v = at[V];
+    t.out = at[OUT];
+    t.lse = (float*)lse;
+    t.saved = saved;
+    t.d_out = at[D_OUT];
+    t.d_q = at[D_Q];
+    t.d_k = at[D_K];
+    t.d_v = at[D_V];
+    return t;
+}
+
 static void wait_for_all(world* all) {
     if (!all->is_alone) pthread_barrier_wait(&all->barrier);
 }
@@ -773,7 +790,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         share_bytes = c->n_batch * n_local[t] * row_bytes[t];
         if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
-        other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
+        if (is_result(t)) other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         for (int32_t b = 0; b < c->n_batch && !is_result(t); b++)
             memo_sharding_scatter(is_of_keys(t) ? &key_shardings[b] : &shardings[b],
@@ -791,17 +808,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
     other_lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
     other_saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
-    memset(&tensors, 0, sizeof tensors);
-    tensors.q = share[Q];
-    tensors.k = share[K];
-    tensors.v = share[V];
-    tensors.out = share[OUT];
-    tensors.lse = (float*)lse;
-    tensors.saved = saved;
-    tensors.d_out = share[D_OUT];
-    tensors.d_q = share[D_Q];
-    tensors.d_k = share[c->overwrites ? K : D_K];
-    tensors.d_v = share[c->overwrites ? V : D_V];
+    tensors = tensors_of(share, lse, saved);
+    if (c->overwrites) {
+        tensors.d_k = share[K];
+        tensors.d_v = share[V];
+    }
     if (c->has_sinks) {
         sinks = (float*)(void*)CASE_CALLOC(2 * MAX_HEADS, sizeof(float));
         memcpy(sinks, all->w->sinks, sizeof all->w->sinks);
@@ -809,18 +820,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         tensors.d_sinks = sinks + MAX_HEADS;
         for (int32_t k = 0; k < MAX_HEADS; k++) tensors.d_sinks[k] = 99; /* backward sets them */
     }
-    memset(&other, 0, sizeof other);
     /* The other layer has the same numbers in other roles, which takes one head size. */
-    other.q = share[D_OUT];
-    other.k = share[V];
-    other.v = share[K];
-    other.out = other_share[OUT];
-    other.lse = (float*)other_lse;
-    other.saved = other_saved;
-    other.d_out = share[Q];
-    other.d_q = other_share[D_Q];
-    other.d_k = other_share[D_K];
-    other.d_v = other_share[D_V];
+    other_share[Q] = share[D_OUT];
+    other_share[K] = share[V];
+    other_share[V] = share[K];
+    other_share[D_OUT] = share[Q];
+    other = tensors_of(other_share, other_lse, other_saved);
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
@@ -894,7 +899,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
                                      all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
         if (!status && all->is_alone) status = memo_stream_synchronize(device, stream, error);
         CASE_FREE(share[t]);
-        CASE_FREE(other_share[t]);
+        if (is_result(t)) CASE_FREE(other_share[t]);
     }
     if (!status && sinks && all->is_alone) {
         status = memo_all_reduce(mesh->world, stream, tensors.d_sinks, tensors.d_sinks, MAX_HEADS,
@@ -1070,6 +1075,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    char* at[N_TENSORS];
     memo_sp_attention_tensors own;
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
@@ -1111,17 +1117,8 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.sends_again = IS_ODD("sends_again");
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;
     desc.attention = memo_host_attention_functions(&state);
-    memset(&own, 0, sizeof own);
-    own.q = memory;
-    own.k = memory + N;
-    own.v = memory + 2 * N;
-    own.out = memory + 3 * N;
-    own.saved = memory + 4 * N;
-    own.lse = memory + 7 * N;
-    own.d_out = memory + 8 * N;
-    own.d_q = memory + 9 * N;
-    own.d_k = memory + 10 * N;
-    own.d_v = memory + 11 * N;
+    for (int t = 0; t < N_TENSORS; t++) at[t] = (char*)(memory + t * N);
+    own = tensors_of(at, memory + 8 * N, memory + 9 * N);
     own.sinks = IS_ODD("sinks") ? memory + 12 * N : NULL;
     if (!status) status = memo_sp_attention_create(&desc, &attention, &error);
     /* A slow rank may receive the error of the second pass while it waits for the first. */

@@ -637,11 +637,9 @@ TEST(runs_on_a_recorder) {
     int n_calls = 0;
     open_host();
     memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
-    memo_loss_desc desc = {.device = memo_recorder_get_device(recorder)};
+    memo_loss_desc desc = {.vocabulary = 7, .tile_rows = 4, .functions.context = &n_calls};
+    desc.device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
-    desc.vocabulary = 7;
-    desc.tile_rows = 4;
-    desc.functions.context = &n_calls;
     desc.functions.logits = count_tiles;
     CHECK_OK(memo_loss_create(&desc, &loss, &error));
     memo_loss_tensors tensors = {.n_rows = 10, .labels = labels, .sums = sums};

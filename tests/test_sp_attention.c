@@ -548,7 +548,8 @@ TEST(a_row_that_sees_nothing_is_0) {
     memo_host_attention state;
     memo_stream stream;
     memo_run q_run = {5, 2, 4}, k_run = {8, 1, 3}; /* queries 5, 7, 9, 11, keys 8, 9, 10 */
-    float q[4 * 2], k[3 * 2], v[3 * 2], out[4 * 2], lse[4], dots[4], d_q[4 * 2], d_k[6], d_v[6];
+    float q[4 * 2], k[3 * 2], v[3 * 2], out[4 * 2], lse[4];
+    float dots[4] = {0}, d_q[4 * 2] = {0}, d_k[6] = {0}, d_v[6] = {0};
     for (int i = 0; i < 8; i++) q[i] = (float)i;
     for (int i = 0; i < 6; i++) k[i] = v[i] = (float)(i + 1);
     for (int i = 0; i < 8; i++) out[i] = 99;
@@ -556,7 +557,6 @@ TEST(a_row_that_sees_nothing_is_0) {
     memo_attention_block block = {.scale = 1, .q_runs = &q_run, .k_runs = &k_run};
     block.n_batch = block.n_q_heads = block.n_kv_heads = block.n_q_runs = block.n_k_runs = 1;
     block.head_size = block.v_head_size = 2;
-    block.mask = memo_mask_default();
     block.mask.n_tokens = 11; /* query 11 is padding */
     block.q_row_stride = block.k_row_stride = block.v_row_stride = block.out_row_stride = 2;
     block.lse_row_stride = 1;
@@ -572,10 +572,6 @@ TEST(a_row_that_sees_nothing_is_0) {
         if (i != 2) CHECK(out[2 * i] == 0 && out[2 * i + 1] == 0 && lse[i] == -(float)HUGE_VAL);
     CHECK(out[4] > 2 && out[4] <= 3 && lse[2] > 0 && lse[2] < 99);
     CHECK_IS(state.n_scores, ==, 4 * 2); /* one tile: of its 4 queries, keys 8 and 9 */
-    memset(dots, 0, sizeof dots);
-    memset(d_q, 0, sizeof d_q);
-    memset(d_k, 0, sizeof d_k);
-    memset(d_v, 0, sizeof d_v);
     block.d_out = q;
     block.row_dots = dots;
     block.d_q = d_q;
@@ -920,11 +916,7 @@ TEST(documents_may_change_from_batch_to_batch) {
         n_mallocs = malloc_count;
         CHECK_OK(memo_sp_attention_set_sharding(attention, rows, &error));
         CHECK_IS(malloc_count, ==, n_mallocs);
-        memo_sp_attention_tensors tensors = {.lse = lse}; /* in the order of the sequence */
-        tensors.q = w.typed[Q];
-        tensors.k = w.typed[K];
-        tensors.v = w.typed[V];
-        tensors.out = w.typed[OUT];
+        memo_sp_attention_tensors tensors = tensors_of(w.typed, lse, NULL); /* in their order */
         CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
         CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
         CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
@@ -1769,8 +1761,10 @@ TEST(sizes_that_overflow_are_refused) {
 }
 
 TEST(invalid_arguments_are_refused) {
-    memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
-    memo_sharding rows[3], other;
+    memo_sp_attention_desc good = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 8, 2, 2, 4, MEMO_TYPE_F32);
+    memo_sharding rows[3] = {good.sharding, good.sharding, good.sharding};
+    memo_sharding of_two = desc_of(MEMO_SHARDING_ZIGZAG, 2, 1, 8, 2, 2, 4, MEMO_TYPE_F32).sharding;
+    memo_sp_attention_desc desc;
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
                          negative[] = {1, -1};
     memo_sp_attention_sizes sizes;
@@ -1778,14 +1772,10 @@ TEST(invalid_arguments_are_refused) {
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = NULL;
-    float data[9][8 * 2 * 4];
+    float data[4][8 * 2 * 4];
     float lse[16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
     memo_device old;
     memset(data, 0, sizeof data);
-    memo_sharding_desc sharding_desc = {.n_tokens = 8};
-    CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
-    good.n_q_heads = good.n_kv_heads = 2;
-    good.head_size = 4;
 #define REFUSED(change, text)                                                                      \
     do {                                                                                           \
         desc = good;                                                                               \
@@ -1803,34 +1793,25 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.head_size = INT32_MAX - 1, "head_size");
     REFUSED(desc.v_head_size = INT32_MAX - 1, "v_head_size");
     REFUSED(desc.first_q_head = INT32_MAX - 1, "first_q_head");
-    CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
+    good.sharding = rows[0];
     REFUSED(desc.type = MEMO_TYPE_I32, "type");
     REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
     REFUSED(desc.ring_rank = 1, "rank");
     REFUSED((desc.n_batch = 3, desc.n_masks = 2), "n_masks");
     desc.n_masks = 3;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
-    rows[0] = rows[1] = rows[2] = good.sharding;
     rows[2].n_tokens = 7;
     REFUSED((desc.n_batch = desc.n_masks = 3, desc.row_shardings = rows), "row_shardings[2]");
-    sharding_desc.ring = 2;
-    CHECK_OK(memo_sharding_make(&sharding_desc, &other, &error));
-    sharding_desc.ring = 0;
-    REFUSED(desc.key_sharding = other, "key_sharding"); /* keys of other degrees */
+    REFUSED(desc.key_sharding = of_two, "key_sharding"); /* keys of other degrees */
     REFUSED(desc.max_documents = -1, "max_documents");
 #undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     good.device = device = open_device(&good.stream, &state, &good.attention);
     desc = good;
-    sharding_desc.ring = 2;
-    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
+    desc.sharding = of_two;
     CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    sharding_desc.kind =
-        MEMO_SHARDING_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
-    sharding_desc.ring = 2;
-    sharding_desc.document_begins = right;
-    sharding_desc.n_documents = 2;
-    desc = good;
+    memo_sharding_desc sharding_desc = {MEMO_SHARDING_DOCUMENTS, 2, 1, 8, right, 2};
+    desc = good; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
     CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
     desc.max_documents = (int64_t)1 << 62;
     CHECK_ERROR(memo_sp_attention_create(&desc, &attention, &error), INVALID_ARGUMENT,
@@ -1840,11 +1821,8 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memo_sp_attention_tensors tensors = {0};
     CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
-    tensors.q = data[0];
-    tensors.k = data[1];
-    tensors.v = data[2];
-    tensors.out = data[3];
-    tensors.lse = lse;
+    tensors = (memo_sp_attention_tensors){
+        .q = data[0], .k = data[1], .v = data[2], .out = data[3], .lse = lse};
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
     CHECK_FAILS(memo_sp_attention_backward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
     mask.n_documents = 2;
