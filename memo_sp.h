@@ -2363,6 +2363,9 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             error, MEMO_STATUS_INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
+    if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
         return MEMOB_INVALID(
             error, "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,

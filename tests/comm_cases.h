@@ -478,6 +478,8 @@ static void case_refused_calls(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
     float x[4] = {1, 2, 3, 4};
+    memo_collective_call unknown = {
+        (memo_collective)7, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, 1, x, x};
     memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh* mesh;
 #define REFUSED(call, expected_status)                                                             \
@@ -500,6 +502,7 @@ static void case_refused_calls(rank_case* c) {
             INVALID_ARGUMENT);
     REFUSED(memo_broadcast(comm, stream, x, 1, MEMO_TYPE_F32, comm->size, &error),
             INVALID_ARGUMENT);
+    REFUSED(memo_comm_collective(comm, stream, &unknown, &error), INVALID_ARGUMENT);
     REFUSED(memo_group_end(comm, stream, &error), INVALID_STATE);
     CHECK_OK(memo_group_begin(comm, &error));
     REFUSED(memo_barrier(comm, stream, &error), INVALID_STATE);
