@@ -6624,24 +6624,23 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     int64_t head_size = memob_max(desc->head_size, desc->v_head_size);
-    memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
-    status = memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring,
-                                     desc->ring_rank, error);
-    if (!status)
-        status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
-                                         sharding->ulysses, desc->ulysses_rank, error);
-    if (!status) status = memoi_hybrid_heads_check(desc, error);
-    if (!status && (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch)))
-        status = MEMOB_INVALID(
+    if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
+                                error) ||
+        memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
+                                desc->ulysses_rank, error) ||
+        memoi_hybrid_heads_check(desc, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
+        return MEMOB_INVALID(
             error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
-    if (!status && desc->row_shardings)
-        status = memoi_hybrid_alike_check("memo_sp_attention_desc.row_shardings",
-                                          desc->row_shardings, n_batch, sharding, error);
-    if (status) return status;
+    if (desc->row_shardings &&
+        memoi_hybrid_alike_check("memo_sp_attention_desc.row_shardings", desc->row_shardings,
+                                 n_batch, sharding, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
         return MEMOB_INVALID(error,
                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
@@ -7176,19 +7175,17 @@ MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_m
                                           int32_t part, memo_error* error) {
     const memo_mask complete = memoi_shape_mask(shape, masks, part), *mask = &complete;
     const int has_key_sharding = shape->has_key_sharding;
-    memo_status status = MEMO_STATUS_OK;
     int64_t i;
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return MEMOB_INVALID(error,
                              "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                              (int)mask->kind);
     if (MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX))
+        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
+        (mask->document_begins &&
+         memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                        mask->n_documents, mask->n_tokens, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (mask->document_begins)
-        status = memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                                mask->n_documents, mask->n_tokens, error);
-    if (status) return status;
 
     /* Keys have documents if and only if queries have them. */
     if (!has_key_sharding && mask->key_begins)
@@ -7200,16 +7197,15 @@ MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_m
                              "memo_mask: %s have no documents, or another number of them; pass "
                              "document_begins and key_begins",
                              mask->key_begins ? "queries" : "keys");
-    if (mask->key_begins)
-        status = memoi_sharding_check_documents("memo_mask.key_begins", mask->key_begins,
-                                                mask->n_documents, mask->n_keys, error);
-    for (i = 0; !status && mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1);
-         i++)
+    if (mask->key_begins && memoi_sharding_check_documents("memo_mask.key_begins", mask->key_begins,
+                                                           mask->n_documents, mask->n_keys, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    for (i = 0; mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1); i++)
         if (mask->prefixes[i] < 0)
-            status = MEMOB_INVALID(
-                error, "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
-                (long long)i, (long long)mask->prefixes[i]);
-    return status;
+            return MEMOB_INVALID(error,
+                                 "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
+                                 (long long)i, (long long)mask->prefixes[i]);
+    return MEMO_STATUS_OK;
 }
 
 /* One forward or backward of this rank. */
