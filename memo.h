@@ -6392,6 +6392,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const double share = 1 / (double)n; /* of a row; a division is slow */
     int cuts_later = 0, swaps_later[2] = {0, 0};
     memob_swap_region region;
     int32_t layer;
@@ -6441,7 +6442,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
             if (all_s)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    all_s[layer] * (double)(n - swapped) / (double)n;
+                    all_s[layer] * (double)(n - swapped) * share;
             if (places && !is_packed)
                 memoi_swap_recompute(desc, layer, swapped,
                                      &places[(int64_t)layer * desc->n_tensors]);

@@ -5601,6 +5601,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
 typedef struct memoi_rows_bundle {
     int64_t row_bytes;
     int32_t leader; /* the tensor whose time counts */
+    double worth;   /* the most time, in a layer, that a byte saves if it is not recomputed */
 } memoi_rows_bundle;
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
@@ -5638,10 +5639,12 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of;  /* each tensor's; -1: no bytes */
     double handed_bytes; /* of a slice that it hands on through the host */
     memoi_rows_clock clock;
-    memob_swap_sum* sums;                     /* (n_layers) */
-    int32_t* moved;                           /* the layers that are moved, in order */
-    int32_t* picked;                          /* those that a change may concern, in order */
-    memoi_rows_table trial, here, best, plan; /* plan: from which a search begins */
+    memob_swap_sum* sums; /* (n_layers) */
+    int32_t* moved;       /* the layers that are moved, in order */
+    int32_t* picked;      /* those that a change may concern, in order */
+    int32_t* changed;     /* those that the last change concerned, in order */
+    int32_t n_changed;
+    memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     uint64_t random;
 } memoi_rows_planner;
 
@@ -5772,6 +5775,9 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
+            if (p->rules[at] < MEMO_TENSOR_SWAPPED)
+                p->bundles[b].worth =
+                    fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
 }
 
@@ -5824,6 +5830,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_layers = swap->n_layers;
     p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - 2;
     p->n_tiles = memob_swap_n_tiles(swap);
+    p->random = 0x9e3779b97f4a7c15u;
 
     a = &p->arrays;
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
@@ -5839,9 +5846,11 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->changed = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->filled.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->plan.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     if (a->failed) {
         memob_arrays_free(a);
@@ -6055,12 +6064,13 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
  * gives a bundle another cell in layers of a kind, or in layers beside them.  Memory joins the
  * bundles: after a change another bundle takes the room that is left, or gives what lacks, in as
- * many layers or tiles as that makes. */
+ * many layers or tiles as that makes; often in the same layers, because others may have no time to
+ * copy its bytes. */
 
 /* The number of trials, and of cells that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 8000
-#define MEMOI_ROWS_LOOKS_MAX    15000000
+#define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
@@ -6081,37 +6091,29 @@ typedef struct memoi_rows_pick {
     int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
 } memoi_rows_pick;
 
-/* The time that a byte saves if it is not recomputed. */
-MEMOI double memoi_rows_worth(const memoi_rows_planner* p, int32_t layer, int32_t b) {
-    return p->all_s[(int64_t)b * p->n_layers + layer] / (double)p->bundles[b].row_bytes;
-}
-
 /* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
- * swapped or recomputed.  is_any: of whatever cell.  preferred: of two bundles the one whose bytes
- * are worth more (1) or less (-1). */
-MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int preferred,
+ * swapped or recomputed.  is_any: of whatever cell.  is_same: layers of the last change. */
+MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
                              memoi_rows_pick* pick) {
     const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
-    int32_t of = layer, before, other, at, i;
+    const int32_t n = is_same ? p->n_changed : p->n_layers;
+    int32_t of = layer, before, i;
     int is_all;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
     before = of - layer;
-    is_all = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4);
+    is_all = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) || is_same;
     pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    other = (int32_t)(preferred ? memoi_rows_random(p, p->n_bundles) : pick->b);
-    if (preferred * (memoi_rows_worth(p, layer, other) - memoi_rows_worth(p, layer, pick->b)) > 0)
-        pick->b = other;
     cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     pick->cell = is_any || memoi_rows_random(p, 2) ? cells[layer] : states[memoi_rows_random(p, 3)];
     pick->next = states[memoi_rows_random(p, 3)];
     pick->more = pick->n_layers = 0;
-    for (i = 0; i < p->n_layers; i++) {
-        if (!is_any && cells[i] != pick->cell) continue;
-        at = i + before;
+    for (i = 0; i < n; i++) {
+        const int32_t from = is_same ? p->changed[i] : i, at = from + before;
+        if (!is_any && cells[from] != pick->cell) continue;
         if (is_all || (at >= 0 && at < p->n_layers && p->kinds[at] == p->kinds[of]))
-            p->picked[pick->n_layers++] = i;
+            p->picked[pick->n_layers++] = from;
     }
 }
 
@@ -6123,7 +6125,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     const int64_t n = pick->n_layers;
     const int32_t end = pick->next == MEMO_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
     int64_t width, n_groups, i, k, of_group, rest;
-    int is_changed = 0;
+    int32_t n_changed = 0;
     count = memob_min(count, n);
     if (count <= 0) return 0;
     i = memoi_rows_random(p, n);
@@ -6150,9 +6152,10 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
         if (pick->more) next = memob_min(memob_max(cells[layer] + pick->more, 0), p->n_tiles);
         if (cells[layer] == next || !memoi_rows_is_valid(p, layer, pick->b, next)) continue;
         cells[layer] = next;
-        is_changed = 1;
+        p->changed[n_changed++] = layer;
     }
-    return is_changed;
+    if (n_changed) p->n_changed = n_changed;
+    return n_changed > 0;
 }
 
 /* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
@@ -6176,14 +6179,15 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
 
 /* Changes as many layers, or swaps as many more or fewer tiles in some layers, as the scored trial
  * has room for or lacks memory; 0: nothing is different. */
-MEMOI int memoi_rows_refit(memoi_rows_planner* p, int is_by_worth) {
+MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* score = &p->trial.score;
     const int of_tiles = (int)memoi_rows_random(p, 2);
+    const int is_same = p->n_changed && memoi_rows_random(p, 2);
     memoi_rows_pick pick;
     double least, most;
     int is_host;
-    memoi_rows_choose(p, of_tiles, !is_by_worth ? 0 : score->excess_bytes > 0 ? -1 : 1, &pick);
+    memoi_rows_choose(p, of_tiles, is_same, &pick);
     most = (double)(of_tiles ? p->n_tiles : pick.n_layers);
     least = of_tiles ? -most : 0;
 
@@ -6207,8 +6211,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p, int is_by_worth) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Betters p->best in rounds.  The first three begin with p->plan, because one may end where another
- * does not; the others with the best so far.  Longer steps are accepted too, less and less in a
+/* Betters p->best in rounds.  The first three begin with p->plan and p->filled, because one may end
+ * where another does not; the others with the best so far.  Longer steps are accepted too, less and less in a
  * round; tables that do not fit are accepted only on the way from one that fits less.  n_parts:
  * takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
@@ -6216,14 +6220,10 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     const int64_t n_cells = (int64_t)p->n_layers * p->desc->swap->n_tensors;
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
-    /* With fewer trials than cells in a round, bundles drawn at random fill the room with bytes of
-     * little worth.  Otherwise they lead to more tables. */
-    const int is_scarce = n_trials / MEMOI_ROWS_ROUNDS < n_cells;
     int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / (MEMOI_ROWS_ROUNDS * n_parts) + 1;
-    p->random = 0x9e3779b97f4a7c15u;
     for (round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
-        memoi_rows_copy(p, round < 3 ? &p->plan : &p->best, &p->here);
+        memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
             int is_changed = 0;
@@ -6231,12 +6231,13 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 return; /* nothing is left to better */
             memoi_rows_copy(p, &p->here, &p->trial);
+            p->n_changed = 0;
             for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
             if (is_changed) (void)memoi_rows_try(p);
 
             /* Another bundle takes the room that is left, or makes the room that lacks. */
             k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
-            while (k > 0 && !memoi_rows_refit(p, is_scarce)) k--;
+            while (k > 0 && !memoi_rows_refit(p)) k--;
             if (k > 0) {
                 (void)memoi_rows_try(p);
                 i += is_changed;
@@ -6277,12 +6278,39 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     }
 }
 
+/* p->filled: from the trial on, bundles are swapped or kept instead of recomputed, those of most
+ * worth first: in all layers; if that is not better, in half as many, and so on. */
+MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
+    memoi_rows_pick pick;
+    int32_t i, b, layer;
+    int64_t count;
+    memset(&pick, 0, sizeof pick);
+    memoi_rows_copy(p, &p->trial, &p->filled);
+    for (i = 0; i < 2 * p->n_bundles; i++) {
+        pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
+        for (b = 0; b < p->n_bundles && i % 2 == 0; b++)
+            if (p->bundles[b].worth > p->bundles[pick.b].worth) pick.b = b;
+        p->bundles[pick.b].worth = -1; /* only once */
+        for (count = p->n_layers; count > 0;) {
+            memoi_rows_copy(p, &p->filled, &p->trial);
+            for (layer = pick.n_layers = 0; layer < p->n_layers; layer++)
+                if (!p->trial.cells[(int64_t)pick.b * p->n_layers + layer])
+                    p->picked[pick.n_layers++] = layer;
+            if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
+            if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
+                memoi_rows_copy(p, &p->trial, &p->filled);
+            else
+                count /= 2;
+        }
+    }
+}
+
 /* p->best: the best table found, from the best alpha, or from a table that needs little memory: all
- * is recomputed; what cannot be is swapped or kept. */
+ * is recomputed; what cannot be is kept or swapped. */
 MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
     int64_t i;
     int way;
-    for (way = 0; way < 2; way++) {
+    for (way = 1; way >= 0; way--) {
         for (i = 0; i < p->n_cells; i++)
             p->trial.cells[i] = p->rules[i] < MEMO_TENSOR_SWAPPED            ? 0
                                 : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
@@ -6290,6 +6318,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
         (void)memoi_rows_try(p);
     }
     memoi_rows_copy(p, &p->best, &p->plan);
+    memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, 1);
 }
 

@@ -575,16 +575,16 @@ TEST(any_unit_and_many_layers_are_planned) {
 }
 
 /* Seconds of tables found by hand that fit: attention swapped in every layer or in the first ones
- * (890 of 1,000). */
+ * (890 of 1,000); of 300 layers 0.4 % more than a table that fits. */
 TEST(little_memory_is_used_well) {
     static const struct {
         int32_t n_layers;
         int64_t n_rows;
         double device_gib, host_gib, by_hand_s;
-    } cases[] = {{32, 262144, 60, 100, 125.72},       {32, 262144, 50, 118.75, 125.72},
-                 {32, 262144, 40, 112.5, 131.51},     {32, 262144, 40, 100, 137.30},
-                 {32, 262144, 45, 106.25, 134.41},    {32, 262144, 50, 106.25, 134.41},
-                 {1000, 4194304, 1024, 61440, 899897}};
+    } cases[] = {{32, 262144, 60, 100, 125.72},    {32, 262144, 50, 118.75, 125.72},
+                 {32, 262144, 40, 112.5, 131.51},  {32, 262144, 40, 100, 137.30},
+                 {32, 262144, 45, 106.25, 134.41}, {32, 262144, 50, 106.25, 134.41},
+                 {300, 262144, 60, 1000, 1270},    {1000, 4194304, 1024, 61440, 899897}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS];
