@@ -618,7 +618,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
- *     >>online                 greedy: items in the order of time, as an allocator places them
+ *     >>sweep                  greedy: items in order of time, from the fullest section both ways
  *     >>first fit              greedy: each item into the lowest hole
  *     >>greedy runs            one order after the other
  *     >>exact search           is there a plan within a capacity?
@@ -2129,129 +2129,187 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* --- >>online ---
- * Knows: what lives now.  Knows nothing of what comes later.
+/* --- >>sweep ---
+ * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
  *
- * A plan at once, as an allocator makes it: items come in the order of time, and each goes into a
- * hole between live items.  Holes of similar size are in one bin, so a step does not depend on the
- * number of items.  Every item stays above all fixed items. */
+ * A plan at once, exact where memory is scarcest.  The items of the fullest section form a stack,
+ * the first to end at the bottom.  From there one pass goes forward in time, and another one
+ * backward, as if time were mirrored.  Each item goes into a hole between live items, beside the
+ * one whose end is closest to its own: what ends together leaves one hole.  The smaller the rest of
+ * the hole, the better.  Every item stays above all fixed items.
+ *
+ * Holes of similar size are in one bin, and a bounded number of them is looked at, so a step does
+ * not depend on the number of items. */
 
-enum { MEMOI_ONLINE_BINS = 512 };
+enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
 
 /* A live item, by address.  The hole below it, if there is one, is in a bin. */
 typedef struct memoi_tenant {
     int32_t below, above;
     int32_t previous, next; /* in the bin; -1: none */
+    int32_t end;            /* a section, in the direction of the pass */
 } memoi_tenant;
 
-typedef struct memoi_online {
+typedef struct memoi_sweep {
     const memoi_problem* problem;
     int64_t* offsets;
+    memob_keyed *stack, *begins, *ends;
+    int64_t n_stack;
     memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
-    int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
-} memoi_online;
+    int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
+} memoi_sweep;
 
 /* Eight bins for each power of two. */
-MEMOI int memoi_online_bin(int64_t size) {
+MEMOI int memoi_sweep_bin(int64_t size) {
     int shift = 0;
     while (size >> shift >= 16) shift++;
     return 8 * shift + (int)(size >> shift);
 }
 
-MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
-    return i == online->problem->n_items ? online->problem->ground
-                                         : online->offsets[i] + online->problem->items[i].size;
+/* The hole below an item; the last block has one below the bound. */
+MEMOI memoi_range memoi_sweep_hole(const memoi_sweep* sweep, int32_t i) {
+    const memoi_problem* problem = sweep->problem;
+    const int32_t below = sweep->blocks[i].below, n = (int32_t)problem->n_items;
+    memoi_range hole;
+    hole.begin = below == n ? problem->ground : sweep->offsets[below] + problem->items[below].size;
+    hole.end = i == n ? problem->lower_bound : sweep->offsets[i];
+    return hole;
 }
 
 /* Puts the hole below an item into its bin, or takes it out. */
-MEMOI void memoi_online_hole(memoi_online* online, int32_t i, int is_new) {
-    memoi_tenant* block = &online->blocks[i];
-    int64_t size;
-    int bin;
-    if (i == online->problem->n_items) return; /* no item above the hole */
-    size = online->offsets[i] - memoi_online_top(online, block->below);
-    if (size == 0) return;
-    bin = memoi_online_bin(size);
+MEMOI void memoi_sweep_list(memoi_sweep* sweep, int32_t i, int is_new) {
+    memoi_tenant* block = &sweep->blocks[i];
+    const memoi_range hole = memoi_sweep_hole(sweep, i);
+    int32_t* first;
+    if (hole.end <= hole.begin) return;
+    first = &sweep->bins[memoi_sweep_bin(hole.end - hole.begin)];
     if (is_new) {
         block->previous = -1;
-        block->next = online->bins[bin];
-        if (block->next >= 0) online->blocks[block->next].previous = i;
-        online->bins[bin] = i;
+        block->next = *first;
+        *first = i;
+        if (block->next >= 0) sweep->blocks[block->next].previous = i;
     } else {
-        if (block->next >= 0) online->blocks[block->next].previous = block->previous;
-        if (block->previous >= 0)
-            online->blocks[block->previous].next = block->next;
-        else
-            online->bins[bin] = block->next;
+        if (block->next >= 0) sweep->blocks[block->next].previous = block->previous;
+        *(block->previous >= 0 ? &sweep->blocks[block->previous].next : first) = block->next;
     }
 }
 
-/* The item above a hole of this size or larger; the last block if there is none. */
-MEMOI int32_t memoi_online_find(const memoi_online* online, int64_t size) {
-    int bin = memoi_online_bin(size - 1) + 1; /* all holes there are large enough */
-    for (; bin < MEMOI_ONLINE_BINS; bin++)
-        if (online->bins[bin] >= 0) return online->bins[bin];
-    return (int32_t)online->problem->n_items;
+MEMOI void memoi_sweep_put(memoi_sweep* sweep, int32_t i, int32_t above, int64_t offset) {
+    const int32_t below = sweep->blocks[above].below;
+    memoi_sweep_list(sweep, above, 0);
+    sweep->offsets[i] = offset;
+    sweep->blocks[i].below = below;
+    sweep->blocks[i].above = above;
+    sweep->blocks[below].above = sweep->blocks[above].below = i;
+    memoi_sweep_list(sweep, i, 1);
+    memoi_sweep_list(sweep, above, 1);
 }
 
-MEMOI void memoi_online_malloc(memoi_online* online, int32_t i) {
-    const memoi_item* item = &online->problem->items[i];
-    int32_t above = memoi_online_find(online, item->size + item->alignment - 1);
-    int32_t below = online->blocks[above].below;
-    memoi_online_hole(online, above, 0);
-    online->offsets[i] = memob_align_up(memoi_online_top(online, below), item->alignment);
-    online->blocks[i].below = below;
-    online->blocks[i].above = above;
-    online->blocks[below].above = online->blocks[above].below = i;
-    memoi_online_hole(online, i, 1);
-    memoi_online_hole(online, above, 1);
+MEMOI void memoi_sweep_free(memoi_sweep* sweep, int32_t i) {
+    const int32_t below = sweep->blocks[i].below, above = sweep->blocks[i].above;
+    memoi_sweep_list(sweep, i, 0);
+    memoi_sweep_list(sweep, above, 0);
+    sweep->blocks[below].above = above;
+    sweep->blocks[above].below = below;
+    memoi_sweep_list(sweep, above, 1);
 }
 
-MEMOI void memoi_online_free(memoi_online* online, int32_t i) {
-    int32_t below = online->blocks[i].below, above = online->blocks[i].above;
-    memoi_online_hole(online, i, 0);
-    memoi_online_hole(online, above, 0);
-    online->blocks[below].above = above;
-    online->blocks[above].below = below;
-    memoi_online_hole(online, above, 1);
+/* Places an item into the best hole, the smallest ones first; on top of all that lives if it fits
+ * no hole, or is stacked. */
+MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
+    const memoi_item* item = &sweep->problem->items[i];
+    int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
+    int64_t offset = memob_align_up(memoi_sweep_hole(sweep, above).begin, item->alignment);
+    int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
+    double least = HUGE_VAL;
+    for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
+        for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
+            const memoi_range hole = memoi_sweep_hole(sweep, k);
+            const int64_t low = memob_align_up(hole.begin, item->alignment);
+            const int64_t high = (hole.end - item->size) / item->alignment * item->alignment;
+            if (low + item->size > hole.end) continue;
+            for (side = 0; side < 2; side++, looks++) {
+                const int32_t neighbor = side ? k : sweep->blocks[k].below;
+                double apart = (double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end;
+                double rest = (double)(hole.end - hole.begin - item->size + item->size / 64 + 1);
+                double cost = (apart * apart + 1) * rest;
+                if (cost >= least) continue;
+                least = cost;
+                above = k;
+                offset = side ? high : low;
+            }
+        }
+    }
+    memoi_sweep_put(sweep, i, above, offset);
+}
+
+/* Stacks the items of a section, and places all that begin behind it, in their order. */
+MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward) {
+    const memoi_problem* problem = sweep->problem;
+    const int64_t n = problem->n_items, n_sections = problem->n_sections;
+    const int64_t from = is_backward ? n_sections - 1 - section : section;
+    memob_keyed *begins = sweep->begins, *ends = sweep->ends;
+    memoi_tenant* last = &sweep->blocks[n];
+    int64_t n_free = 0, over = 0, i, k;
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) continue;
+        begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
+        ends[n_free].key = is_backward ? n_sections - item->begin : item->until;
+        sweep->blocks[i].end = (int32_t)ends[n_free].key;
+        begins[n_free].index = ends[n_free].index = i;
+        n_free++;
+    }
+    memob_keyed_sort(begins, n_free);
+    memob_keyed_sort(ends, n_free);
+    memset(sweep->bins, -1, sizeof sweep->bins);
+    last->below = last->above = (int32_t)n;
+    last->end = INT32_MAX;
+    memoi_sweep_list(sweep, (int32_t)n, 1);
+    for (k = 0; k < sweep->n_stack; k++)
+        memoi_sweep_place(sweep, (int32_t)sweep->stack[k].index, 1);
+
+    /* Items that end at a section are over before others begin there. */
+    while (over < n_free && ends[over].key <= from) over++;
+    for (k = 0; k < n_free; k++) {
+        if (begins[k].key <= from) continue;
+        for (; ends[over].key <= begins[k].key; over++)
+            memoi_sweep_free(sweep, (int32_t)ends[over].index);
+        memoi_sweep_place(sweep, (int32_t)begins[k].index, 0);
+    }
 }
 
 /* Sets all offsets.  0: no memory. */
-MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
-    int64_t n = problem->n_items, i, freed = 0;
-    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memoi_online online;
-    memset(&online, 0, sizeof online);
-    memset(online.bins, -1, sizeof online.bins);
-    online.problem = problem;
-    online.offsets = offsets;
-    online.blocks = (memoi_tenant*)memob_calloc(n + 1, sizeof(memoi_tenant));
-    if (!ends || !online.blocks) {
-        MEMO_FREE(ends);
-        MEMO_FREE(online.blocks);
-        return 0;
-    }
-    for (i = 0; i < n; i++) {
-        ends[i].key = problem->items[i].until;
-        ends[i].index = i;
-    }
-    memob_keyed_sort(ends, n);
-    online.blocks[n].below = online.blocks[n].above = (int32_t)n;
-
-    /* Items that end at a section are over before others begin there. */
-    for (i = 0; i < n; i++) {
-        if (problem->items[i].fixed >= 0) {
-            offsets[i] = problem->items[i].fixed;
-            continue;
+MEMOI int memoi_sweep_run(const memoi_problem* problem, int64_t* offsets) {
+    const int64_t n = problem->n_items;
+    int64_t fullest = 0, i;
+    int ok;
+    memob_arrays a = {NULL, 0};
+    memoi_sweep sweep;
+    memset(&sweep, 0, sizeof sweep);
+    sweep.problem = problem;
+    sweep.offsets = offsets;
+    sweep.stack = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    sweep.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    sweep.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    sweep.blocks = (memoi_tenant*)memob_arrays_add(&a, n + 1, sizeof(memoi_tenant));
+    ok = !a.failed;
+    if (ok) {
+        for (i = 1; i < problem->n_sections; i++)
+            if (problem->section_bounds[i] > problem->section_bounds[fullest]) fullest = i;
+        for (i = 0; i < n; i++) {
+            const memoi_item* item = &problem->items[i];
+            offsets[i] = item->fixed;
+            if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
+            sweep.stack[sweep.n_stack].key = item->until;
+            sweep.stack[sweep.n_stack++].index = i;
         }
-        for (; ends[freed].key <= problem->items[i].begin; freed++)
-            if (problem->items[ends[freed].index].fixed < 0)
-                memoi_online_free(&online, (int32_t)ends[freed].index);
-        memoi_online_malloc(&online, (int32_t)i);
+        memob_keyed_sort(sweep.stack, sweep.n_stack);
+        memoi_sweep_pass(&sweep, fullest, 0);
+        memoi_sweep_pass(&sweep, fullest, 1);
     }
-    MEMO_FREE(ends);
-    MEMO_FREE(online.blocks);
-    return 1;
+    memob_arrays_free(&a);
+    return ok;
 }
 
 /* --- >>first fit ---
@@ -2386,19 +2444,25 @@ MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_be
     }
 }
 
-/* Greedy runs until one meets target or time is up; there is always a plan.  Lowest offset comes
+/* 0: no memory. */
+MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, memoi_solution* best) {
+    if (!memoi_sweep_run(greedy->problem, greedy->offsets)) return 0;
+    memoi_solution_offer(greedy->problem, greedy->offsets, best);
+    return 1;
+}
+
+/* Greedy runs until one meets target or time is up.  There is always a plan: of what is too large
+ * for the search a sweep comes first, else it comes last if nothing is found.  Lowest offset comes
  * before first fit; what is not easy gets first fit alone, repeated.  After last_begin no order is
  * begun, though a run, and what is repeated, may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
     enum { REPEATS = 16 };
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS && best->peak == INT64_MAX;
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, deadline);
-    if (ok && best->peak == INT64_MAX) {
-        ok = memoi_online_run(problem, greedy.offsets);
-        if (ok) memoi_solution_offer(problem, greedy.offsets, best);
-    }
+    if (ok && is_large) ok = memoi_greedy_sweep(&greedy, best);
     if (ok && !memoi_problem_is_easy(problem) && memob_now_s() <= last_begin)
         ok = memoi_greedy_fit(&greedy);
     if (ok && !MEMOI_WITHOUT(orders)) memoi_greedy_try(&greedy, target, last_begin, best);
@@ -2410,6 +2474,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
             if (ok && greedy.is_fit) memoi_greedy_try(&greedy, target, last_begin, best);
         }
     }
+    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, best);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
