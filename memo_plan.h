@@ -6276,10 +6276,10 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Betters p->best in rounds.  The first three begin with p->plan and p->filled, because one may end
- * where another does not; the others with the best so far.  Longer steps are accepted too, less and less in a
- * round; tables that do not fit are accepted only on the way from one that fits less.  n_parts:
- * takes so small a part of the time. */
+/* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
+ * one may end where another does not; the others with the best so far.  Longer steps are accepted
+ * too, less and less in a round; tables that do not fit are accepted only on the way from one that
+ * fits less.  n_parts: takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
