@@ -2787,6 +2787,9 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 
 #define MEMOI_AS_IS(a) (a)
 
+/* A function, because compilers warn of an integer that is compared with itself. */
+MEMOI int memoi_reduce_is_nan(double a) { return a != a; }
+
 /* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every
  * from, n at most MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written
  * last.  Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
@@ -2806,7 +2809,8 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
             } else {                                                                               \
                 for (i = 0; i < n; i++) {                                                          \
                     const WIDE wide = WIDEN(x[i]);                                                 \
-                    result[i] = wide > result[i] || wide != wide ? wide : result[i];               \
+                    const int is_more = wide > result[i] || memoi_reduce_is_nan((double)wide);     \
+                    result[i] = is_more ? wide : result[i];                                        \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
