@@ -1068,12 +1068,14 @@ static inline int disagreement_is_possible(const disagreement* p) {
 static inline void disagreement_run(const disagreement* p, memo_device* device, memo_stream stream,
                                     memo_comm* comm) {
     enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
-    static const int64_t documents[][4] = {{0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}};
+    static const int64_t documents[][4] = {
+        {0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}, {0, 7, 12, N_TOKENS - 1}};
     static const int64_t prefixes[][3] = {{1, 2, 3}, {1, 2, 4}};
     float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
     memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sharding rows[2];
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     char* at[N_TENSORS];
     memo_sp_attention_tensors own;
@@ -1088,15 +1090,23 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     sharding.ulysses = p->ulysses;
     sharding.n_tokens = N_TOKENS;
     if (p->sharding == MEMO_SHARDING_DOCUMENTS) {
-        sharding.document_begins = documents[IS_ODD("row_shardings")];
+        sharding.document_begins = documents[0];
         sharding.n_documents = 3;
+        desc.row_shardings = rows;
+        desc.n_batch = 2;
     } else {
         mask.document_begins = documents[IS_ODD("document_begins")];
         mask.n_documents = 3;
     }
-    memo_status status = memo_sharding_make(&sharding, &desc.sharding, &error);
-    if (strstr(p->field, "key_")) desc.key_sharding = desc.sharding;
-    if (strstr(p->field, "key_")) mask.key_begins = documents[IS_ODD("key_begins")];
+    memo_status status = memo_sharding_make(&sharding, &rows[0], &error);
+    desc.sharding = rows[0];
+    if (IS_ODD("row_shardings")) sharding.document_begins = documents[1]; /* of one sequence */
+    if (IS_ODD("key_sharding")) sharding.n_tokens--;
+    if (!status) status = memo_sharding_make(&sharding, &rows[1], &error);
+    if (strstr(p->field, "key_")) {
+        desc.key_sharding = rows[1];
+        mask.key_begins = documents[IS_ODD("key_sharding") ? 2 : IS_ODD("key_begins")];
+    }
     mask.kind = IS_ODD(".kind") ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
     mask.window_before = IS_ODD("window_before") ? 9 : 10;
     mask.prefixes = prefixes[IS_ODD("prefixes")];
@@ -1108,7 +1118,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.n_q_heads = N_HEADS;
     desc.n_kv_heads = IS_ODD("n_kv_heads") ? 2 : N_HEADS;
     desc.head_size = SIZE;
-    desc.n_batch = IS_ODD("n_batch") ? 2 : 1;
+    if (IS_ODD("n_batch")) desc.n_batch = 2;
     desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
     desc.softcap = IS_ODD("softcap") ? 30 : 0;
     desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;

@@ -52,12 +52,15 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #include "memo_test.h"
 #include "thread_ranks.h"
 #include "sp_attention_cases.h"
+#include "stats.h"
 #include "owned.h"
 #define own_whole OWNED(whole_destroy) whole
 
+static long long failing_malloc; /* the request that fails; 0: none */
 static void* counted_malloc(size_t n_bytes) {
-    __atomic_fetch_add(&malloc_count, 1, __ATOMIC_RELAXED);
-    return malloc(n_bytes);
+    return __atomic_add_fetch(&malloc_count, 1, __ATOMIC_RELAXED) == failing_malloc
+               ? NULL
+               : malloc(n_bytes);
 }
 
 /* Where every instruction costs much, fewer random cases. */
@@ -1714,10 +1717,10 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 /* An error on every rank that names the field, with every way to exchange. */
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
-        "scale",           "softcap",          "first_q_head", "n_kv_heads",
-        "n_batch",         ".sinks,",          ".kind",        "window_before",
-        "document_begins", "key_begins",       "prefixes",     "row_shardings",
-        "gathers_keys",    "rounds_gradients", "sends_again",  "ulysses_groups"};
+        "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
+        ".sinks,",        ".kind",         "window_before", "document_begins",  "key_begins",
+        "prefixes",       "row_shardings", "gathers_keys",  "rounds_gradients", "sends_again",
+        "ulysses_groups", "key_sharding"};
     static const int32_t ways[][3] = {{3, 1, 0}, {3, 1, 1}, {1, 4, 0}}; /* gathers keys */
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -1760,6 +1763,29 @@ TEST(sizes_that_overflow_are_refused) {
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
 }
 
+/* Each request of host memory fails once: what create has made by then is given back. */
+TEST(memory_that_ends_is_reported) {
+    memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 2, 1, 16, 2, 2, 4, MEMO_TYPE_BF16);
+    memo_comm ring = {.size = 2};
+    memo_sp_attention* attention = NULL;
+    memo_host_attention state;
+    memo_status status;
+    int k = 0;
+    memo_device* device = open_device(&desc.stream, &state, &desc.attention);
+    desc.device = device;
+    desc.ring = &ring;
+    do {
+        failing_malloc = malloc_count + ++k;
+        status = memo_sp_attention_create(&desc, &attention, &error);
+        CHECK(status ? status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !attention : attention != NULL);
+        CHECK_IS((host_device_stats(device).device_bytes > 0), ==, (attention != NULL));
+    } while (status && k < 100);
+    failing_malloc = 0;
+    CHECK_IS(k, >, 4);
+    memo_sp_attention_destroy(attention);
+    memo_host_device_destroy(device);
+}
+
 TEST(invalid_arguments_are_refused) {
     memo_sp_attention_desc good = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 8, 2, 2, 4, MEMO_TYPE_F32);
     memo_sharding rows[3] = {good.sharding, good.sharding, good.sharding};
@@ -1772,8 +1798,8 @@ TEST(invalid_arguments_are_refused) {
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = NULL;
-    float data[4][8 * 2 * 4];
-    float lse[16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
+    float data[4][2 * 8 * 2 * 4];
+    float lse[2 * 16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
     memo_device old;
     memset(data, 0, sizeof data);
 #define REFUSED(change, text)                                                                      \
@@ -1842,6 +1868,14 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(wrong.prefixes = negative, "prefixes[1]");
     REFUSED(wrong.window_before = -1, "window_before");
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+    memo_sp_attention_destroy(attention);
+    desc = good; /* only the second sequence's mask is wrong */
+    desc.n_batch = desc.n_masks = 2;
+    memo_mask masks[2] = {mask, mask};
+    masks[1].prefixes = negative;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, masks, &error), INVALID_ARGUMENT,
+                "prefixes[1]");
     memo_sp_attention_destroy(attention);
     desc = good; /* documents of queries only */
     desc.key_sharding = good.sharding;
