@@ -376,7 +376,7 @@ TEST(each_pass_begins_with_digests_of_its_own) {
     CHECK_OK(thread_ranks_run(1, run_labels, NULL, &error));
 }
 
-/* A device that keeps the stream that is created. */
+/* A device that keeps the stream that is created, and counts streams that are destroyed. */
 static memo_device inner_device;
 static int32_t created_priority;
 static memo_stream created_stream;
@@ -388,6 +388,12 @@ static memo_status keep_stream(void* context, const char* name, int32_t priority
     return status;
 }
 
+static int n_destroyed;
+static memo_status count_destroyed(void* context, memo_stream stream, memo_error* e) {
+    n_destroyed++;
+    return inner_device.stream_destroy(context, stream, e);
+}
+
 static memo_status run_priority(thread_rank* rank, memo_error* e) {
     static float values[2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
@@ -396,24 +402,31 @@ static memo_status run_priority(thread_rank* rank, memo_error* e) {
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
     memo_device device = inner_device = *rank->device;
+    memo_stream own = NULL;
     device.stream_create = keep_stream;
+    device.stream_destroy = count_destroyed;
     idle_blocks(&desc, rank, buffers, values);
     desc.device = &device;
     desc.comm = &comm;
-    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+    CHECK_OK(memo_stream_create(rank->device, "own", 0, &own, e));
+    for (int k = 0; k < 8; k++) {
+        const int order = k % 4, is_own = k / 4;
         /* Of 2 parts in 4 blocks: forward, backward, and outputs of recomputation that are read. */
         static const int n_collectives[] = {3 * 8, 3 * 8, 2 * 8 + 4, 2 * 8};
         desc.schedule.order = (memo_blocks_order)order;
+        if (is_own) desc.comm_stream = own;
         keeper.n = created_priority = 0;
         CHECK_OK(memo_blocks_create(&desc, &blocks, e));
-        CHECK_IS(created_priority, >, 0);
+        CHECK_IS((created_priority > 0), ==, !is_own);
         CHECK_OK(memo_blocks_forward(blocks, e));
         CHECK_OK(memo_blocks_backward(blocks, e));
-        for (int k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
+        for (int i = 0; i < keeper.n; i++)
+            CHECK(keeper.streams[i] == (is_own ? own : created_stream));
         CHECK_IS(keeper.n, ==, n_collectives[order]);
         memo_blocks_destroy(blocks);
     }
-    return MEMO_STATUS_OK;
+    CHECK_IS(n_destroyed, ==, 4); /* the others are the caller's */
+    return memo_stream_destroy(rank->device, own, e);
 }
 
 TEST(collectives_run_on_a_stream_of_priority) {
