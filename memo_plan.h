@@ -629,6 +629,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>side by side           several searches on threads
  *     >>cores                  a few items that decide whether a capacity is too small
  *     >>windows                a large plan is improved where it is highest
+ *     >>ejections              items above a capacity take the places of others
  *     >>rounds                 attempts at one capacity after the other
  *     >>full sections          the items that live there come first, all others go around them
  *     >>parts                  parts of a plan that share no item
@@ -1920,8 +1921,7 @@ typedef struct memoi_plateau {
 
 enum {
     MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
-    MEMOI_GREEDY_PACE = 1000, /* items placed that tell how long a run takes */
-    MEMOI_GREEDY_NODES = 8    /* items placed that count as a node of the search */
+    MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
 };
 
 /* Scratch of greedy runs. */
@@ -1941,8 +1941,6 @@ typedef struct memoi_greedy {
     int64_t* tops;
     int64_t n_leaves;    /* a power of 2 */
     memoi_range* places; /* scratch of first fit, two an item */
-    int64_t n_repeats;
-    uint64_t random;
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -2400,32 +2398,6 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
                          greedy->offsets) < 0;
 }
 
-/* Repeats greedy runs; returns how many.  What ends above the goal comes earlier in the next order,
- * by a random step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run,
- * what meets full sections comes first. */
-MEMOI int64_t memoi_greedy_repeat(memoi_greedy* greedy, int64_t goal, int64_t n_runs,
-                                  memoi_solution* best) {
-    static const double steps[] = {0.02, 0.1, 0.5};
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items, begin = greedy->n_repeats, k;
-    if (begin == 0) memoi_greedy_order_by_load(greedy);
-    for (k = 0; begin == 0 && k < n; k++) {
-        greedy->ranked[k].first = 1 - (double)k / (double)n;
-        greedy->ranked[k].second = 0;
-    }
-    while (best->peak > goal && greedy->n_repeats - begin < n_runs && memoi_greedy_run(greedy)) {
-        double step = steps[greedy->n_repeats++ % 3];
-        memoi_solution_offer(problem, greedy->offsets, best);
-        for (k = 0; k < n; k++) {
-            memoi_ranked* ranked = &greedy->ranked[k];
-            if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > goal)
-                ranked->first += step * memoi_search_random_real(&greedy->random);
-        }
-        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
-    }
-    return greedy->n_repeats - begin;
-}
-
 /* Tries one order after the other until a plan meets target or last_begin is over; each is given up
  * as soon as it would last too long. */
 MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_begin,
@@ -2444,6 +2416,31 @@ MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_be
     }
 }
 
+/* Repeats greedy runs.  What ends above the target comes earlier in the next order, by a random
+ * step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run, what meets
+ * full sections comes first. */
+MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solution* best) {
+    enum { REPEATS = 16 };
+    static const double steps[] = {0.02, 0.1, 0.5};
+    const memoi_problem* problem = greedy->problem;
+    int64_t n = problem->n_items, run, k;
+    uint64_t random = 0;
+    memoi_greedy_order_by_load(greedy);
+    for (k = 0; k < n; k++) {
+        greedy->ranked[k].first = 1 - (double)k / (double)n;
+        greedy->ranked[k].second = 0;
+    }
+    for (run = 0; run < REPEATS && best->peak > target && memoi_greedy_run(greedy); run++) {
+        memoi_solution_offer(problem, greedy->offsets, best);
+        for (k = 0; k < n; k++) {
+            memoi_ranked* ranked = &greedy->ranked[k];
+            if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > target)
+                ranked->first += steps[run % 3] * memoi_search_random_real(&random);
+        }
+        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
+    }
+}
+
 /* 0: no memory. */
 MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, memoi_solution* best) {
     if (!memoi_sweep_run(greedy->problem, greedy->offsets)) return 0;
@@ -2458,7 +2455,6 @@ MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, memoi_solution* best) {
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
-    enum { REPEATS = 16 };
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS && best->peak == INT64_MAX;
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, deadline);
@@ -2468,7 +2464,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
     if (ok && !MEMOI_WITHOUT(orders)) memoi_greedy_try(&greedy, target, last_begin, best);
     if (ok && best->peak > target && memob_now_s() <= last_begin) {
         if (greedy.is_fit && !MEMOI_WITHOUT(repeat)) {
-            memoi_greedy_repeat(&greedy, target, REPEATS, best);
+            memoi_greedy_repeat(&greedy, target, best);
         } else if (!greedy.is_fit && !MEMOI_WITHOUT(first_fit)) {
             ok = memoi_greedy_fit(&greedy);
             if (ok && greedy.is_fit) memoi_greedy_try(&greedy, target, last_begin, best);
@@ -3478,23 +3474,6 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Repeats greedy runs while there is time; an item placed counts as a share of a node.  0: no
- * memory. */
-MEMOI int memoi_search_repeat(memoi_greedy* greedy, const memoi_problem* problem, int64_t goal,
-                              int64_t n_runs, memoi_effort* effort, memoi_solution* best) {
-    int64_t n_nodes = problem->n_items / MEMOI_GREEDY_NODES + 1; /* of a run */
-    if (MEMOI_WITHOUT(repeat) || memob_now_s() > effort->deadline) return 1;
-    if (!greedy->problem) {
-        if (!memoi_greedy_create(greedy, problem, effort->deadline) ||
-            (!memoi_problem_is_easy(problem) && !memoi_greedy_fit(greedy)))
-            return 0;
-        greedy->random = effort->seed;
-    }
-    n_runs = memob_min(n_runs, effort->nodes_left / n_nodes);
-    effort->nodes_left -= n_nodes * memoi_greedy_repeat(greedy, goal, n_runs, best);
-    return 1;
-}
-
 /* Makes the items of [first, last), or those in the set if there is one, a problem of their own.
  * Its items' buffers are their indices in the whole.  offsets, if not NULL: an item with one >= 0
  * is fixed there, without what lies above the capacity.  0: no memory. */
@@ -3712,57 +3691,201 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
     return 1;
 }
 
-/* Makes rounds of attempts: at the goal, then halfway to the best peak, and so on.  The first round
- * leaves the goal out unless it is all that counts.  Each round spends more on an attempt than the
- * one before.  It ends if windows are too large.  0: no memory. */
-MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* effort,
-                               memoi_solution* best) {
-    enum { GOAL_SHARE = 4, FIRST_NODES = 15000 };
-    const int64_t n_nodes = effort->nodes_left;
-    int64_t given_up = goal, budget = FIRST_NODES, before = -1;
-    int is_at_goal = effort->has_capacity;
-    double reach = 4;
-    while (best->peak > goal && effort->nodes_left > 0 && effort->nodes_left != before &&
-           memob_now_s() <= cores->deadline) {
-        int64_t capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
-        before = effort->nodes_left;
-        if (!memoi_windows_attempt(cores, capacity, reach,
-                                   is_at_goal ? GOAL_SHARE * budget : budget, effort, best))
-            return 0;
-        if (best->peak > capacity) given_up = capacity;
+/* --- >>ejections ---
+ * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
+ *
+ * Items above a capacity wait.  One after the other goes where the items in its way weigh least,
+ * and these wait instead.  It weighs more from then on, so that the same items do not chase each
+ * other.
+ * (An ejection pool, Nagata and Braysy 2009.) */
 
-        /* Little is left between the last capacity given up and the best. */
-        is_at_goal = given_up >= best->peak - 1 - (best->peak - goal) / 8;
-        if (is_at_goal) {
-            given_up = goal;
-            reach += 0.5;
-            if (budget < (int64_t)1 << 40) budget *= 2;
-        }
-        memoi_search_report(effort, cores->problem, best, cores->problem->lower_bound,
-                            n_nodes - effort->nodes_left);
+typedef struct memoi_ejections {
+    const memoi_problem* problem;
+    int64_t* offsets; /* of items, -1: it waits */
+    double* weight;
+    int32_t* waiting;           /* the last one is placed first */
+    memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
+    memob_keyed* sorted;        /* scratch, and of a bucket: where it ends there */
+    int32_t* place;
+    int32_t* end; /* of items */
+    int64_t n_waiting;
+    uint64_t random;
+} memoi_ejections;
+
+/* Sorts keys from least to largest: into buckets, then by insertion; by comparing if many keys
+ * share a bucket. */
+MEMOI void memoi_ejections_sort(memoi_ejections* e, memob_keyed* list, int64_t n, int64_t least,
+                                int64_t largest) {
+    enum { BUCKET = 32 };
+    const double scale = (double)n / ((double)(largest - least) + 1);
+    int64_t sum = 0, most = 0, k, l;
+    memset(e->place, 0, (size_t)(n + 1) * sizeof(int32_t));
+    for (k = 0; k < n; k++) e->place[(int64_t)((double)(list[k].key - least) * scale)]++;
+    for (k = 0; k <= n; k++) {
+        most = memob_max(most, e->place[k]);
+        e->place[k] = (int32_t)(sum += e->place[k]);
     }
+    if (most > BUCKET) {
+        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
+        return;
+    }
+    for (k = n - 1; k >= 0; k--)
+        e->sorted[--e->place[(int64_t)((double)(list[k].key - least) * scale)]] = list[k];
+    for (k = 0; k < n; k++) {
+        for (l = k; l > 0 && list[l - 1].key > e->sorted[k].key; l--) list[l] = list[l - 1];
+        list[l] = e->sorted[k];
+    }
+}
+
+/* Places an item within the capacity.  0: fixed items leave no room. */
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+    const memoi_problem* problem = e->problem;
+    const memoi_neighbors* lists = problem->neighbors;
+    const memoi_item* items = problem->items;
+    const int64_t size = items[i].size;
+    const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, k;
+    double weight = 0, least = HUGE_VAL;
+
+    /* Placed neighbors; without lists, of all that begin before it ends. */
+    for (k = lists->list ? lists->first[i] : 0; k < last; k++) {
+        const int64_t j = lists->list ? lists->list[k] : k;
+        if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
+            (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
+            continue;
+        e->begins[n].key = e->offsets[j] - size;
+        e->ends[n].key = e->offsets[j] + items[j].size;
+        e->begins[n].index = e->ends[n].index = j;
+        n++;
+    }
+    memoi_ejections_sort(e, e->begins, n, -size, capacity);
+    memoi_ejections_sort(e, e->ends, n, 0, capacity);
+
+    /* On the ground, or on top of a neighbor. */
+    for (k = -1; k < n && least > 0; k++) {
+        const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
+        if (offset + size > capacity) break;
+        for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
+            weight += e->weight[e->begins[n_begun].index];
+            n_fixed += items[e->begins[n_begun].index].fixed >= 0;
+        }
+        for (; n_ended < n && e->ends[n_ended].key <= offset; n_ended++) {
+            weight -= e->weight[e->ends[n_ended].index];
+            n_fixed -= items[e->ends[n_ended].index].fixed >= 0;
+        }
+        weight = n_begun == n_ended ? 0 : fmax(weight, 1); /* whatever rounding left */
+        if (n_fixed > 0 || weight >= least) continue;
+        least = weight;
+        place = offset;
+    }
+    if (place < 0) return 0;
+    for (k = 0; k < n && least > 0; k++) {
+        const int64_t j = e->ends[k].index;
+        if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
+        e->offsets[j] = -1;
+        e->waiting[e->n_waiting++] = (int32_t)j;
+    }
+    e->offsets[i] = place;
+    if (least > 0)
+        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)size *
+                        (double)(items[i].end - items[i].begin);
     return 1;
+}
+
+/* Lowers the best plan until the goal is met or n_nodes are spent.  Attempts most of the way to the
+ * goal, by windows too if there are cores, then halfway from what is given up to the best.  0: no
+ * memory. */
+MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
+                                 memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
+    enum { FIRST_PLACES = 20000, PLACES = 8 }; /* of an attempt; as long as a node */
+    enum { CLOCK = 16, REST = 10, SHARE = 16 };
+    const int64_t n = problem->n_items, before = effort->nodes_left;
+    int64_t given_up = -1, budget = FIRST_PLACES, capacity, n_places, i;
+    int listed = memoi_neighbors_list(problem);
+    double reach = 4;
+    memob_arrays a = {NULL, 0};
+    memoi_ejections e;
+    memset(&e, 0, sizeof e);
+    e.problem = problem;
+    e.random = effort->seed;
+    e.offsets = (int64_t*)memob_arrays_add(&a, n, sizeof(int64_t));
+    e.weight = (double*)memob_arrays_add(&a, n, sizeof(double));
+    e.waiting = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
+    e.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    e.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    e.sorted = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
+    e.place = (int32_t*)memob_arrays_add(&a, n + 1, sizeof(int32_t));
+    e.end = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
+    for (i = 0; !a.failed && i < n; i++) e.end[i] = (int32_t)problem->items[i].end;
+    if (listed == 0) a.failed = 1;
+    if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
+    n_nodes = before - memob_min(n_nodes, before); /* left at the end */
+    while (!a.failed && best->peak > goal && effort->nodes_left > n_nodes &&
+           memob_now_s() <= effort->deadline) {
+        capacity = given_up < 0 ? goal + (best->peak - goal) / REST
+                                : given_up + (best->peak - given_up) / 2;
+
+        /* What lies above the capacity waits. */
+        for (i = e.n_waiting = 0; i < n; i++) {
+            const memoi_item* item = &problem->items[i];
+            e.offsets[i] = best->offsets[i];
+            e.weight[i] = (double)item->size * (double)(item->end - item->begin);
+            if (e.offsets[i] + item->size <= capacity) continue;
+            e.offsets[i] = -1;
+            e.waiting[e.n_waiting++] = (int32_t)i;
+        }
+        for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
+            if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
+            if (n_places % CLOCK == 0 && memob_now_s() > effort->deadline) break;
+            if (!memoi_ejections_place(&e, e.waiting[--e.n_waiting], capacity)) {
+                e.n_waiting++;
+                break;
+            }
+        }
+        effort->nodes_left -= memob_min(n_places / PLACES + 1, effort->nodes_left);
+        if (e.n_waiting == 0) {
+            memoi_solution_offer(problem, e.offsets, best);
+        } else if (cores) {
+            cores->deadline =
+                effort->deadline - (1 - 1.0 / PLACES) * (effort->deadline - memob_now_s());
+            a.failed =
+                !memoi_windows_attempt(cores, capacity, reach, budget / PLACES, effort, best);
+        }
+
+        /* If little is left between what is given up and the best, the next attempts last
+         * longer. */
+        if (best->peak > capacity) given_up = capacity;
+        if (given_up >= best->peak - 1 - (best->peak - goal) / SHARE) {
+            given_up = -1;
+            budget *= 2;
+            reach += 0.5;
+        }
+        memoi_search_report(effort, problem, best, problem->lower_bound,
+                            before - effort->nodes_left);
+    }
+    memob_arrays_free(&a);
+    return !a.failed;
 }
 
 /* --- >>rounds ---
  * Knows: which capacity is attempted next.  Knows nothing of how an attempt is made. */
 
-/* Makes rounds of attempts by a team.  A round begins with greedy runs and an attempt at the goal.
+/* Makes rounds of attempts by a team.  A round begins with ejections and an attempt at the goal.
  * If that fails or is given up, it attempts halfway to the best peak, and so on.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * A plain problem or a cover has no greedy runs.  If it is large, it attempts the goal in every
+ * A plain problem or a cover has no ejections.  If it is large, it attempts the goal in every
  * round but the first.
  *
  * If a large problem is full, the first attempt has three quarters of the time for the goal. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_cores* cores,
-                              const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                              memoi_solution* best, int64_t* bound) {
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_cores* cores, const memoi_problem* problem,
+                              int64_t target, memoi_effort* effort, memoi_solution* best,
+                              int64_t* bound) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
-    enum { GREEDY_FIRST = 100 }; /* greedy runs of the first round */
+    enum { EJECTIONS_FIRST = 50 }; /* nodes of an item, in the first round */
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
     int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
@@ -3783,8 +3906,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_core
                                   : round % 3 == 0 || is_thorough;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-            limit = (int64_t)GREEDY_FIRST << memob_min(round, 20);
-            if (!is_plain && !memoi_search_repeat(greedy, problem, goal, limit, effort, best))
+            limit = problem->n_items * EJECTIONS_FIRST << memob_min(round, 20);
+            if (!is_plain && !memoi_ejections_rounds(problem, goal, limit, effort, NULL, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
             is_over = memob_now_s() > effort->deadline;
@@ -3835,13 +3958,11 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_greedy* greedy, memoi_core
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven.  A problem too large for the search gets windows, without holds, and greedy runs in the
+ * proven.  A problem too large for the search gets windows, without holds, and ejections in the
  * time that is left.  0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
-    const int64_t n_nodes = effort->nodes_left;
     memoi_team team;
-    memoi_greedy greedy;
     memoi_cores cores;
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
@@ -3849,23 +3970,17 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     const int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
                            !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
     int ok = created != 0;
-    memset(&greedy, 0, sizeof greedy);
     memset(&cores, 0, sizeof cores);
-    if (ok && is_windows)
-        ok = memoi_cores_create(&cores, problem, effort) &&
-             memoi_windows_rounds(&cores, memob_max(target, *bound), effort, best);
+    if (ok && is_windows) ok = memoi_cores_create(&cores, problem, effort);
     if (ok && created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
         !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
     if (ok && created > 0)
-        ok = memoi_search_rounds(&team, &greedy, &cores, problem, target, effort, best, bound);
-    if (ok && created < 0) {
-        ok = memoi_search_repeat(&greedy, problem, memob_max(target, *bound), INT64_MAX, effort,
-                                 best);
-        memoi_search_report(effort, problem, best, *bound, n_nodes - effort->nodes_left);
-    }
+        ok = memoi_search_rounds(&team, &cores, problem, target, effort, best, bound);
+    if (ok && created < 0)
+        ok = memoi_ejections_rounds(problem, memob_max(target, *bound), INT64_MAX, effort,
+                                    is_windows ? &cores : NULL, best);
     if (created > 0) memoi_team_free(&team);
-    memob_arrays_free(&greedy.arrays);
     memob_arrays_free(&cores.arrays);
     return ok;
 }
@@ -4009,15 +4124,16 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
     return 1;
 }
 
-/* Lowers the best plan of an easy problem: first the items of full sections with a share of the
- * effort, then all others around them by one order after the other, with a share of the time that
- * is left.  Does nothing if most items live in full sections. */
-MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
-                                   memoi_solution* best, int64_t* bound, memo_error* error) {
+/* Lowers the best plan of an easy problem.  A section is full if its bound is above so many percent
+ * of the plan's.  The items of full sections come first, with a share of the effort; then all
+ * others go around them by one order after the other, with a share of the time that is left.  Does
+ * nothing if most items live in full sections. */
+MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, double share,
+                                   int64_t goal, memoi_effort* effort, memoi_solution* best,
+                                   int64_t* bound, memo_error* error) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
-    static const double share = 0.3;
-    const int64_t n = problem->n_items, level = problem->lower_bound / 5 * 4;
+    const int64_t n = problem->n_items, level = problem->lower_bound / 100 * percent;
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0, n_full = 0, i;
     double now;
@@ -4143,11 +4259,19 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     memo_status status = MEMO_STATUS_OK;
     int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
+    int percent;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     if (problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
-        memob_now_s() < effort->deadline && !MEMOI_WITHOUT(full_sections))
-        status = memoi_full_solve(problem, target, effort, best, &bound, error);
+        !MEMOI_WITHOUT(full_sections)) {
+        if (memob_now_s() < effort->deadline)
+            status = memoi_full_solve(problem, 80, 0.3, target, effort, best, &bound, error);
+        /* What is left outside may fit if a few percent more or less count as full. */
+        for (percent = 95; percent > 90 && !status && best->peak > memob_max(target, bound) &&
+                           memob_now_s() < effort->deadline;
+             percent--)
+            status = memoi_full_solve(problem, percent, 0.03, target, effort, best, &bound, error);
+    }
     do {
         nodes_before = effort->nodes_left;
         if (!status)
@@ -4714,6 +4838,9 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
         if (stage == 1)
             status = memoi_greedy_solve(problem, target, last_greedy,
                                         is_large ? last_greedy : deadline, best, error);
+        if (stage == 1 && !status && is_greedy && !memoi_problem_is_easy(problem) &&
+            !memoi_ejections_rounds(problem, target, 2 * problem->n_items, effort, NULL, best))
+            status = memob_no_memory(error, "the greedy planner");
         if (stage == 2 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
         if (stage == 3 && engine != MEMO_PLAN_ENGINE_MIP && !is_greedy)

@@ -2003,7 +2003,7 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 static void print_ablation(int seeds, double limit) {
     static const char* const stages[2][24] = {{"orders", "first_fit", "repeat", "full_sections",
                                                "windows", "reuse", "cover", "parts", "full",
-                                               "cores", "styles", "weights", "search"},
+                                               "cores", "styles", "weights", "ejections", "search"},
                                               {"mip_twins"}};
     static ablation a;
     const char* only = left_out;

@@ -374,7 +374,8 @@ TEST(a_slow_file_takes_its_time) {
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
     double stall_s = stats.forward_stall_s + stats.backward_stall_s;
-    CHECK_CASE(stall_s > 0.05, "%g s", stall_s);
+    CHECK_CASE(stall_s > 0.02, "%g s",
+               stall_s); /* less than 0.06 if the computation is delayed too */
     chain_close(&c);
 }
 
