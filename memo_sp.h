@@ -2879,6 +2879,7 @@ typedef struct memoi_way {
     char apart[64];      /* so that two threads write different cache lines, here and below */
     /* The caller's: in the group that it fills, the last receive from the peer and send to it. */
     memoi_message* last[2];
+    char apart2[64]; /* the next way's peer writes it */
 } memoi_way;
 
 typedef struct memoi_meeting {

@@ -3,7 +3,7 @@
  *
  * A case is a function that every rank runs.  All ranks share the seed of the random numbers, so
  * that each can compute what the others send.  Values are small integers, so that sums are exact in
- * every type and order. */
+ * every type and order; of integer types their multiples, whose sums wrap. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 
@@ -58,9 +58,9 @@ static void element_set(void* array, int64_t i, memo_type type, int value) {
     case MEMO_TYPE_F64: ((double*)array)[i] = value; break;
     case MEMO_TYPE_BF16: ((uint16_t*)array)[i] = case_half(value, 8, 7); break;
     case MEMO_TYPE_F16: ((uint16_t*)array)[i] = case_half(value, 5, 10); break;
-    case MEMO_TYPE_I32: ((int32_t*)array)[i] = value; break;
-    case MEMO_TYPE_I64: ((int64_t*)array)[i] = value; break;
-    case MEMO_TYPE_U8: ((uint8_t*)array)[i] = (uint8_t)value; break;
+    case MEMO_TYPE_I32: ((int32_t*)array)[i] = (int32_t)((uint32_t)value << 28); break;
+    case MEMO_TYPE_I64: ((int64_t*)array)[i] = (int64_t)((uint64_t)value << 60); break;
+    case MEMO_TYPE_U8: ((uint8_t*)array)[i] = (uint8_t)(value << 5); break;
     }
 }
 
