@@ -650,6 +650,20 @@ static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* 
     }
 }
 
+/* An exchange of the ring sends no bytes that it has not announced to read. */
+static void check_announced(const memo_schedule* recorded, const attention_case* c) {
+    for (int64_t i = 0; i < recorded->n_ops; i++) {
+        const memo_op* op = &recorded->ops[i];
+        const memo_range* reads = recorded->ranges + op->first_range;
+        const char* name = memo_schedule_op_name(recorded, i);
+        uint64_t n_bytes = 0;
+        if (strcmp(name, "ring exchange") && strcmp(name, "scatter gradients")) continue;
+        for (int64_t k = 0; k < op->n_reads; k++) n_bytes += reads[k].end - reads[k].begin;
+        CHECK_CASE((uint64_t)op->link_bytes <= n_bytes, "%s: %s sends %lld bytes, reads %lld",
+                   case_text(c), name, (long long)op->link_bytes, (long long)n_bytes);
+    }
+}
+
 /* What one rank has recorded has no race, and no wait too many. */
 static void check_schedule(memo_recorder* recorder, const attention_case* c,
                            const run_result* result, const memo_sharding* sharding,
@@ -659,6 +673,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c,
     memo_error error;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1 && !c->gathers_keys) + (groups_of(c) > 1));
+    check_announced(recorded, c);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
     CHECK_CASE(check->n_races == 0, "%s: %d races, the first between ops %d (%s) and %d (%s)",
                case_text(c), (int)check->n_races, (int)check->races[0].first,
