@@ -3847,7 +3847,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
             memoi_solution_offer(problem, e.offsets, best);
         } else if (cores) {
             cores->deadline =
-                effort->deadline - (1 - 1.0 / PLACES) * (effort->deadline - memob_now_s());
+                effort->deadline - (1 - 1 / (double)PLACES) * (effort->deadline - memob_now_s());
             a.failed =
                 !memoi_windows_attempt(cores, capacity, reach, budget / PLACES, effort, best);
         }
