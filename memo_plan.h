@@ -3857,7 +3857,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
         if (best->peak > capacity) given_up = capacity;
         if (given_up >= best->peak - 1 - (best->peak - goal) / SHARE) {
             given_up = -1;
-            budget *= 2;
+            if (budget < (int64_t)1 << 40) budget *= 2;
             reach += 0.5;
         }
         memoi_search_report(effort, problem, best, problem->lower_bound,
