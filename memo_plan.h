@@ -4812,40 +4812,46 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
               : memob_no_memory(error, "the holds of the plan");
 }
 
-/* Runs the engines that the settings select, each only if those before it missed the target; *name
- * becomes the engine of the best plan. */
+/* Names the engine if it bettered the plan since the call before; before is the plan then. */
+MEMOI void memoi_solution_credit(const memoi_solution* best, memoi_solution* before,
+                                 const char* engine, const char** name) {
+    if (best->peak < before->peak || best->is_optimal > before->is_optimal) *name = engine;
+    *before = *best;
+}
+
+/* Runs the engines that the settings select, from the fastest to the most thorough.  Each begins
+ * with the best plan so far, and only if that misses the target.  *name becomes the engine of the
+ * best plan. */
 MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                       const memo_plan_desc* settings, int64_t target,
                                       memoi_effort* effort, memoi_solution* best, const char** name,
                                       memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "mip", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
-    int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, stage;
-    int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     double now = memob_now_s(), deadline = effort->deadline;
     double last_greedy = now + (is_greedy ? 1 : is_large ? 0.2 : 0.5) * (deadline - now);
-
-    /* From the fastest engine to the most thorough; each starts from the best plan so far.
-     * Bi-level plans have no holds. */
-    for (stage = 0; stage < 4 && !status && best->peak > target; stage++) {
-        int64_t before = best->peak;
-        int was_optimal = best->is_optimal;
-        if (stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace &&
-            plan->n_holds == 0)
-            status =
-                memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
-        if (stage == 1)
-            status = memoi_greedy_solve(problem, target, last_greedy,
-                                        is_large ? last_greedy : deadline, best, error);
-        if (stage == 1 && !status && is_greedy && !memoi_problem_is_easy(problem) &&
+    memoi_solution before = *best;
+    if (engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace && plan->n_holds == 0) {
+        status = memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
+        memoi_solution_credit(best, &before, "bilevel", name);
+    }
+    if (!status && best->peak > target) {
+        status = memoi_greedy_solve(problem, target, last_greedy, is_large ? last_greedy : deadline,
+                                    best, error);
+        if (!status && is_greedy && !memoi_problem_is_easy(problem) &&
             !memoi_ejections_rounds(problem, target, 2 * problem->n_items, effort, NULL, best))
             status = memob_no_memory(error, "the greedy planner");
-        if (stage == 2 && engine == MEMO_PLAN_ENGINE_MIP)
-            status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 3 && engine != MEMO_PLAN_ENGINE_MIP && !is_greedy)
-            status = memoi_search_solve(problem, target, effort, best, error);
-        if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
+        memoi_solution_credit(best, &before, "greedy", name);
+    }
+    if (status || best->peak <= target || is_greedy) return status;
+    if (engine == MEMO_PLAN_ENGINE_MIP) {
+        status = memoi_mip_solve(problem, deadline, best, error);
+        memoi_solution_credit(best, &before, "mip", name);
+    } else {
+        status = memoi_search_solve(problem, target, effort, best, error);
+        memoi_solution_credit(best, &before, "search", name);
     }
     return status;
 }
