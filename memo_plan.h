@@ -3870,89 +3870,105 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
 /* --- >>rounds ---
  * Knows: which capacity is attempted next.  Knows nothing of how an attempt is made. */
 
-/* Makes rounds of attempts by a team.  A round begins with ejections and an attempt at the goal.
- * If that fails or is given up, it attempts halfway to the best peak, and so on.
+typedef struct memoi_rounds {
+    memoi_team* team;
+    memoi_cores* cores; /* without a problem: none */
+    const memoi_problem* problem;
+    memoi_effort* effort;
+    memoi_solution* best;
+    int64_t* bound;
+    int64_t target;
+    int64_t given_up; /* the last capacity attempted in vain, in this round */
+    int64_t n_nodes;  /* spent */
+    int32_t is_over;  /* the time */
+} memoi_rounds;
+
+MEMOI int memoi_rounds_go_on(const memoi_rounds* r) {
+    return r->best->peak > memob_max(r->target, *r->bound) && r->effort->nodes_left > 0 &&
+           !r->is_over;
+}
+
+/* Attempts a capacity with so many nodes and a share of the time.  A plan lowers the best; an
+ * exhausted search raises the bound.  0: no memory. */
+MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit, double share) {
+    memoi_effort* effort = r->effort;
+    memoi_team* team = r->team;
+    memoi_verdict verdict = MEMOI_STOPPED;
+    const memoi_search* answer;
+    const int64_t before = r->given_up;
+    const double late = (1 - share) * (effort->deadline - memob_now_s());
+    int64_t n_spent, k;
+    limit = memob_min(limit, effort->nodes_left);
+    for (k = 0; k < team->n; k++) team->searches[k].deadline = effort->deadline - late;
+    answer =
+        memoi_team_capacity(team, capacity, r->cores->problem ? (limit + 3) / 4 : limit, &n_spent);
+    for (k = 0; k < team->n; k++) {
+        if (team->searches[k].is_out_of_memory) return 0;
+        if (team->searches[k].is_out_of_time) r->is_over = share >= 1;
+        team->searches[k].is_out_of_time = 0;
+    }
+    effort->nodes_left -= n_spent;
+    r->n_nodes += n_spent;
+    r->given_up = capacity;
+    if (answer) verdict = answer->verdict;
+    if (verdict == MEMOI_FOUND) memoi_solution_offer(r->problem, answer->minimum, r->best);
+
+    /* If nothing is known, a core may tell. */
+    if (!answer && r->cores->problem && !r->is_over) {
+        n_spent = memob_min(limit, effort->nodes_left);
+        if (!memoi_cores_attempt(r->cores, capacity, &n_spent, &verdict, r->best)) return 0;
+        effort->nodes_left -= n_spent;
+        r->n_nodes += n_spent;
+        r->is_over = memob_now_s() > effort->deadline;
+    }
+    if (verdict == MEMOI_FOUND) r->given_up = before;
+    if (verdict == MEMOI_FAILED) *r->bound = capacity + 1;
+    memoi_search_report(effort, r->problem, r->best, *r->bound, r->n_nodes);
+    return 1;
+}
+
+/* Makes rounds of attempts.  A round begins with ejections and an attempt at the goal.  Then it
+ * attempts halfway from what is given up to the best peak, until no capacity is left between.
  *
  * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * A plain problem or a cover has no ejections.  If it is large, it attempts the goal in every
- * round but the first.
- *
- * If a large problem is full, the first attempt has three quarters of the time for the goal. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_cores* cores, const memoi_problem* problem,
-                              int64_t target, memoi_effort* effort, memoi_solution* best,
-                              int64_t* bound) {
+ * A plain problem or a cover has no ejections.  If it is large, it attempts the goal in every round
+ * but the first.  If it is full, too, the first attempt has three quarters of the time for the
+ * goal.  0: no memory. */
+MEMOI int memoi_rounds_run(memoi_rounds* r) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     enum { EJECTIONS_FIRST = 50 }; /* nodes of an item, in the first round */
-    int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
-    int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
-    int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
-    int64_t shortest = memoi_search_shortest_run(problem);
+    const memoi_problem* problem = r->problem;
+    const int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
+    const int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
+    const int is_full = is_large && r->team->searches->is_full;
+    const int is_for_goal = r->effort->has_capacity;
+    const int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
-    int is_over = 0, is_at_goal = 0, is_first;
-    int is_full = is_large && team->searches->is_full;
-    while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
-        int64_t goal = memob_max(target, *bound), capacity, limit;
-        int is_thorough = effort->has_capacity || is_large || round < THOROUGH_ROUNDS;
-        int64_t before = given_up;
-        const memoi_search* answer;
-
-        /* No capacity is left between the last one given up and the best: begin another round. */
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
-            round++;
-            is_at_goal = is_large ? round > 0 || effort->has_capacity || is_full
-                                  : round % 3 == 0 || is_thorough;
-            given_up = goal;
-            if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-            limit = problem->n_items * EJECTIONS_FIRST << memob_min(round, 20);
-            if (!is_plain && !memoi_ejections_rounds(problem, goal, limit, effort, NULL, best))
-                return 0;
-            memoi_search_report(effort, problem, best, *bound, n_nodes);
-            is_over = memob_now_s() > effort->deadline;
-            continue;
+    int round;
+    for (round = 0; memoi_rounds_go_on(r); round++) {
+        const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
+        const int is_at_goal =
+            is_large ? round > 0 || is_for_goal || is_full : round % 3 == 0 || is_thorough;
+        const int is_first = is_full && round == 0;
+        const int64_t goal = memob_max(r->target, *r->bound);
+        int64_t limit = problem->n_items * EJECTIONS_FIRST << memob_min(round, 20);
+        if (!is_plain && !memoi_ejections_rounds(problem, goal, limit, r->effort, NULL, r->best))
+            return 0;
+        memoi_search_report(r->effort, problem, r->best, *r->bound, r->n_nodes);
+        r->is_over = memob_now_s() > r->effort->deadline;
+        r->given_up = goal;
+        if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
+        limit = budget * (is_thorough ? GOAL_SHARE : 1) * (is_first ? FIRST_GOAL : 1);
+        if (is_at_goal && memoi_rounds_go_on(r) &&
+            !memoi_rounds_attempt(r, goal, limit, is_first ? 0.75 : 1))
+            return 0;
+        while (memoi_rounds_go_on(r) && r->given_up < r->best->peak - 1) {
+            int64_t capacity = r->given_up + (r->best->peak - r->given_up) / 2;
+            if (!memoi_rounds_attempt(r, capacity, budget, 1)) return 0;
         }
-
-        /* Attempt the goal, or the middle between the last capacity given up and the best. */
-        capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
-        limit = is_thorough && is_at_goal ? GOAL_SHARE * budget : budget;
-        is_first = is_full && is_at_goal && round == 0;
-        is_at_goal = 0;
-        if (is_first) limit *= FIRST_GOAL;
-        for (k = 0; is_first && k < team->n; k++)
-            team->searches[k].deadline = effort->deadline - (effort->deadline - memob_now_s()) / 4;
-        if (limit > effort->nodes_left) limit = effort->nodes_left;
-        n_spent = cores->problem ? (limit + 3) / 4 : limit;
-        answer = memoi_team_capacity(team, capacity, n_spent, &n_spent);
-        effort->nodes_left -= n_spent;
-        n_nodes += n_spent;
-        for (k = 0; k < team->n; k++) {
-            if (team->searches[k].is_out_of_memory) return 0;
-            if (team->searches[k].is_out_of_time) is_over = !is_first;
-            if (is_first) team->searches[k].is_out_of_time = 0;
-            team->searches[k].deadline = effort->deadline;
-        }
-
-        /* A plan lowers the best; an exhausted search raises the bound. */
-        if (answer && answer->verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, answer->minimum, best);
-        else
-            given_up = capacity;
-        if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
-
-        /* If nothing is known, a core may tell. */
-        if (!answer && cores->problem && !is_over) {
-            memoi_verdict verdict;
-            n_spent = memob_min(limit, effort->nodes_left);
-            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
-            effort->nodes_left -= n_spent;
-            n_nodes += n_spent;
-            if (verdict == MEMOI_FOUND) given_up = before;
-            if (verdict == MEMOI_FAILED) *bound = capacity + 1;
-            is_over = memob_now_s() > effort->deadline;
-        }
-        memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
     return 1;
 }
@@ -3964,6 +3980,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
     memoi_cores cores;
+    memoi_rounds rounds = {&team, &cores, problem, effort, best, bound, target, 0, 0, 0};
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
                                                             effort->seed, effort->deadline);
@@ -3975,8 +3992,7 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     if (ok && created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
         !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
-    if (ok && created > 0)
-        ok = memoi_search_rounds(&team, &cores, problem, target, effort, best, bound);
+    if (ok && created > 0) ok = memoi_rounds_run(&rounds);
     if (ok && created < 0)
         ok = memoi_ejections_rounds(problem, memob_max(target, *bound), INT64_MAX, effort,
                                     is_windows ? &cores : NULL, best);
