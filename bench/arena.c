@@ -262,7 +262,9 @@ static memo_plan* plan_events(void) {
 }
 
 int main(int argc, char** argv) {
-    double ns[n_ways][n_rounds], million = argc > 1 ? atof(argv[1]) : 10;
+    bench_help(argc, argv, "[MILLION_REQUESTS [TRACE]]");
+    const double million = bench_number(argc, argv, 1, 10, 0, 1e6);
+    double ns[n_ways][n_rounds];
     int64_t reserved[n_ways] = {0}, n_batches, i;
     memo_plan* plan;
     int w, round;

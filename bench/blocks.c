@@ -28,6 +28,7 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "block_parts.h"
+#include "median.h"
 #include "measure_collective.h"
 
 #include <stdio.h>
@@ -399,12 +400,9 @@ static void report_sequence(double collective) {
 }
 
 int main(int argc, char** argv) {
-    double unit_s = 1e-3 * (argc > 1 ? atof(argv[1]) : 5);
+    bench_help(argc, argv, "[MS]");
+    const double unit_s = 1e-3 * bench_number(argc, argv, 1, 5, 1e-3, 1e4);
     int n_bad;
-    if (!(unit_s > 0 && unit_s < 10)) {
-        fprintf(stderr, "usage: %s [MILLISECONDS]\n", argv[0]);
-        return 2;
-    }
     n_bad = report(unit_s, 2, 0);
     n_bad += report(unit_s, 5, 0);
     n_bad += report(unit_s, 5, 1);

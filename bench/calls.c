@@ -311,13 +311,10 @@ static void run_session(bench* b, int n_steps) {
 }
 
 int main(int argc, char** argv) {
-    const int n_steps = argc > 1 ? atoi(argv[1]) : 200;
+    bench_help(argc, argv, "[STEPS]");
+    const int n_steps = (int)bench_number(argc, argv, 1, 200, 1, STEPS_MAX);
     bench b;
     int c;
-    if (n_steps < 1 || n_steps > STEPS_MAX) {
-        fprintf(stderr, "bench/calls: steps must be 1 to %d\n", STEPS_MAX);
-        return 2;
-    }
     bench_create(&b);
     printf("Host time of a call: %d steps of %d layers, alpha 0.5.\n\n", n_steps, N_LAYERS);
     run_engine(&b, n_steps, 0);

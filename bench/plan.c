@@ -2043,6 +2043,8 @@ int main(int argc, char** argv) {
                                         "peers",  "waits",   "ablation",   "small"};
     int seeds = 5, i, k;
     double limit = 10;
+    bench_help(argc, argv,
+               "[TABLE...] [--seeds N] [--limit S] [--threads N] [--cpu 1] [--without STAGE]");
 
     /* Words select tables; options apply to all of them. */
     for (i = 1; i < argc; i++) {

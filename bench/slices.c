@@ -242,12 +242,9 @@ int main(int argc, char** argv) {
     } cases[] = {{0, 0.7, 1.6, 3, 1024},   {0, 0.7, 0.9, 3, 1024}, {0, 1.6, 1.6, 3, 1024},
                  {0, 0.7, 1.6, 1.2, 2048}, {0, 3.0, 0.9, 3, 1024}, {1, 0.7, 1.6, 3, 1024},
                  {1, 1.6, 1.6, 3, 1024}};
-    const int repetitions = argc > 1 ? atoi(argv[1]) : 3;
+    bench_help(argc, argv, "[REPETITIONS]");
+    const int repetitions = (int)bench_number(argc, argv, 1, 3, 1, REPETITIONS_MAX);
     size_t i;
-    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
-        fprintf(stderr, "bench/slices: repetitions must be 1 to %d\n", REPETITIONS_MAX);
-        return 2;
-    }
     printf("Steps in slices, host device: %d layers of %d bytes per row, medians of %d.\n"
            "copy: time of copying a layer / its forward.  Memory in layers.  stall: predicted.  "
            "unsliced: with the\nsame memory; 0: does not fit.  Times in ms.\n\n",

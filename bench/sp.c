@@ -25,6 +25,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "extras/memo_look.h"
+#include "median.h"
 #include "ring_schedule.h"
 
 #include <stdio.h>
@@ -460,13 +461,10 @@ static void report_memory(void) {
 }
 
 int main(int argc, char** argv) {
-    int repetitions = argc > 1 ? atoi(argv[1]) : 5;
+    bench_help(argc, argv, "[REPETITIONS]");
+    const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
     double worst = 0, off;
     int sharding, hop;
-    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
-        fprintf(stderr, "bench/sp: REPETITIONS must be 1 to %d\n", REPETITIONS_MAX);
-        return 1;
-    }
 
     printf("%d tokens, %d heads of %d, causal; attention sleeps, links are throttled; best of "
            "%d\n\n",

@@ -125,13 +125,10 @@ static void measure(int64_t size_bytes, double limit_s) {
 int main(int argc, char** argv) {
     static const int64_t mib[] = {1, 16, 64, 256};
     const char* folder = getenv("TMPDIR");
-    const double seconds = argc > 3 ? atof(argv[3]) : 20;
-    const int64_t file_mib = argc > 2 ? atoll(argv[2]) : 128;
+    bench_help(argc, argv, "[FOLDER [MIB [SECONDS]]]");
+    const double seconds = bench_number(argc, argv, 3, 20, 0, 1e6);
+    const int64_t file_mib = (int64_t)bench_number(argc, argv, 2, 128, 1, 1 << 20);
     int way, k, n = 0;
-    if (file_mib < 1 || file_mib > 1 << 20) {
-        fprintf(stderr, "bench/spill: MIB must be 1 to 2^20\n");
-        return 2;
-    }
     while (n < 4 && file_mib % mib[n] == 0) n++;
     bench.folder = argc > 1 ? argv[1] : folder && *folder ? folder : "/tmp";
     bench.file_bytes = file_mib << 20;

@@ -159,12 +159,9 @@ int main(int argc, char** argv) {
     } rows[] = {{0.5, 1}, {0.8, 1}, {0.95, 1},  {1.25, 1}, {1.5, 1},
                 {2, 1},   {2, 0.5}, {2, 0.375}, {2, 0}};
     const double layer_bytes = 16.0 * N_ROWS * ROW_BYTES;
-    int repetitions = argc > 1 ? atoi(argv[1]) : 5;
+    bench_help(argc, argv, "[REPETITIONS]");
+    const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
     size_t i;
-    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
-        fprintf(stderr, "bench/swap: repetitions must be 1 to %d\n", REPETITIONS_MAX);
-        return 2;
-    }
 
     printf("Swap engine, host device: %d layers of %.0f KiB, forward %.0f ms, backward %.0f ms, "
            "recomputing all rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: time of "

@@ -748,16 +748,14 @@ static int predict(void) {
 int main(int argc, char** argv) {
     static const int64_t lengths[] = {512, 1024};
     static const double copies[] = {0.7, 1.6}, disks[] = {0, 0.5, 0.2};
-    int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k, d;
+    int i, k, d;
     outcome worst;
+    bench_help(argc, argv, "[REPETITIONS | predict | kinds]");
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return predict();
     if (argc > 1 && strcmp(argv[1], "kinds") == 0) return kinds();
 
+    const int repetitions = (int)bench_number(argc, argv, 1, 3, 1, REPETITIONS_MAX);
     memset(&worst, 0, sizeof worst);
-    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
-        fprintf(stderr, "bench/swap_plan: repetitions must be 1 to %d\n", REPETITIONS_MAX);
-        return 2;
-    }
 
     printf(
         "Swap planner, host device: %d layers of %d bytes per row, medians of %d.\ncopy: time of "
