@@ -3699,41 +3699,39 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
  * other.
  * (An ejection pool, Nagata and Braysy 2009.) */
 
+enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
+
 typedef struct memoi_ejections {
     const memoi_problem* problem;
     int64_t* offsets; /* of items, -1: it waits */
     double* weight;
     int32_t* waiting;           /* the last one is placed first */
     memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
-    memob_keyed* sorted;        /* scratch, and of a bucket: where it ends there */
+    memob_keyed* sorted;        /* scratch, and of a digit: where it goes there */
     int32_t* place;
-    int32_t* end; /* of items */
+    int32_t* end;         /* of items */
+    int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
     uint64_t random;
 } memoi_ejections;
 
-/* Sorts keys from least to largest: into buckets, then by insertion; by comparing if many keys
- * share a bucket. */
+/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys. */
 MEMOI void memoi_ejections_sort(memoi_ejections* e, memob_keyed* list, int64_t n, int64_t least,
                                 int64_t largest) {
-    enum { BUCKET = 32 };
-    const double scale = (double)n / ((double)(largest - least) + 1);
-    int64_t sum = 0, most = 0, k, l;
-    memset(e->place, 0, (size_t)(n + 1) * sizeof(int32_t));
-    for (k = 0; k < n; k++) e->place[(int64_t)((double)(list[k].key - least) * scale)]++;
-    for (k = 0; k <= n; k++) {
-        most = memob_max(most, e->place[k]);
-        e->place[k] = (int32_t)(sum += e->place[k]);
-    }
-    if (most > BUCKET) {
-        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
-        return;
-    }
-    for (k = n - 1; k >= 0; k--)
-        e->sorted[--e->place[(int64_t)((double)(list[k].key - least) * scale)]] = list[k];
-    for (k = 0; k < n; k++) {
-        for (l = k; l > 0 && list[l - 1].key > e->sorted[k].key; l--) list[l] = list[l - 1];
-        list[l] = e->sorted[k];
+    int bits = 1, shift;
+    int64_t mask, sum, k;
+    while (n >> (bits + 2) > 0) bits++;
+    mask = ((int64_t)1 << bits) - 1;
+    for (shift = 0; (largest - least) >> shift > 0; shift += bits) {
+        memset(e->place, 0, (size_t)(mask + 1) * sizeof(int32_t));
+        for (k = 0; k < n; k++) e->place[(list[k].key - least) >> shift & mask]++;
+        for (k = sum = 0; k <= mask; k++) {
+            sum += e->place[k];
+            e->place[k] = (int32_t)(sum - e->place[k]);
+        }
+        for (k = 0; k < n; k++)
+            e->sorted[e->place[(list[k].key - least) >> shift & mask]++] = list[k];
+        memcpy(list, e->sorted, (size_t)n * sizeof *list);
     }
 }
 
@@ -3750,6 +3748,11 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     /* Placed neighbors; without lists, of all that begin before it ends. */
     for (k = lists->list ? lists->first[i] : 0; k < last; k++) {
         const int64_t j = lists->list ? lists->list[k] : k;
+        if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
+            e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
+            k += MEMOI_EJECTIONS_BLOCK - 1;
+            continue;
+        }
         if (e->offsets[j] < 0 || (!lists->list && e->end[j] <= items[i].begin) ||
             (!lists->list && problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)))
             continue;
@@ -3814,9 +3817,14 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     e.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
     e.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
     e.sorted = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    e.place = (int32_t*)memob_arrays_add(&a, n + 1, sizeof(int32_t));
+    e.place = (int32_t*)memob_arrays_add(&a, n + 2, sizeof(int32_t));
     e.end = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
-    for (i = 0; !a.failed && i < n; i++) e.end[i] = (int32_t)problem->items[i].end;
+    e.largest_end = (int32_t*)memob_arrays_add(&a, n / MEMOI_EJECTIONS_BLOCK + 1, sizeof(int32_t));
+    for (i = 0; !a.failed && i < n; i++) {
+        int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
+        e.end[i] = (int32_t)problem->items[i].end;
+        if (e.end[i] > *largest) *largest = e.end[i];
+    }
     if (listed == 0) a.failed = 1;
     if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
     n_nodes = before - memob_min(n_nodes, before); /* left at the end */

@@ -623,7 +623,7 @@ TEST(first_fit_is_first_fit) {
         memoi_solution best;
         int64_t before, n, i, missing, rank;
         int order;
-        own_plan* plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
+        own_plan* plan = random_plan(memo_test_int(2, 200), memo_test_int(1, 1000), features_of(k));
         pose(plan, &problem);
         n = problem.n_items;
         own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
