@@ -5882,13 +5882,13 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     const struct {
         const char* name;
         double value;
-    } fields[] = {{"between_s", desc->between_s},
-                  {"copy_s", desc->copy_s},
-                  {"to_host_bytes_per_s", desc->to_host_bytes_per_s},
+    } fields[] = {{"to_host_bytes_per_s", desc->to_host_bytes_per_s},
                   {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
-                  {"file_s", desc->file_s},
                   {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
-                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s}};
+                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
+                  {"between_s", desc->between_s},
+                  {"copy_s", desc->copy_s},
+                  {"file_s", desc->file_s}};
     memo_status status;
     size_t i;
 
@@ -5897,10 +5897,13 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
         return MEMOB_INVALID(error, "memo_swap_plan_desc.%s: NULL; set it",
                              desc->swap ? "kinds" : "swap");
 
-    /* The limit keeps sums over all layers finite. */
-    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
+    /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
+    for (i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const double least = i < 4 && fields[i].value > 0 ? 1e19 / MEMOI_ROWS_TIME_MAX : 0;
+        if (memob_check_real(name, fields[i].name, fields[i].value, least, MEMOI_ROWS_TIME_MAX,
+                             error))
             return MEMO_STATUS_INVALID_ARGUMENT;
+    }
 
     /* 0 is no limit, so only negative budgets are invalid. */
     status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
@@ -6173,7 +6176,8 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
 MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* score = &p->trial.score;
-    int32_t i, n_moved = 0, latest = -1;
+    int32_t i, n_moved = 0, latest = -1, is_each = p->handed_bytes > 0;
+    for (i = 0; i < p->n_layers; i++) is_each |= p->sums[i].layer_bytes > 0;
     for (i = 0; i < p->n_layers; i++) {
         const memob_swap_sum* sum = &p->sums[i];
         memoi_rows_layer* layer = &p->clock.layers[i];
@@ -6188,8 +6192,8 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
             if (score->n_spilled_layers && layer->previous < latest) return 0;
             latest = layer->previous;
         }
-        if (p->handed_bytes > 0 && i >= 2) layer->previous = i - 2;
-        layer->is_moved = bytes > 0 || (p->handed_bytes > 0 && i < p->n_moved);
+        if (is_each && i >= 2) layer->previous = i - 2; /* HANDED and LAYER rows use no buffer */
+        layer->is_moved = is_each ? i < p->n_moved : bytes > 0;
         if (layer->is_moved) bytes += p->handed_bytes;
         layer->copy_s[0] = memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s);
         layer->copy_s[1] = memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s);
@@ -6699,7 +6703,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     const memoi_rows_score alpha = p->best.score;
     plan->alpha = -1;
     if (alpha.excess_bytes <= 0) {
-        plan->alpha = (double)memob_swap_rows_of_tiles(swap, 0, tiles) / (double)swap->n_rows;
+        plan->alpha = (double)tiles / (double)p->n_tiles; /* whatever the last tile has */
         plan->alpha_step_s = alpha.step_s;
     }
 
