@@ -1625,7 +1625,7 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         }
         memob_keyed_sort(lanes, n);
         added = memoi_problem_hold(problem, plan, lanes, item_of);
-        if (added > 0)
+        if (added > 0 && problem->n_held > 0)
             added =
                 memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
     }
