@@ -2153,6 +2153,7 @@ typedef struct memoi_sweep {
     int64_t* offsets;
     memob_keyed *stack, *begins, *ends;
     int64_t n_stack;
+    double near; /* ends this share of a life apart are near: farther ones count by the square */
     memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
     int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
 } memoi_sweep;
@@ -2219,6 +2220,7 @@ MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
     int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
     int64_t offset = memob_align_up(memoi_sweep_hole(sweep, above).begin, item->alignment);
     int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
+    const double near = sweep->near * (double)(item->until - item->begin);
     double least = HUGE_VAL;
     for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
         for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
@@ -2228,9 +2230,10 @@ MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
             if (low + item->size > hole.end) continue;
             for (side = 0; side < 2; side++, looks++) {
                 const int32_t neighbor = side ? k : sweep->blocks[k].below;
-                double apart = (double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end;
+                double apart =
+                    fabs((double)sweep->blocks[neighbor].end - (double)sweep->blocks[i].end);
                 double rest = (double)(hole.end - hole.begin - item->size + item->size / 64 + 1);
-                double cost = (apart * apart + 1) * rest;
+                double cost = (apart * (apart > near ? apart : near) + 1) * rest;
                 if (cost >= least) continue;
                 least = cost;
                 above = k;
@@ -2277,8 +2280,8 @@ MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward
     }
 }
 
-/* Sets all offsets.  0: no memory. */
-MEMOI int memoi_sweep_run(const memoi_problem* problem, int64_t* offsets) {
+/* Sets all offsets.  near: 0, or a share of an item's life (memoi_sweep).  0: no memory. */
+MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* offsets) {
     const int64_t n = problem->n_items;
     int64_t fullest = 0, i;
     int ok;
@@ -2286,6 +2289,7 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, int64_t* offsets) {
     memoi_sweep sweep;
     memset(&sweep, 0, sizeof sweep);
     sweep.problem = problem;
+    sweep.near = near;
     sweep.offsets = offsets;
     sweep.stack = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
     sweep.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
@@ -2441,10 +2445,16 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
     }
 }
 
-/* 0: no memory. */
-MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, memoi_solution* best) {
-    if (!memoi_sweep_run(greedy->problem, greedy->offsets)) return 0;
-    memoi_solution_offer(greedy->problem, greedy->offsets, best);
+/* Two sweeps, and only one if it meets target or last_begin is over.  0: no memory. */
+MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_begin,
+                             memoi_solution* best) {
+    static const double near[] = {0, 0.125}; /* queues; lives of any length */
+    int k;
+    for (k = 0; k < 2; k++) {
+        if (k > 0 && (best->peak <= target || memob_now_s() > last_begin)) break;
+        if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
+        memoi_solution_offer(greedy->problem, greedy->offsets, best);
+    }
     return 1;
 }
 
@@ -2458,7 +2468,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS && best->peak == INT64_MAX;
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, deadline);
-    if (ok && is_large) ok = memoi_greedy_sweep(&greedy, best);
+    if (ok && is_large) ok = memoi_greedy_sweep(&greedy, target, last_begin, best);
     if (ok && !memoi_problem_is_easy(problem) && memob_now_s() <= last_begin)
         ok = memoi_greedy_fit(&greedy);
     if (ok && !MEMOI_WITHOUT(orders)) memoi_greedy_try(&greedy, target, last_begin, best);
@@ -2470,7 +2480,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
             if (ok && greedy.is_fit) memoi_greedy_try(&greedy, target, last_begin, best);
         }
     }
-    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, best);
+    if (ok && best->peak == INT64_MAX) ok = memoi_greedy_sweep(&greedy, target, last_begin, best);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
