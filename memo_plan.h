@@ -3732,7 +3732,7 @@ MEMOI void memoi_ejections_sort(memoi_ejections* e, memob_keyed* list, int64_t n
     int64_t mask, sum, k;
     while (n >> (bits + 2) > 0) bits++;
     mask = ((int64_t)1 << bits) - 1;
-    for (shift = 0; (largest - least) >> shift > 0; shift += bits) {
+    for (shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
         memset(e->place, 0, (size_t)(mask + 1) * sizeof(int32_t));
         for (k = 0; k < n; k++) e->place[(list[k].key - least) >> shift & mask]++;
         for (k = sum = 0; k <= mask; k++) {

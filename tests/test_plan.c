@@ -204,7 +204,7 @@ TEST(a_deadline_leaves_a_plan) {
     for (int k = 0; k < 16; k++) {
         memo_log log = {0};
         memoi_effort effort = {.nodes_left = 1000000, .n_threads = 1, .log = &log};
-        memoi_problem problem;
+        own_problem problem;
         memoi_greedy greedy;
         memoi_solution best;
         own_plan* plan = random_plan(2000, 1000, features_of(k));
@@ -222,7 +222,6 @@ TEST(a_deadline_leaves_a_plan) {
         CHECK_IS(mallocs_done, ==, before + 1);
         free(best.offsets);
         memob_arrays_free(&greedy.arrays);
-        memoi_problem_free(&problem);
         memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,
                                .time_limit_s = 1e-9};
         solve_valid(plan, &desc, k);
@@ -574,10 +573,9 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
 /* An alignment that divides all sizes holds by itself, whatever the others are. */
 TEST(the_unit_is_as_large_as_alignments_allow) {
     static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
-    memo_plan* plan;
-    memoi_problem problem;
     for (int k = 0; k < 4; k++) {
-        CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+        own_problem problem;
+        own_plan* plan = new_plan(3, 0, 1);
         for (int i = 0; i < 3; i++) {
             plan->buffers[i].id = i;
             plan->buffers[i].size_bytes = 64 * (3 + 2 * i);
@@ -588,8 +586,6 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
         CHECK_IS(problem.unit_bytes, ==, 64);
         for (int i = 0; i < 3; i++)
             CHECK_IS(problem.items[i].alignment, ==, memob_max(alignments[k][i] / 64, 1));
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -617,6 +613,9 @@ static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, in
 TEST(first_fit_is_first_fit) {
     memo_log log = {NULL, NULL};
     memoi_effort effort = {HUGE_VAL, INT64_MAX, 1, 1, 0, &log};
+    memob_keyed keys[200], sorted[200];
+    int32_t place[202];
+    memoi_ejections e = {.sorted = sorted, .place = place};
     int k, n_better[2] = {0, 0};
     for (k = 0; k < 60; k++) {
         own_problem problem;
@@ -661,6 +660,9 @@ TEST(first_fit_is_first_fit) {
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK_IS(best.peak, <=, before);
         n_better[k / 8 % 2] += best.peak < before;
+        for (i = 0; i < n; i++) keys[i].key = memo_test_int(0, (int64_t)1 << 62);
+        memoi_ejections_sort(&e, keys, n, 0, (int64_t)1 << 62);
+        for (i = 1; i < n; i++) CHECK_IS(keys[i - 1].key, <=, keys[i].key);
         free(best.offsets);
         memob_arrays_free(&greedy.arrays);
     }
@@ -899,7 +901,7 @@ TEST(mip_meets_brute_force) {
     int64_t i;
     /* greedy needs 5 here, the bound is 4: were it at the bound, no MIP would be asked */
     static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
-    memo_plan* plan = new_plan(5, 0, 1);
+    own_plan* plan = new_plan(5, 0, 1);
     for (i = 0; i < 5; i++) {
         plan->buffers[i].begin = rows[i][0];
         plan->buffers[i].end = rows[i][1];
@@ -908,7 +910,6 @@ TEST(mip_meets_brute_force) {
     memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
     i = (int64_t)memo_plan_solve(plan, &desc, &error);
     CHECK(i == MEMO_STATUS_OK || i == MEMO_STATUS_UNSUPPORTED);
-    memo_plan_destroy(plan);
 #endif
 }
 
