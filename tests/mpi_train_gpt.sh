@@ -6,9 +6,7 @@
 set -u
 . tests/tap.sh
 
-folder=build/mpi/train_gpt
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/mpi/train_gpt
 awk 'BEGIN { for (i = 0; i < 1500; i++) printf "line %d has the number %d in it\n", i % 17, i * i % 101 }' >"$folder/text"
 tiny="--text $folder/text --layers 3 --hidden 16 --heads 4 --kv-heads 2 --seq 51 --batch 4 --accumulate 2 --tile 8
     --steps 4 --dropout 0.1"

@@ -322,18 +322,6 @@ typedef struct watched_attention {
     memo_device* checked; /* not NULL: rows of keys must be finite */
 } watched_attention;
 
-static void watch(const watched_attention* w, const memo_attention_block* block, int is_backward) {
-    asked_call call;
-    memset(&call, 0, sizeof call);
-    call.q_start = block->q_runs[0].start;
-    call.k_start = block->k_runs[0].start;
-    for (int32_t run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
-    for (int32_t run = 0; run < block->n_k_runs; run++) call.k_rows += block->k_runs[run].count;
-    call.n_q_heads = block->n_q_heads;
-    if (w->result->n_asked[is_backward] < MAX_ASKED)
-        w->result->asked[is_backward][w->result->n_asked[is_backward]] = call;
-    w->result->n_asked[is_backward]++;
-}
 /* Fails if a number in rows of k or v is not finite. */
 static memo_status check_rows(void* args, memo_error* error) {
     const memo_attention_block* a = (const memo_attention_block*)args;
@@ -355,23 +343,31 @@ static memo_status check_rows(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-static memo_status watched_forward(void* user, memo_stream stream,
-                                   const memo_attention_block* block, memo_error* error) {
-    const watched_attention* w = (const watched_attention*)user;
-    watch(w, block, 0);
+static memo_status watched(const watched_attention* w, memo_stream stream,
+                           const memo_attention_block* block, int is_backward, memo_error* error) {
+    asked_call call;
+    memset(&call, 0, sizeof call);
+    call.q_start = block->q_runs[0].start;
+    call.k_start = block->k_runs[0].start;
+    for (int32_t run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
+    for (int32_t run = 0; run < block->n_k_runs; run++) call.k_rows += block->k_runs[run].count;
+    call.n_q_heads = block->n_q_heads;
+    if (w->result->n_asked[is_backward] < MAX_ASKED)
+        w->result->asked[is_backward][w->result->n_asked[is_backward]] = call;
+    w->result->n_asked[is_backward]++;
     if (w->checked && memo_host_device_launch(w->checked, stream, check_rows,
                                               (void*)(uintptr_t)block, sizeof *block, error))
         return error->status;
-    return w->inner.forward(w->inner.user, stream, block, error);
+    return (is_backward ? w->inner.backward : w->inner.forward)(w->inner.user, stream, block,
+                                                                error);
+}
+static memo_status watched_forward(void* user, memo_stream stream,
+                                   const memo_attention_block* block, memo_error* error) {
+    return watched((const watched_attention*)user, stream, block, 0, error);
 }
 static memo_status watched_backward(void* user, memo_stream stream,
                                     const memo_attention_block* block, memo_error* error) {
-    const watched_attention* w = (const watched_attention*)user;
-    watch(w, block, 1);
-    if (w->checked && memo_host_device_launch(w->checked, stream, check_rows,
-                                              (void*)(uintptr_t)block, sizeof *block, error))
-        return error->status;
-    return w->inner.backward(w->inner.user, stream, block, error);
+    return watched((const watched_attention*)user, stream, block, 1, error);
 }
 
 /* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query

@@ -3,6 +3,7 @@
 #   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
+#   tap_folder PATH          makes $folder, empty
 #   skip NAME REASON
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (30)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
@@ -24,6 +25,12 @@ tap_jobs=1 tap_n_shown=0 # those behind tap_n_shown are under way
 mkdir -p build/tests || exit 1
 tap_log=build/tests/$(basename "$0" .sh).log
 tap_processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+tap_folder() {
+    folder=$1
+    rm -rf "$folder"
+    mkdir -p "$folder" || exit 1
+}
 
 test_is() {
     tap_name=$1

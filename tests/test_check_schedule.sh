@@ -6,9 +6,7 @@ set -u
 . tests/tap.sh
 
 tool=build/examples/check_schedule
-folder=build/tests/check_schedule
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/check_schedule
 
 value() { # KEY
     sed -n "s/^$1: //p" "$folder/out"

@@ -7,10 +7,8 @@ set -u
 . tests/tap.sh
 
 root=$(pwd)
-folder="$root/build/tests/cmake here"
+tap_folder "$root/build/tests/cmake here"
 version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | paste -sd. -)
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
 
 # A program of the runtime, and a file that needs all headers for C; LINES find memo.
 project() { # NAME LINES

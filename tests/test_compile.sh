@@ -8,7 +8,7 @@ set -u
 
 . tests/tap.sh
 
-folder=build/tests/compile
+tap_folder build/tests/compile
 sources=tests/compile
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 extras=$(cd extras && ls *.h)
@@ -20,8 +20,6 @@ lp_cflags=$(sed -n 's/^LP_SOLVE_CFLAGS := //p' build/config.mk 2>/dev/null)
 lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk 2>/dev/null)
 LC_ALL=C
 export LC_ALL
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
 
 # ---- tools ----
 

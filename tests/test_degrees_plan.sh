@@ -6,9 +6,7 @@ set -u
 . tests/tap.sh
 
 program=${DEGREES_PLAN:-build/examples/degrees_plan}
-folder=build/tests/degrees_plan
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/degrees_plan
 if [ ! -x "$program" ]; then
     echo "Bail out! $program is not built; make examples"
     exit 1

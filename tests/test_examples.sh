@@ -10,9 +10,7 @@ set -u
 . tests/tap.sh
 . tests/heads.sh
 
-folder=build/tests/examples
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/examples
 root=$(pwd)
 
 # Builds and runs in a separate folder, with links to the sources at the same relative paths.

@@ -373,50 +373,39 @@ typedef struct products {
 typedef struct product_args {
     products* p;
     memo_loss_tile tile;
+    int is_back;
 } product_args;
 
-static memo_status logits_run(void* args, memo_error* e) {
+/* Logits of a tile, or of their gradients those of x and of the weights. */
+static memo_status products_run(void* args, MEMO_UNUSED memo_error* e) {
     const product_args* a = (const product_args*)args;
     const tiles_case* c = a->p->c;
-    (void)e;
-    for (int64_t r = 0; r < a->tile.n_rows; r++)
-        for (int64_t o = 0; o < a->tile.n_columns; o++) {
-            double sum = 0;
-            for (int64_t i = 0; i < c->n_in; i++)
-                sum += (double)c->x[(a->tile.first_row + r) * c->n_in + i] *
-                       (double)c->weights[(a->tile.first_column + o) * c->n_in + i];
-            typed_set(a->tile.logits, r * a->tile.n_columns + o, c->type, sum);
+    for (int64_t k = 0; k < a->tile.n_rows * a->tile.n_columns; k++) {
+        const int64_t x = (a->tile.first_row + k / a->tile.n_columns) * c->n_in;
+        const int64_t weight = (a->tile.first_column + k % a->tile.n_columns) * c->n_in;
+        const float d = a->is_back ? typed_at(a->tile.logits, k, c->type) : 0;
+        double sum = 0;
+        for (int64_t i = 0; i < c->n_in && a->is_back; i++) {
+            a->p->d_x[x + i] += d * c->weights[weight + i];
+            a->p->d_weights[weight + i] += d * c->x[x + i];
         }
-    a->p->n_tiles++;
+        for (int64_t i = 0; i < c->n_in; i++)
+            sum += (double)c->x[x + i] * (double)c->weights[weight + i];
+        if (!a->is_back) typed_set(a->tile.logits, k, c->type, sum);
+    }
+    a->p->n_tiles += !a->is_back;
     return MEMO_STATUS_OK;
 }
-static memo_status gradients_run(void* args, memo_error* e) {
-    const product_args* a = (const product_args*)args;
-    const tiles_case* c = a->p->c;
-    (void)e;
-    for (int64_t r = 0; r < a->tile.n_rows; r++)
-        for (int64_t o = 0; o < a->tile.n_columns; o++) {
-            float d = typed_at(a->tile.logits, r * a->tile.n_columns + o, c->type);
-            int64_t row = a->tile.first_row + r, column = a->tile.first_column + o;
-            for (int64_t i = 0; i < c->n_in; i++) {
-                a->p->d_x[row * c->n_in + i] += d * c->weights[column * c->n_in + i];
-                a->p->d_weights[column * c->n_in + i] += d * c->x[row * c->n_in + i];
-            }
-        }
-    return MEMO_STATUS_OK;
-}
-static memo_status launch(void* context, const memo_loss_tile* tile, memo_host_function function,
-                          memo_error* e) {
-    product_args args;
-    args.p = (products*)context;
-    args.tile = *tile;
-    return memo_host_device_launch(args.p->device, tile->stream, function, &args, sizeof args, e);
+static memo_status launch(void* context, const memo_loss_tile* tile, int is_back, memo_error* e) {
+    product_args args = {(products*)context, *tile, is_back};
+    return memo_host_device_launch(args.p->device, tile->stream, products_run, &args, sizeof args,
+                                   e);
 }
 static memo_status give_logits(void* context, const memo_loss_tile* tile, memo_error* e) {
-    return launch(context, tile, logits_run, e);
+    return launch(context, tile, 0, e);
 }
 static memo_status take_gradients(void* context, const memo_loss_tile* tile, memo_error* e) {
-    return launch(context, tile, gradients_run, e);
+    return launch(context, tile, 1, e);
 }
 
 static memo_status zero_logits(void* context, const memo_loss_tile* tile, memo_error* e) {

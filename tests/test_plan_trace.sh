@@ -5,9 +5,7 @@ set -u
 . tests/tap.sh
 
 tool=build/examples/plan_trace
-folder=build/tests/plan_trace
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/plan_trace
 
 value() { # KEY FILE
     sed -n "s/^$1: //p" "$2"

@@ -8,9 +8,7 @@ set -u
 
 tool="python3 examples/pytorch/snapshot_to_trace.py"
 planner=build/examples/plan_trace
-folder=build/tests/snapshot_to_trace
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/snapshot_to_trace
 
 # The trace of `run` is these lines between its two first and its last; the planner takes it.
 is_trace() { # LINES

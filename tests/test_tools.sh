@@ -4,9 +4,7 @@ set -u
 
 . tests/tap.sh
 
-folder=build/tests/tools
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder build/tests/tools
 
 # For each tool a command that prints much, and one that prints little.
 commands() {

@@ -15,8 +15,7 @@ if [ ! -x "$host" ]; then
     exit 1
 fi
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
-rm -rf "$folder"
-mkdir -p "$folder" || exit 1
+tap_folder "$folder"
 
 skip_all() {
     skip "the trainer on GPUs, on stand-ins" "$1"
