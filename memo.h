@@ -64,8 +64,9 @@
  * RULES.  A function that can fail returns memo_status and takes a memo_error, which may be NULL;
  * its message names the object, the problem, the value and what would work.  Only calls inside a
  * micro-batch of memo_plan.h's session do not: memo_session_end returns their error.  A desc is a
- * plain struct in which zero means default; start from memo_x_desc_default().  A function that
- * creates an object sets it to NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a
+ * plain struct in which zero means default, unless a field's comment names another one; start from
+ * memo_x_desc_default().  A function that creates an object sets it to NULL on failure; destroying
+ * NULL does nothing.  memo_x_get_y fills a
  * struct, or returns a handle or an address.  There is no global state.  After creation no function
  * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
  * object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements
@@ -216,9 +217,9 @@ MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
 /* Writes text to path and frees it, on failure too.  A regular file is replaced by rename: readers
  * see the old or the new file, its mode is kept, and a signal leaves no temporary file.  For a
- * symbolic link the target is replaced.  "-" means standard output, and so does any path of the
- * file that standard output goes to.  Errors: IO (also for a read-only file, and beyond the limit
- * on file sizes), OUT_OF_HOST_MEMORY. */
+ * symbolic link the target is replaced.  "-" means standard output.  The file that standard output
+ * or standard error goes to, under any path, is not replaced: the text goes there, too.  Errors: IO
+ * (also for a read-only file, and beyond the limit on file sizes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
@@ -1900,11 +1901,12 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     char* linked = NULL;
     const char* target = path;
     int exists = stat(path, &info) == 0, code = 0;
-    int is_stdout =
-        strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
-                                   info.st_dev == output.st_dev && info.st_ino == output.st_ino);
-    int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
+    int open_file = strcmp(path, "-") == 0 ? STDOUT_FILENO : -1, k, replaces;
     struct stat link;
+    for (k = STDOUT_FILENO; exists && open_file < 0 && k <= STDERR_FILENO; k++)
+        if (fstat(k, &output) == 0 && info.st_dev == output.st_dev && info.st_ino == output.st_ino)
+            open_file = k;
+    replaces = open_file < 0 && (!exists || S_ISREG(info.st_mode));
 
     /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
      * would replace it. */
@@ -1918,9 +1920,10 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     if (!code && replaces && exists && access(target, W_OK)) code = errno;
 
     /* Write, in place into a device, a pipe, or the missing target of a link; then free text. */
-    if (!code && is_stdout)
-        code = fflush(stdout) ? errno
-                              : memoi_file_write_all(fileno(stdout), text->data, text->n_bytes);
+    if (!code && open_file >= 0)
+        code = fflush(open_file == STDOUT_FILENO ? stdout : stderr)
+                   ? errno
+                   : memoi_file_write_all(open_file, text->data, text->n_bytes);
     else if (!code && replaces)
         code = memoi_file_replace(target, exists ? &info : NULL, text->data, text->n_bytes);
     else if (!code)

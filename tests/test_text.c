@@ -178,6 +178,10 @@ static int write_beyond_the_limit(void) {
     if (write_letters("-", 'b', 41) != MEMO_STATUS_IO) return 7;
     if (write_letters("-", '0', 40) || !holds(path, '0', 100)) return 8;
     remove(path);
+    if (!freopen(name_of("err"), "wb", stderr)) return 10; /* as standard error is */
+    fputs("00", stderr);
+    if (write_letters(path, '0', 40) || !holds(path, '0', 42)) return 11;
+    remove(path);
     if (write_letters(name_of("old"), 'b', 100) || !holds(path, 'b', 100)) return 9;
     return count_files() != 1;
 }
