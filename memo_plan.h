@@ -363,7 +363,8 @@ typedef enum memo_pass {
 } memo_pass;
 
 /* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
- * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
+ * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
+ * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.  Then
  * one layer of that pass may be open at a time.
  * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
@@ -465,12 +466,13 @@ typedef struct memo_session_desc {
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
-     * again when its backward begins.  The first difference is an error that names layer, tensor,
-     * row and the likely cause.  One layer of each kind recomputes every tensor once, whatever the
+     * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
+     * life and after it.  The first difference is an error that names layer, tensor, row or buffer,
+     * and the likely cause.  One layer of each kind recomputes every tensor once, whatever the
      * plan, and logs the least tile_rows that gives the bits.  memo_session_measure checks the
-     * first micro-batch of each shape.  It takes three layers of device memory and two of host
-     * memory beside the budgets, 8 bytes for each row of each tensor of each layer, and waits in
-     * every layer. */
+     * first micro-batch of each shape.  Beside the budgets it takes three layers of device memory,
+     * two of host memory, four times the bytes of all buffers, and 8 bytes for each row of each
+     * tensor of each layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -6793,16 +6795,25 @@ typedef struct memoi_step_plan {
 } memoi_step_plan;
 
 /* Of a checked session: >>session checked. */
+typedef struct memoi_inspected_buffer {
+    void* address;       /* the arena's; NULL: it has ended */
+    const char* name;    /* NULL: requested by the trainer */
+    int64_t at, n_bytes; /* in the memory of buffers */
+} memoi_inspected_buffer;
+
 typedef struct memoi_inspector {
     memo_stream stream; /* the compute stream, or its own if the calling thread computes */
     void* slots;        /* on the device; two, and room behind them for what overflows; NULL: the
                            session is not checked */
     char* image;        /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
-    int64_t* offsets;    /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;    /* (n_steps, n_tensors, slice_rows) */
-    uint32_t kinds;      /* bit k: recomputation of a layer of kind k is tested */
-    memob_arrays arrays; /* offsets, hashes */
+    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
+    uint32_t kinds;   /* bit k: recomputation of a layer of kind k is tested */
+    void* memory;     /* of buffers, on the device */
+    int64_t memory_bytes, n_buffers;
+    memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;             /* offsets, hashes, buffers */
 } memoi_inspector;
 
 /* What a shape has of its own. */
@@ -6975,8 +6986,9 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
-    if (!desc->step && (!desc->forward || !desc->backward) && computes)
-        field = "step: NULL, and so is forward or backward; set step, or both others";
+    if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
+    if (!desc->step && desc->forward && !desc->backward && computes)
+        field = "backward: NULL; set it, or `step`";
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
 
@@ -7311,7 +7323,7 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
                                       memo_error* error) {
-    const memo_step_plan* plan = first;
+    const memo_step_plan *plan = first, *lacking = NULL;
     memoi_step_plan_line own, found;
     int64_t i;
     char text[200] = "";
@@ -7326,7 +7338,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (*text)
             return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
                                  (int)k, text);
-        if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
+        if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
         for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
@@ -7340,7 +7352,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                 (long long)i, (int)k);
         }
     }
-    return MEMO_STATUS_OK;
+    return lacking ? memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", lacking->shortage)
+                   : MEMO_STATUS_OK;
 }
 
 /* Makes a shape the current one. */
@@ -7498,7 +7511,12 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
  * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is
  * open there: readers of a layer that has ended get NaN, and the next layer finds what was written.
  * The end of a forward copies the slot to the engine; the begin of a backward takes back what the
- * engine has, and recomputes the rest. */
+ * engine has, and recomputes the rest.
+ *
+ * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
+ * behind each lie as many bytes that nobody may write.  What belongs to no buffer is poison.  There
+ * are two such halves: a buffer lies in the other one than the last that had its bytes, whose
+ * address then stays poison for a while. */
 
 #define MEMOI_GUARD 512
 
@@ -7524,20 +7542,29 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, in
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
     if (c->slots) memo_device_free(s->device, c->slots, NULL);
+    if (c->memory) memo_device_free(s->device, c->memory, NULL);
     if (c->image) memo_host_free(s->device, c->image, NULL);
     if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
 }
 
-/* Takes two layers on the device and two pinned, beside the budgets. */
+/* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
+ * budgets. */
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
     void* image = NULL;
     memo_status status = MEMO_STATUS_OK;
-    int64_t at = MEMOI_GUARD;
-    int32_t t;
+    int64_t at = MEMOI_GUARD, n_requests = 0;
+    int32_t t, k;
+    for (k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        n_requests = memob_max(n_requests, plan->addresses->n_buffers);
+        c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
+    }
+    c->buffers =
+        (memoi_inspected_buffer*)memob_arrays_add(&c->arrays, n_requests, sizeof *c->buffers);
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
         &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
@@ -7552,6 +7579,8 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     if (s->desc.computes_on_host)
         status = memo_stream_create(s->device, "checks", 0, &c->stream, error);
     if (!status) status = memo_device_alloc(s->device, 3 * at, &c->slots, error);
+    if (!status && c->memory_bytes)
+        status = memo_device_alloc(s->device, c->memory_bytes, &c->memory, error);
     if (!status) status = memo_host_alloc(s->device, 2 * at, &image, error);
     c->image = (char*)image;
     return status;
@@ -7637,8 +7666,8 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
                 ? "recompute writes it, but the forward had not when the layer ended; give layers "
                   "that lack it another kind, or compute on compute_stream"
             : memoi_inspector_poisoned(bytes, row_bytes) == row_bytes
-                ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
-                  "computed with, or declare it SWAPPED"
+                ? "recompute did not write it; recompute it, set `with` to 1 + the index of the "
+                  "tensor that it is computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
                   "by the same operations, or tile_rows is too small, or the table has another "
                   "order";
@@ -7742,14 +7771,15 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     int32_t i, u;
     int keeps = 1;
 
-    /* Before, the tensors are poison. */
+    /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
+     * own. */
     memcpy(copy, c->image, (size_t)c->slot_bytes);
     for (u = 0; u < s->desc.n_tensors; u++)
         if (memoi_inspector_is_with(s, t, u))
             memoi_inspector_poison(c->image + c->offsets[u],
                                    n * memoi_inspector_row_bytes(s, layer, u));
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1))) return 0;
-    for (i = 0; i < n_runs; i++) {
+    for (i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin,
                           memob_min(begin + tile_rows, n));
@@ -7796,7 +7826,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
                         "in tiles of %lld rows; tile_rows of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
-                        "`begin`, or make it WHOLE",
+                        "`begin`, check row_bytes, or make it WHOLE",
             tensor->name, (long long)given, (long long)least);
     }
 }
@@ -7813,6 +7843,95 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     s->is_recomputing = 1;
     memoi_inspector_test_tiles(s, layer);
     s->is_recomputing = 0;
+}
+
+/* Fills bytes [begin, end) of the memory of buffers with poison, or returns the first that is none;
+ * end: all are. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, int64_t begin, int64_t end, int is_fill) {
+    const memoi_inspector* c = &s->checker;
+    while (begin < end && !s->error.status) {
+        char *image = c->image + begin % 8, *bytes = (char*)c->memory + begin;
+        const int64_t n = memob_min(end - begin, c->slot_bytes);
+        memo_status status;
+        if (is_fill) memoi_inspector_poison(image, n);
+        status = memo_copy(s->device, c->stream, is_fill ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                           is_fill ? bytes : image, is_fill ? image : bytes, n, &s->call_error);
+        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        if (!memoi_session_is_ok(s, status)) break;
+        begin += memoi_inspector_poisoned(image, n);
+        if (memoi_inspector_poisoned(image, n) < n) return begin;
+    }
+    return end;
+}
+
+/* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
+MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
+    const memoi_inspector* c = &s->checker;
+    while ((begin = memoi_inspector_sweep(s, begin, end, 0)) < end) {
+        const memoi_inspected_buffer* b = NULL;
+        int64_t i;
+        for (i = 0; i < c->n_buffers; i++) /* the last that had the byte, or the one behind it */
+            if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
+                b = &c->buffers[i];
+        if (b && b->address && begin < b->at + b->n_bytes) {
+            begin = b->at + b->n_bytes;
+            continue;
+        }
+        MEMOI_SESSION_FAIL(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: buffer `%s` of %lld bytes: something writes %s",
+            b && b->name ? b->name : "memo_session_alloc", (long long)(b ? b->n_bytes : 0),
+            !b || begin >= b->at + b->n_bytes
+                ? "behind it; its size is too small"
+                : "to it after it has ended; its last pass or layer comes too early (the backward "
+                  "ends with layer 0), or its address was kept");
+        return;
+    }
+}
+
+/* Where a buffer lies that the arena has at an address. */
+MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_bytes,
+                                    const char* name) {
+    memoi_inspector* c = &s->checker;
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t half = c->memory_bytes / 2;
+    memoi_inspected_buffer* b = &c->buffers[c->n_buffers];
+    int64_t i;
+    if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
+    b->address = address;
+    b->name = name;
+    b->n_bytes = n_bytes;
+    b->at =
+        2 * ((char*)address - (char*)s->device_memory - plan->device_bytes + plan->transient_bytes);
+    for (i = c->n_buffers - 1; i >= 0; i--) {
+        const int64_t before = c->buffers[i].at % half;
+        if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
+        if (c->buffers[i].at < half) b->at += half;
+        break;
+    }
+    memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
+    c->n_buffers++;
+    return (char*)c->memory + b->at;
+}
+
+/* The arena's address of a buffer that keeps its first bytes, or none. */
+MEMOI void* memoi_inspector_release(memo_session* s, void* address, int64_t kept_bytes) {
+    memoi_inspector* c = &s->checker;
+    int64_t i;
+    for (i = c->n_buffers - 1; i >= 0; i--) {
+        memoi_inspected_buffer* b = &c->buffers[i];
+        const int64_t end = b->at + 2 * b->n_bytes;
+        void* own = b->address;
+        if (!own || (char*)c->memory + b->at != (char*)address || kept_bytes > b->n_bytes) continue;
+        memoi_inspector_verify(s, b->at + b->n_bytes, end);
+        (void)memoi_inspector_sweep(s, b->at + kept_bytes, end, 1);
+        if (kept_bytes)
+            b->n_bytes = kept_bytes;
+        else
+            b->address = NULL;
+        return own;
+    }
+    return address;
 }
 
 /* --- >>session running ---
@@ -7853,7 +7972,7 @@ void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
     return NULL;
 }
 
-void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
+MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
     if (s->error.status && s->is_open) return NULL;
@@ -7869,19 +7988,25 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
                            "memo_session_alloc: %lld bytes differ from the request of the dry "
                            "run; make the same requests in the same order, none larger",
                            (long long)size_bytes);
-    (void)memoi_session_is_ok(s, status);
-    return address;
+    if (!memoi_session_is_ok(s, status)) return address;
+    return memoi_inspector_request(s, address, size_bytes, name);
+}
+
+void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
+    return memoi_session_request(s, size_bytes, NULL);
 }
 
 void memo_session_free(memo_session* s, void* address) {
-    if (!s->error.status && address)
-        (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
+    if (s->error.status || !address) return;
+    address = memoi_inspector_release(s, address, 0);
+    (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
 void memo_session_trim(memo_session* s, void* address, int64_t kept_bytes) {
-    if (!s->error.status && address)
-        (void)memoi_session_is_ok(
-            s, memo_arena_trim(s->part->arena, address, kept_bytes, &s->call_error));
+    if (s->error.status || !address) return;
+    address = memoi_inspector_release(s, address, kept_bytes);
+    (void)memoi_session_is_ok(s,
+                              memo_arena_trim(s->part->arena, address, kept_bytes, &s->call_error));
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
@@ -7917,7 +8042,8 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
             return;
         }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
-        s->buffer_addresses[i] = memo_session_alloc(s, b->size_bytes + b->row_bytes * n_rows);
+        s->buffer_addresses[i] =
+            memoi_session_request(s, b->size_bytes + b->row_bytes * n_rows, b->name);
     }
 }
 
@@ -7967,6 +8093,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                     &s->call_error);
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
+    s->checker.n_buffers = 0;
+    if (!status) (void)memoi_inspector_sweep(s, 0, s->checker.memory_bytes, 1);
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
@@ -7981,6 +8109,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)(s->open / s->n_slices));
+    memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
@@ -8232,7 +8361,7 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[2] = {s->desc.device_bytes, s->desc.host_bytes};
     int64_t values[3] = {0, 0, 0}, *needed = values + 1; /* on the device, on the host */
-    char bytes[4][32], policy[32];
+    char bytes[4][32], policy[64];
     int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
@@ -8258,22 +8387,24 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
     if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (s->desc.n_shapes > 1)
+        snprintf(policy + strlen(policy), 24, " of shape %d", (int)(s->part - s->parts));
     if (!subject) subject = policy;
     memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
     memob_bytes_text(bytes[1], (double)needed[lacking]);
     memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
     memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
     if (lacking == 0)
-        snprintf(
-            plan->shortage, sizeof plan->shortage,
-            "memo_session_desc.device_bytes: %s lacks %s of %s (%s of activations, %s of other "
-            "buffers); raise device_bytes to %lld, or lower n_rows or slice_rows",
-            subject, bytes[0], bytes[1], bytes[2], bytes[3], (long long)needed[0]);
+        snprintf(plan->shortage, sizeof plan->shortage,
+                 "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
+                 "activations, %s of other buffers); raise device_bytes to %lld, or lower n_rows%s",
+                 subject, bytes[1], bytes[0], bytes[2], bytes[3], (long long)needed[0],
+                 s->n_slices > 1 ? " or slice_rows" : "");
     else
         snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.host_bytes: %s lacks %s of %s; raise host_bytes to %lld, or "
-                 "device_bytes, or %s",
-                 subject, bytes[0], bytes[1], (long long)needed[1],
+                 "memo_session_desc.host_bytes: %s needs %s, %s more than the budget; raise "
+                 "host_bytes to %lld, or device_bytes, or %s",
+                 subject, bytes[1], bytes[0], (long long)needed[1],
                  s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
     return MEMO_STATUS_OK;
 }

@@ -288,7 +288,7 @@ TEST(any_budget_is_met_or_refused) {
             n_device_refusals += strstr(error.message, ".device_bytes") != NULL;
             n_host_refusals += strstr(error.message, ".host_bytes") != NULL;
             close_device(&m);
-            if (!raise || m.desc.host_bytes || m.desc.n_shapes) continue;
+            if (!raise || m.desc.host_bytes) continue;
             /* What the message says is enough. */
             m.desc.device_bytes = strtoll(raise + strlen("raise device_bytes to "), NULL, 10);
             open_device(&m, m.desc.device_bytes, 0);
@@ -416,16 +416,19 @@ TEST(bad_descs_are_refused) {
     memo_profile profile;
     model m;
     tight_model(&m);
+    const memo_shape shapes_of[2] = {{m.desc.n_rows / 2, 0}, {m.desc.n_rows, 0}};
+    m.desc.shapes = shapes_of, m.desc.n_shapes = 2; /* the second needs more */
     m.desc.device_bytes = 3000;
     CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE && !s);
-    CHECK_CASE(strstr(error.message, "the smallest plan lacks ") &&
+    m.desc.n_shapes = 0;
+    CHECK_CASE(strstr(error.message, "the smallest plan of shape 1 needs ") &&
                    strstr(error.message, "of activations"),
                "%s", error.message);
     m.desc.device_bytes = -1;
     expect_refused(&m.desc, "device_bytes: out of range (-1)");
     m.desc.device_bytes = 3000;
     m.desc.step = NULL;
-    expect_refused(&m.desc, "step: NULL, and so is forward or backward; set step");
+    expect_refused(&m.desc, "forward: NULL; set it, or `step`");
     m.desc.step = step;
     m.desc.recompute = NULL;
     expect_refused(&m.desc, "recompute");
@@ -879,7 +882,7 @@ TEST(given_rows_are_used) {
     rows[1] = 16;
     m.desc.device_bytes = 50000;
     CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INFEASIBLE,
-                "device_bytes: policy rows lacks ");
+                "device_bytes: policy rows needs ");
     m.desc.rows = NULL;
     expect_refused(&m.desc, "rows");
 }
@@ -924,7 +927,7 @@ TEST(policies_are_compared_without_a_device) {
     if (plan) {
         memo_session* s = NULL;
         CHECK(!plan->fits && !plan->times);
-        CHECK_CASE(strstr(plan->shortage, "policy keep lacks ") &&
+        CHECK_CASE(strstr(plan->shortage, "policy keep needs ") &&
                        strstr(plan->shortage, "raise device_bytes to "),
                    "%s", plan->shortage);
         CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
@@ -952,7 +955,7 @@ TEST(a_plan_takes_no_memory) {
     memo_step_plan_destroy(plan);
     m.desc.device_bytes = (int64_t)4 << 30;
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
-    CHECK_CASE(!plan->fits && strstr(plan->shortage, "the smallest plan lacks "), "%s",
+    CHECK_CASE(!plan->fits && strstr(plan->shortage, "the smallest plan needs "), "%s",
                plan->shortage);
     memo_step_plan_destroy(plan);
 
@@ -1509,7 +1512,9 @@ typedef struct computer {
     double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
-    int forgets, clobbers, misplaces, counts, reads, lacks, n_runs;
+    int forgets, clobbers, misplaces, counts, reads, lacks, continues, n_runs;
+    memo_session_buffer buffers[2]; /* the gradient of x, whose address is kept; scratch */
+    double* kept;
     char log[2000];
 } computer;
 
@@ -1525,7 +1530,8 @@ static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin,
         for (int64_t k = 0; k < 2 * C_WIDTH; k++)
             hidden[i * 2 * C_WIDTH + k] = /* as if a library took another algorithm for few rows */
                 sin(in[i * C_WIDTH + k % C_WIDTH] + (double)k) +
-                (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer + c->n_runs;
+                (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer + c->n_runs +
+                (c->continues && i > 0 ? hidden[(i - 1) * 2 * C_WIDTH + k] : 0);
 }
 static void c_out(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
     const double* hidden = c_at(c, s, layer, C_HIDDEN);
@@ -1552,13 +1558,21 @@ static void c_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
     if (tensor == c->places[C_OUT] && (!c->forgets || (c->forgets == 2 && layer != 2)))
         c_out(c, s, layer, begin, end);
 }
+static void c_between(void* user, memo_session* s) {
+    computer* c = (computer*)user;
+    c->kept = (double*)memo_session_get_buffer(s, 0);
+    for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++) c->kept[i] = 1;
+}
 static void c_backward(void* user, memo_session* s, int32_t layer) {
     computer* c = (computer*)user;
+    double* scratch = (double*)memo_session_get_buffer(s, 1);
     const int32_t read = layer + (c->reads && layer + 1 < C_LAYERS); /* that one has ended */
     const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, read, C_OUT);
     if (c->clobbers == 3) c_at(c, s, layer, C_OUT)[C_ROWS * C_WIDTH] = 1;
-    for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++)
+    for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++) {
+        scratch[i] = c->kept[i] += 1;
         c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
+    }
 }
 static void c_log(void* user, const char* line) {
     computer* c = (computer*)user;
@@ -1571,7 +1585,11 @@ static void c_make(computer* c, int is_checked) {
                                           {"hidden", 16 * C_WIDTH, MEMO_TENSOR_ROWS, 0},
                                           {"out", 8 * C_WIDTH, MEMO_TENSOR_ROWS, 0}};
     memset(c, 0, sizeof *c);
+    static const memo_session_buffer declared[2] = {
+        {"d_x", 0, 8 * C_WIDTH, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0},
+        {"scratch", 0, 8 * C_WIDTH, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
     memcpy(c->tensors, tensors, sizeof tensors);
+    memcpy(c->buffers, declared, sizeof declared);
     for (int t = 0; t < 3; t++) c->places[t] = t;
     c->desc = memo_session_desc_default();
     c->desc.user = c;
@@ -1580,7 +1598,10 @@ static void c_make(computer* c, int is_checked) {
     c->desc.n_layers = C_LAYERS;
     c->desc.n_rows = C_ROWS;
     c->desc.tile_rows = 8;
+    c->desc.buffers = c->buffers;
+    c->desc.n_buffers = 2;
     c->desc.forward = c_forward;
+    c->desc.between = c_between;
     c->desc.backward = c_backward;
     c->desc.recompute = c_recompute;
     c->desc.policy = MEMO_POLICY_RECOMPUTE;
@@ -1617,16 +1638,21 @@ TEST(mistakes_are_found) {
         {"an input declared ROWS", "tensor `input`, row 0: recompute did not write it"},
         {"a tensor forgotten", "tensor `out`, row 0: recompute did not write it"},
         {"tiles too small", "in tiles of 8 rows; tile_rows of 16 would work"},
-        {"not by rows", "but not if all 48 are; compute rows from `begin`, or make"},
+        {"not by rows", "but not if all 48 are; compute rows from `begin`, check"},
         {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"},
-        {"rows at another place", "but not if all 48 are; compute rows from `begin`, or make"},
+        {"rows at another place", "but not if all 48 are; compute rows from `begin`, check"},
         {"another run each time", "recompute gives it other bytes than the forward"},
         {"an update in place, later", "layer 4, tensor `input`, row 7: its bytes changed"},
         {"a backward", "layer 5, tensor `out`, row 48: the backward wrote behind"},
         {"one kind", "layer 2, tensor `out`, row 0: recompute did not write it"},
         {"a forward alone", "layer 0, tensor `input`, row 24: the forward wrote behind"},
         {"a layer without it",
-         "layer 2, tensor `out`, row 0: recompute writes it, but the forward"}};
+         "layer 2, tensor `out`, row 0: recompute writes it, but the forward"},
+        {"a recurrence by rows",
+         "but not if all 48 are; compute rows from `begin`, check row_bytes"},
+        {"a buffer that ends too early",
+         "buffer `d_x` of 1920 bytes: something writes to it after"},
+        {"a buffer too small", "buffer `scratch` of 1912 bytes: something writes behind it"}};
     computer c;
     int i, k;
     c_make(&c, 0);
@@ -1638,7 +1664,7 @@ TEST(mistakes_are_found) {
         if (k % 3 == 1) c.desc.policy = MEMO_POLICY_KEEP;
         if (k % 3 == 2) { /* measures */
             c.desc.policy = MEMO_POLICY_MEMO;
-            c.desc.device_bytes = i == 3 ? 12000 : 24000;
+            c.desc.device_bytes = i == 3 ? 14000 : 28000;
         }
         if (i == 1) c.tensors[C_HIDDEN].row_bytes -= 8;
         if (i == 2) { /* the table's order is not the kernels' */
@@ -1660,6 +1686,9 @@ TEST(mistakes_are_found) {
         if (i == 12) c.clobbers = 3;
         if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
         if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no tensor_kinds */
+        if (i == 16) c.continues = 1;
+        if (i == 17) c.buffers[0].last_layer = C_LAYERS - 1;
+        if (i == 18) c.buffers[1].size_bytes = 1912, c.buffers[1].row_bytes = 0;
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
         memo_status status = c_run(&c);
         if (i == 0) {
