@@ -7895,9 +7895,10 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     memoi_inspector* c = &s->checker;
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
-    memoi_inspected_buffer* b = &c->buffers[c->n_buffers];
+    memoi_inspected_buffer* b;
     int64_t i;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
+    b = &c->buffers[c->n_buffers];
     b->address = address;
     b->name = name;
     b->n_bytes = n_bytes;
