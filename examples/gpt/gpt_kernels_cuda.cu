@@ -688,6 +688,7 @@ typedef enum gpt_gemm_kind {
 /* The algorithm of a product with a number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
+    uint32_t weight_alignment; /* of its address */
     int64_t n_outputs, n_inputs, n_rows;
     cublasLtMatmulAlgo_t algo;
 } gpt_gemm_choice;
@@ -770,15 +771,43 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
 static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, const gpt_gemm_choice* of) {
     for (int32_t i = 0; i < c->n_gemms; i++)
         if (c->gemms[i].kind == of->kind && c->gemms[i].n_outputs == of->n_outputs &&
-            c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows)
+            c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows &&
+            c->gemms[i].weight_alignment == of->weight_alignment)
             return &c->gemms[i];
     return NULL;
+}
+
+/* The largest power of two that divides n, at most 64: every array begins at such an address. */
+static uint32_t gpt_alignment(uint64_t n) {
+    n |= 64;
+    return (uint32_t)(n & (~n + 1));
+}
+
+/* Tells cuBLASLt, which expects multiples of 256, where matrices may begin: rows at any multiple of
+ * their bytes.  The addresses of rows do not count, since they depend on the plan, and another
+ * algorithm gives other bits. */
+static cublasStatus_t gpt_gemm_align(cublasLtMatmulPreference_t preference, memo_type type,
+                                     const gpt_gemm_choice* of) {
+    static const cublasLtMatmulPreferenceAttributes_t names[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint64_t size = (uint64_t)gpt_type_bytes(type);
+    const uint32_t x = gpt_alignment((uint64_t)of->n_inputs * size),
+                   y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
+    const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
+    const uint32_t d = is_forward ? y : is_weights ? w : x;
+    const uint32_t alignments[] = {is_weights ? x : w, is_forward ? x : y, d, d};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < 4 && !status; i++)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, names[i], &alignments[i],
+                                                      sizeof alignments[i]);
+    return status;
 }
 
 /* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the
  * shape. */
 enum { GPT_GEMM_ASKED = 16 };
-static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
+static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_choice* of,
                         cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED]) {
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
@@ -791,6 +820,7 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
         cublasLtMatmulPreferenceSetAttribute(&preference,
                                              CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                              &no_reduction, sizeof no_reduction) ||
+        gpt_gemm_align(&preference, c->type, of) ||
         cublasLtMatmulAlgoGetHeuristic(c->lt, &g->desc, &g->a, &g->b, &g->d, &g->d, &preference,
                                        GPT_GEMM_ASKED, found, &n_found))
         return 0;
@@ -816,7 +846,7 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
     memo_error why;
     int n;
     if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
-    n = gpt_gemm_ask(c, g, algos);
+    n = gpt_gemm_ask(c, g, of, algos);
     memset(&why, 0, sizeof why);
     for (int i = 0; i < n; i++) {
         if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
@@ -847,7 +877,9 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
         char* y = (char*)a->y + row * a->n_outputs * size;
         n = gpt_min(most, n_rows - row);
         if (is_forward) n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
-        gpt_gemm_choice of = {kind, a->n_outputs, a->n_inputs, n, {}};
+        const void* weight = is_weights ? a->dweight : a->weight;
+        gpt_gemm_choice of = {kind, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n,
+                              {}};
         if (gpt_gemm_make(c->type, kind, n, a->n_outputs, a->n_inputs, &g, error))
             return error->status;
         g.a_data = is_weights ? (const void*)x : a->weight;

@@ -89,14 +89,17 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, 
                                                   : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+/* What the addresses of A, B, C and D are multiples of; an algorithm has them too. */
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
-                                                     size_t size) {
-    memset(preference, 0, size);
+                                                     size_t) {
+    for (int i = 0; i < 4; i++) ((uint32_t*)preference)[i] = 256;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                    cublasLtMatmulPreferenceAttributes_t,
-                                                    const void*, size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t size) {
+    const int i = (int)attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (i >= 0 && i < 4) memcpy((uint32_t*)preference + i, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -117,7 +120,7 @@ static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int n_asked,
+                                              cublasLtMatmulPreference_t preference, int n_asked,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* n_found) {
     const uint64_t rows = ((const fake_lt_layout*)d)->columns;
@@ -125,16 +128,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     for (; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
         memset(&results[*n_found], 0, sizeof *results);
         results[*n_found].algo.data[0] = fake_lt_proposed(rows, (uint64_t)*n_found);
+        memcpy(&results[*n_found].algo.data[1], preference, 4 * sizeof(uint32_t));
         results[*n_found].state = CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* FAKE_LT_MANY_ROWS takes 8 rows or more. */
-static cublasStatus_t fake_lt_check(uint64_t algorithm, uint64_t rows) {
-    return algorithm == FAKE_LT_MANY_ROWS && rows < 8 ? CUBLAS_STATUS_NOT_SUPPORTED
-                                                      : CUBLAS_STATUS_SUCCESS;
-}
 /* Of the two matrices with a row for each token. */
 static bool fake_lt_is_too_long(const fake_lt_desc* desc, const fake_lt_layout* a,
                                 const fake_lt_layout* b, const fake_lt_layout* d) {
@@ -142,17 +141,6 @@ static bool fake_lt_is_too_long(const fake_lt_desc* desc, const fake_lt_layout* 
     return b->rows * b->columns >= fake_lt_elements ||
            other->rows * other->columns >= fake_lt_elements;
 }
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t* algo,
-                                       cublasLtMatmulHeuristicResult_t* result) {
-    memset(result, 0, sizeof *result);
-    return fake_lt_check(algo->data[0],
-                         fake_lt_rows((const fake_lt_desc*)desc, (const fake_lt_layout*)b,
-                                      (const fake_lt_layout*)d));
-}
-
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, size_t size, size_t* written) {
@@ -219,12 +207,15 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
     const fake_lt_layout ld = *(const fake_lt_layout*)d;
     const float f = *(const float*)alpha, g = *(const float*)beta;
     const bool on_a = operations.on_a == CUBLAS_OP_T, on_b = operations.on_b == CUBLAS_OP_T;
-    const uint64_t algorithm = algo ? algo->data[0] : fake_lt_proposed(ld.columns, 1);
+    const uint64_t algorithm = algo->data[0];
     if (c != result || (on_a ? la.columns : la.rows) != ld.rows ||
         (on_b ? lb.rows : lb.columns) != ld.columns ||
         (on_a ? la.rows : la.columns) != (on_b ? lb.columns : lb.rows))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (fake_lt_check(algorithm, fake_lt_rows(&operations, &lb, &ld)))
+    const uint32_t* at = (const uint32_t*)&algo->data[1];
+    if ((uintptr_t)x % at[0] || (uintptr_t)y % at[1] || (uintptr_t)c % at[2])
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algorithm == FAKE_LT_MANY_ROWS && fake_lt_rows(&operations, &lb, &ld) < 8)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake_lt_is_too_long(&operations, &la, &lb, &ld)) {
         fake_lt_n_too_long++;

@@ -693,8 +693,6 @@ TEST(products_in_tiles_give_policies_the_same_bits) {
     check_model(config, 1e-4, 3e-2);
     fake_lt_offers_failing = 0;
 }
-#endif
 
-#ifndef __CUDACC__
 __attribute__((constructor)) static void limit_products(void) { fake_lt_elements = N_ELEMENTS; }
 #endif
