@@ -840,10 +840,11 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
                                     "%lld bytes were mapped, but the system has no pages for them",
                                     (long long)block->mapped_bytes);
         else
-            status = MEMOI_CUDA_CALL(cudaHostRegister,
-                                     (block->address + chunk * block->chunk_bytes,
-                                      (size_t)chunk_bytes, cudaHostRegisterPortable),
-                                     error);
+            status =
+                MEMOI_CUDA_CALL(cudaHostRegister,
+                                (block->address + chunk * block->chunk_bytes, (size_t)chunk_bytes,
+                                 cudaHostRegisterPortable | cudaHostRegisterMapped),
+                                error);
         if (!status) n_registered++;
         memoi_cuda_tell(&cuda->desc.log, &touch, n_registered * block->chunk_bytes);
     }

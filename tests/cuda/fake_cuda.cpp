@@ -565,7 +565,7 @@ cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     FAIL_IF_DUE("cudaHostRegister");
     REFUSE_IF_CAPTURING();
     if (register_s > 0) usleep((useconds_t)(register_s * 1e6));
-    if (!address || !n_bytes || (flags & ~(unsigned)cudaHostRegisterPortable) ||
+    if (!address || !n_bytes || flags != (cudaHostRegisterPortable | cudaHostRegisterMapped) ||
         !is_mapped(address, n_bytes))
         return refuse(cudaErrorInvalidValue);
     if (registered.meets(address, n_bytes)) return refuse(cudaErrorHostMemoryAlreadyRegistered);
