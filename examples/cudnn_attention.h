@@ -75,6 +75,7 @@ static_assert((int)ATTENTION_N_BEGINS == (int)CUDNN_N_BEGINS, "cudnn_scratch.h c
 struct attention_plan {
     std::shared_ptr<cudnn_frontend::graph::Graph> graph;
     int64_t workspace_bytes = 0;
+    bool copies_lengths = false; /* from host memory that is freed before a CUDA graph runs */
 };
 
 /* A shape divided into calls of the same number of heads: whole key heads, and the query heads that
@@ -194,6 +195,9 @@ static inline memo_status attention_build(const attention_plans* c, const attent
     auto status = built.is_good() ? g.get_workspace_size(p->workspace_bytes) : built;
     if (status.is_bad())
         return attention_failed(error, "no kernel for this shape", status.get_message());
+    /* cudnn-frontend then pads the keys, with lengths that each call copies. */
+    p->copies_lengths =
+        s.is_backward && !s.documents && s.n_k % 128 != 0 && cudnnGetVersion() <= 91500;
     return MEMO_STATUS_OK;
 }
 
@@ -213,6 +217,14 @@ static inline memo_status attention_find(attention_plans* c, const attention_sha
 static inline memo_status attention_run(const attention_plans* c, const attention_plan* p,
                                         std::unordered_map<int64_t, void*>& addresses,
                                         void* workspace, cudaStream_t stream, memo_error* error) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (p->copies_lengths &&
+        memo_cuda_check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", error))
+        return error->status;
+    if (capture != cudaStreamCaptureStatusNone)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention: a graph of a number of keys that 128 does not "
+                              "divide; cuDNN 9.15.1 or later, or no graph, would work");
     cudnnStatus_t code = cudnnSetStream(c->handle, stream);
     if (code != CUDNN_STATUS_SUCCESS)
         return attention_failed(error, "cudnnSetStream", cudnnGetErrorString(code));

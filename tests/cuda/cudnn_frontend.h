@@ -29,11 +29,10 @@
 #include <vector>
 
 static int fake_cudnn_n_builds, fake_cudnn_n_runs, fake_cudnn_n_misuses;
-static int fake_cudnn_forbids_builds;
+static int fake_cudnn_forbids_builds, fake_cudnn_version = 91600;
 static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so that few fit */
 
-static int64_t
-    fake_cudnn_wraps; /* the index at which the library's overflows, of any tensor; 0: never */
+static int64_t fake_cudnn_wraps; /* the index at which any tensor's overflows; 0: never */
 
 /* ---- cudnn.h ---- */
 
@@ -55,6 +54,7 @@ static inline cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t st
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
+static inline size_t cudnnGetVersion(void) { return (size_t)fake_cudnn_version; }
 static inline const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_BAD_PARAM"; }
 
 /* ---- attention ---- */

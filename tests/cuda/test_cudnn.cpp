@@ -101,8 +101,8 @@ struct hook {
     }
     ~hook() { gpt_cudnn_destroy(cudnn); }
     void* memory() { return (void*)(((uintptr_t)scratch.data() + 511) / 512 * 512); }
-    memo_status run(gpt_kind kind, const gpt_attention_args& a) {
-        return attention.enqueue(cudnn, NULL, kind, &a, memory(), &error);
+    memo_status run(gpt_kind kind, const gpt_attention_args& a, cudaStream_t on = NULL) {
+        return attention.enqueue(cudnn, (memo_stream)on, kind, &a, memory(), &error);
     }
 };
 
@@ -204,16 +204,27 @@ TEST(wrong_rows_are_found) {
     }
 }
 
-TEST(unprepared_shapes_are_refused) {
+TEST(a_step_refuses_what_it_cannot_run) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0, 0, 0, 0};
     one_call x;
+    cudaStream_t stream;
+    cudaGraph_t graph;
     one_call_make(&x, s, 2);
+    fake_cudnn_version = 91500;
     hook cudnn(shapes_of(s, 1), 0);
     const int n_built = fake_cudnn_n_builds;
     CHECK_OK(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 1)));
-    CHECK_IS(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 2)), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "was not prepared") != NULL);
+    CHECK_ERROR(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 2)), INVALID_STATE, "not prepared");
     CHECK_IS(fake_cudnn_n_builds, ==, n_built);
+
+    /* A graph of this version's backward would read memory that is gone when it runs. */
+    CHECK(!cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) &&
+          !cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK_ERROR(cudnn.run(GPT_KIND_ATTENTION_BACKWARD, args_of(&x, s, 1), stream), UNSUPPORTED,
+                "9.15.1 or later");
+    CHECK(!cudaStreamEndCapture(stream, &graph) && !cudaGraphDestroy(graph) &&
+          !cudaStreamDestroy(stream));
+    fake_cudnn_version = 91600;
 }
 
 TEST(documents_and_parts_of_a_sequence_are_refused) {
