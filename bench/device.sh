@@ -22,7 +22,7 @@
 # racecheck is absent: it checks shared memory, which no kernel here uses.
 #
 # Environment: OUT       folder of the results and of all messages, instead of bench/results; tables and messages arrive
-#                        there, in partial/, as they are made, so that a call cut short keeps them
+#                        there as they are made, in partial.md and partial.log, so that a call cut short keeps them
 #              LIMIT_S   seconds for everything, default 540
 #              HOST_GIB  most GiB that a case pins: for machines whose memory grows with use
 #              TOKENS    length of the chain, default 98304
@@ -69,7 +69,7 @@ compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     shift 2
     is_packed "$program" && cp "$pack/$program" "$folder/" && : >"$folder/$program.build.txt" &&
         echo 0 >"$folder/$program.status" && return
-    timeout 240 nvcc $(nvcc_flags) -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
+    timeout $build_s nvcc $(nvcc_flags) -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
         >"$folder/$program.build.txt" 2>&1
     echo $? >"$folder/$program.status"
 }
@@ -95,7 +95,7 @@ for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do
 done
 exit $bad
 END
-    stage build-cudnn 240 sh "$folder/cudnn.sh" "$folder"
+    stage build-cudnn $build_s sh "$folder/cudnn.sh" "$folder"
 }
 
 chain() { # PROGRAM
@@ -417,27 +417,30 @@ part_c() { # TOKENS...
 
 # ---- pack: the programs of all parts ----
 
+# Not the arena's, which needs the PyTorch of the machine that it runs on.
+programs_packed() { { programs_a; programs_b; } | grep -v '^bench/arena.c ' | sort -u; }
+
 part_pack() {
     is_packing=1
     begin -packing
-    arch=${CUDA_ARCH:-sm_90} limit_s=3600
+    arch=${CUDA_ARCH:-sm_90} limit_s=7200 build_s=3000
     pack=build/device-pack
     is_dry || rm -rf "$pack"
     mkdir -p "$pack"
     find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library cublas cublas_v2.h; cublas=$flags
-    torch= has_nccl=no # PyTorch's allocator is another machine's
+    torch= has_nccl=no
     find_library nccl nccl.h && has_nccl=yes
     nccl=$flags
     start_cudnn
-    { programs_a; programs_b; } | sort -u | compile_all build 3000
+    programs_packed | compile_all build $build_s
     await_cudnn
     rm -f build/examples/train_gpt_cuda build/examples/memo_cuda.o # perhaps with lp_solve
     build_trainer LP_SOLVE_CFLAGS= LP_SOLVE_LIBS=
     is_dry && return
     rm -f build/examples/memo_cuda.o
     mv "$trainer" "$pack/" && rm -f "$trainer.sources"
-    { programs_a; programs_b; } | sort -u | while read -r source program flags; do mv "$folder/$program" "$pack/"; done
+    programs_packed | while read -r source program flags; do mv "$folder/$program" "$pack/"; done
     [ -z "${CUDNN:-}" ] || for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do mv "$folder/$program" "$pack/"; done
     [ $failed = 0 ] && pack_mark >"$pack/sources"
     du -sh "$pack"
