@@ -225,7 +225,7 @@ exit $bad
 END
     stage examples 60 sh "$folder/examples.sh" "$folder"
     [ -z "${CUDNN:-}" ] || for program in 13_cudnn_attention test_gpt_cudnn; do
-        stage $program 60 "$folder/$program"
+        stage $program 120 "$folder/$program" # cuDNN compiles each graph
     done
     is_dry && return
 
@@ -277,7 +277,7 @@ END
     stage trainer-2-data-ranks 120 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --data 2 --zero 2
     stage trainer-4-ranks 150 sh "$folder/trainer_ranks.sh" "$trainer" 4 $ranks_options --data 2 --tensor 2 --zero 1
     [ -z "${CUDNN:-}" ] || for split in ring ulysses; do
-        stage trainer-2-$split-ranks 60 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --$split 2
+        stage trainer-2-$split-ranks 100 sh "$folder/trainer_ranks.sh" "$trainer" 2 $ranks_options --$split 2
     done
 }
 
