@@ -154,7 +154,7 @@ static inline const gpt_kernels* gpt_test_kernels(void) {
     return &kernels;
 }
 
-enum { GPT_TEST_TABLES = 64, GPT_TEST_LAYERS = 24 /* or steps */ };
+enum { GPT_TEST_TABLES = 64, GPT_TEST_LAYERS = 64 /* or steps */ };
 
 /* Room for a table of rows: the next 63 calls leave it alone. */
 static inline int64_t* gpt_test_table(void) {
