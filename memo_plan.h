@@ -2603,6 +2603,7 @@ typedef struct memoi_search {
     char* is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
+    int64_t n_left;        /* unplaced items of all sections */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into it */
     memoi_tally* tallies;  /* of a block of items */
     char* is_stale_tally;  /* of a block: an item has changed since */
@@ -2627,6 +2628,7 @@ typedef struct memoi_search {
     int32_t use_weights;
     int32_t is_by_section; /* branches on the section with the fewest choices */
     int64_t n_nodes, node_stop;
+    int64_t least_left; /* unplaced items, least of the run */
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
@@ -2791,6 +2793,7 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
     for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+    search->n_left += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
@@ -3144,12 +3147,10 @@ MEMOI int64_t memoi_search_choose_full(const memoi_search* search, const memoi_p
     }
     if (section < 0) return -1;
     lowest = search->capacity - search->unplaced_sum[section];
-    for (n = search->n_unplaced[section], m = search->first_member[section]; n > 0; m++) {
+    for (m = search->first_member[section]; m < search->first_member[section + 1]; m++) {
         int32_t i = search->members[m];
-        if (search->is_placed[i]) continue;
-        n--;
-        if (search->bound[i] == lowest && search->minimum[i] == lowest && !search->is_blocked[i] &&
-            (best < 0 || search->rank[i] < search->rank[best]))
+        if (!search->is_placed[i] && !search->is_blocked[i] && search->bound[i] == lowest &&
+            search->minimum[i] == lowest && (best < 0 || search->rank[i] < search->rank[best]))
             best = i;
     }
     return best;
@@ -3200,6 +3201,11 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
+    if (search->is_full && search->n_left < search->least_left) {
+        int64_t stop = search->n_nodes + (int64_t)search->run_length;
+        search->least_left = search->n_left;
+        search->node_stop = memob_min(stop, search->node_end);
+    }
     if (++search->n_nodes % 16 == 0) {
         if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
         if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
@@ -3267,12 +3273,15 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
- * and in whether sections that failed often go first. */
+ * and in whether sections that failed often go first.  In a full problem a run goes on while it
+ * places more items than before, and ends soon after.  It learns no weights from earlier runs: what
+ * failed in one part misleads the others. */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t i;
-    search->n_changes = search->n_old_looks = 0;
+    search->n_changes = search->n_old_looks = search->n_left = 0;
+    search->least_left = problem->n_items;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
@@ -3328,7 +3337,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
         search->is_overtaken)
         return 0;
     for (s = 0; s < search->problem->n_sections; s++)
-        search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
+        search->weight[s] = search->is_full ? 1 : 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
 }
@@ -3426,6 +3435,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         searches[k].is_overtaken = 0;
         searches[k].n_runs = 0;
         searches[k].run_length = (double)memoi_search_shortest_run(searches[k].problem);
+        if (searches[k].is_full) searches[k].run_length /= 10;
         searches[k].node_begin = searches[k].n_nodes;
         searches[k].node_end = searches[k].n_nodes + budget;
         searches[k].node_long = searches[k].node_end - rest;
