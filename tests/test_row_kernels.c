@@ -505,46 +505,43 @@ TEST(indices_pass_32_bits) {
     }
 }
 
+/* Sets a field of a desc, with which the kernel fails. */
+#define CHECK_REFUSED(kind, desc, field, value, message)                                           \
+    do {                                                                                           \
+        (desc).field = value;                                                                      \
+        CHECK_ERROR(memo_row_run(MEMO_ROW_##kind, &(desc), &error), INVALID_ARGUMENT, message);    \
+    } while (0)
+
 TEST(invalid_arguments_are_refused) {
     static float numbers[64];
     static const int64_t index[2] = {0, 1};
-    memo_cross_entropy_desc entropy;
     memo_row_desc taken;
     memo_rows_desc rows = {
         .to = numbers, .from = numbers + 32, .n_rows = 2, .n_indexed_rows = 2, .row_bytes = 16};
     CHECK_ERROR(memo_row_run(MEMO_ROW_GATHER, &rows, &error), INVALID_ARGUMENT, "index: NULL");
     rows.index = index;
     CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
-    rows.to_stride_bytes = 8;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SCATTER, &rows, &error), INVALID_ARGUMENT,
-                "to: rows overlap (stride 8)");
-    rows.to_stride_bytes = (int64_t)1 << 61;
-    CHECK_IS(memo_row_run(MEMO_ROW_SCATTER, &rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_REFUSED(SCATTER, rows, to_stride_bytes, 8, "to: rows overlap (stride 8)");
+    CHECK_REFUSED(SCATTER, rows, to_stride_bytes, (int64_t)1 << 61, "");
+    CHECK_REFUSED(SCATTER, rows, n_indexed_rows, -1, "n_indexed_rows");
     memo_add_desc cast = {
         .to = numbers, .a = numbers + 32, .n_columns = 4, .to_type = MEMO_TYPE_I64};
     CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT,
                 "to: its type is not supported; f32, bf16 and f16 are");
     cast.to_type = MEMO_TYPE_F32;
-    cast.to = (char*)numbers + 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT, "not aligned");
+    CHECK_REFUSED(CAST, cast, to, (char*)numbers + 2, "not aligned");
     cast.to = numbers;
-    cast.n_columns = -1;
-    CHECK_IS(memo_row_run(MEMO_ROW_CAST, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_REFUSED(CAST, cast, n_columns, -1, "");
     memo_add_desc add = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
-    add.n_columns = 3;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_ADD, &add, &error), INVALID_ARGUMENT, "to: NULL");
+    CHECK_REFUSED(ADD, add, n_columns, 3, "to: NULL");
     add.n_rows = 2;
     add.to_stride = INT64_MAX;
     CHECK_ERROR(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error), INVALID_ARGUMENT, "2^62");
     memo_merge_desc merge = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
-    merge.n_batches = 2;
-    merge.n_rows = 4;
-    merge.n_columns = 1;
-    merge.batch_stride_rows = 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_MERGE, &merge, &error), INVALID_ARGUMENT,
-                "batch_stride_rows");
+    merge = (memo_merge_desc){.n_batches = 2, .n_rows = 4, .n_columns = 1};
+    CHECK_REFUSED(MERGE, merge, batch_stride_rows, 2, "batch_stride_rows");
     memo_add_desc sums = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
     sums.n_rows = (int64_t)1 << 40;
@@ -552,12 +549,13 @@ TEST(invalid_arguments_are_refused) {
     sums.a = sums.b = numbers;
     sums.to = numbers;
     CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "2^62");
-    sums.to_type = MEMO_TYPE_BF16;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "to_type");
-    memset(&entropy, 0, sizeof entropy); /* a vocabulary of 0 is the sum of the two */
-    entropy.first_column = entropy.n_columns = INT64_MAX;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &entropy, &error), INVALID_ARGUMENT,
-                "n_columns");
+    CHECK_REFUSED(SUMS, sums, to_type, MEMO_TYPE_BF16, "to_type");
+    memo_cross_entropy_desc entropy = {0};
+    CHECK_REFUSED(SOFTMAX_PARTS, entropy, n_rows, INT64_MAX, "n_rows");
+    entropy.first_column = INT64_MAX; /* a vocabulary of 0 is the sum of the two */
+    CHECK_REFUSED(SOFTMAX_PARTS, entropy, n_columns, INT64_MAX, "n_columns");
+    memo_sinks_desc sinks = {.n_heads = 4};
+    CHECK_REFUSED(SINKS, sinks, n_rows, (int64_t)1 << 61, "n_rows");
 }
 
 /* A cast, an addition and a gather one after the other on a stream, recorded: no race, right
