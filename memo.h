@@ -6047,7 +6047,8 @@ MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
-/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less and more. */
+/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
+ * than none, and more. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
@@ -6055,7 +6056,8 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
     if (desc->n_slices <= 1) return middle_s;
     begin = (double)(step % desc->n_slices) * rows;
     n = begin + rows > all ? all - begin : rows;
-    return (middle_s + growth_s * ((2 * begin + n) / all - 1)) * (n / rows);
+    middle_s += growth_s * ((2 * begin + n) / all - 1);
+    return middle_s > 0 ? middle_s * (n / rows) : 0;
 }
 
 /* To recompute all rows of a slice. */

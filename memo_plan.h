@@ -5689,6 +5689,7 @@ typedef struct memoi_rows_layer {
     double forward_s, backward_s, recompute_s;
     double traffic_s[2][2]; /* forward, backward; each way */
     double copy_s[2], file_s[2];
+    double use[2]; /* the share of copy_s in which bytes go: beside others only they are slower */
     int32_t previous, is_moved;
     /* Whose place in the file each way waits for: of the layer that uses its place in host memory
      * before it, which comes back afterwards; its own.  -1: none */
@@ -5699,7 +5700,7 @@ typedef struct memoi_rows_layer {
 } memoi_rows_layer;
 
 /* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
- * while both are active, each gets half of the link. */
+ * while bytes of both go, each gets half of the link. */
 typedef struct memoi_rows_link {
     double time_s;             /* up to which it is known */
     double traffic_s;          /* of the trainer's copies, left then */
@@ -5751,7 +5752,7 @@ MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s) {
         const int is_idle = link->n_begun == link->n_layers;
         const double begin_s =
             is_idle ? time_s : memoi_rows_sooner(time_s, memoi_rows_copy_begin(c, way));
-        double shared_s;
+        double shared_s, slower;
 
         /* The trainer's copies alone. */
         if (begin_s > link->time_s) {
@@ -5761,12 +5762,15 @@ MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s) {
         }
 
         /* Both, until one ends; then the engine's alone. */
-        shared_s = memoi_rows_sooner(memoi_rows_sooner(link->copy_s, link->traffic_s),
-                                     (time_s - link->time_s) / 2);
-        link->traffic_s -= shared_s;
-        link->copy_s -= shared_s;
-        link->time_s += 2 * shared_s;
-        if (shared_s > 0) continue;
+        slower = 1 + c->layers[link->layers[link->n_begun]].use[way];
+        if (link->traffic_s > 0) {
+            shared_s = memoi_rows_sooner(memoi_rows_sooner(link->copy_s, link->traffic_s),
+                                         (time_s - link->time_s) / slower);
+            link->traffic_s -= shared_s;
+            link->copy_s -= shared_s;
+            link->time_s += slower * shared_s;
+            if (shared_s > 0) continue;
+        }
         shared_s = memoi_rows_sooner(link->copy_s, time_s - link->time_s);
         link->copy_s -= shared_s;
         link->time_s += shared_s;
@@ -5850,8 +5854,8 @@ typedef struct memoi_rows_bundle {
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
-    double device_bytes, host_bytes, spill_bytes, swapped_bytes;
-    int32_t n_spilled_layers, n_host_layers;
+    double device_bytes, swapped_bytes;
+    memo_swap_sizes sizes; /* of host memory and the file */
     double step_s, stall_s, recompute_s;
     double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
     double lifted_bytes; /* of the memory whose limit is lifted */
@@ -6049,9 +6053,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
         for (k = 0; k < 4; k++)
-            if (n_bytes[k] && rates[k % 2] > 0)
-                layer->traffic_s[k / 2][k % 2] =
-                    memoi_rows_copy_s(desc->copy_s, (double)n_bytes[k], rates[k % 2]);
+            layer->traffic_s[k / 2][k % 2] = memoi_rows_copy_s(0, (double)n_bytes[k], rates[k % 2]);
     }
 }
 
@@ -6146,10 +6148,12 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
                 memob_swap_tiles(swap, layer, p->bundles[b].leader);
 }
 
-/* What all cells of the trial amount to: the sums, and the memory. */
+/* What all cells of the trial amount to: the sums, and the memory.  As many places in host memory as
+ * fit if there is a file. */
 MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     memoi_rows_score* score = &p->trial.score;
+    double fixed_bytes = 0;
     int32_t layer, t;
     memset(score, 0, sizeof *score);
     memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
@@ -6164,7 +6168,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
         score->device_bytes += (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
                                (double)region.odd_bytes;
-        score->host_bytes += (double)region.n_fixed * (double)region.whole_bytes;
+        fixed_bytes += (double)region.n_fixed * (double)region.whole_bytes;
     }
     score->device_bytes += (double)memob_swap_end_sums(swap, p->sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
@@ -6172,21 +6176,10 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
         score->swapped_bytes += (double)(sum->moved_bytes + sum->layer_bytes);
         score->recompute_s += sum->recompute_s;
     }
-}
-
-/* Places in host memory, as many as fit if there is a file: score's host and file bytes. */
-MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
-    memoi_rows_score* score = &p->trial.score;
-    const double fixed_bytes = memoi_rows_sooner(score->host_bytes, (double)MEMOB_BYTES_MAX);
-    memo_swap_sizes sizes;
+    fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
     memob_swap_find_places(p->sums, p->n_layers,
                            memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
-                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &sizes);
-    score->host_bytes = (double)sizes.host_bytes;
-    score->spill_bytes = (double)sizes.spill_bytes;
-    score->n_spilled_layers = sizes.n_spilled_layers;
-    if (sizes.n_spilled_layers)
-        score->n_host_layers = sizes.n_swapped_layers - sizes.n_spilled_layers;
+                           p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &score->sizes);
 }
 
 /* --- >>row score ---
@@ -6197,8 +6190,9 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
  * another order than they left. */
 MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const memoi_rows_score* score = &p->trial.score;
-    int32_t i, n_moved = 0, latest = -1, is_each = p->handed_bytes > 0;
+    const int32_t n_spilled = p->trial.score.sizes.n_spilled_layers;
+    const int32_t n_places = p->trial.score.sizes.n_swapped_layers - n_spilled;
+    int32_t i, n_moved = 0, latest = -1, is_each = p->handed_bytes > 0, way;
     for (i = 0; i < p->n_layers; i++) is_each |= p->sums[i].layer_bytes > 0;
     for (i = 0; i < p->n_layers; i++) {
         const memob_swap_sum* sum = &p->sums[i];
@@ -6211,7 +6205,7 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
 
         /* Layers return in the opposite order, or a file cannot give them back. */
         if (layer->previous >= 0) {
-            if (score->n_spilled_layers && layer->previous < latest) return 0;
+            if (n_spilled && layer->previous < latest) return 0;
             latest = layer->previous;
         }
         if (is_each && i >= 2) layer->previous = i - 2; /* HANDED and LAYER rows use no buffer */
@@ -6219,12 +6213,13 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
         if (layer->is_moved) bytes += p->handed_bytes;
         layer->copy_s[0] = memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s);
         layer->copy_s[1] = memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s);
+        for (way = 0; way < 2; way++)
+            layer->use[way] = copies_s > 0 ? 1 - copies_s / layer->copy_s[way] : 1;
 
         /* The file. */
-        if (!sum->moved_bytes || !score->n_spilled_layers) continue;
-        if (n_moved >= score->n_host_layers)
-            layer->file_of[0] = p->moved[n_moved - score->n_host_layers];
-        if (n_moved < score->n_spilled_layers) layer->file_of[1] = i;
+        if (!sum->moved_bytes || !n_spilled) continue;
+        if (n_moved >= n_places) layer->file_of[0] = p->moved[n_moved - n_places];
+        if (n_moved < n_spilled) layer->file_of[1] = i;
         p->moved[n_moved++] = i;
         bytes = (double)memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
         layer->file_s[0] = memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s);
@@ -6238,25 +6233,29 @@ MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
     return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
 }
 
+MEMOI double memoi_rows_held(const memoi_rows_score* score) {
+    return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
+}
+
 /* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
 MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
-    memoi_rows_find_places(p);
 
     /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
      * used. */
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, score->host_bytes) +
-                          memoi_rows_excess(desc->spill_bytes, score->spill_bytes);
-    if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY) score->lifted_bytes = score->host_bytes;
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
+        score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
     if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_time_layers(p) ||
-        score->device_bytes + score->host_bytes + score->spill_bytes > (double)MEMOB_BYTES_MAX) {
+        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
@@ -6269,7 +6268,6 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
  * recomputed, moved, held. */
 MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score* b) {
     const double hair = 1e-12 * b->step_s;
-    const double held = a->host_bytes + a->device_bytes + a->spill_bytes;
     if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
         return a->excess_bytes < b->excess_bytes;
     if (a->excess_bytes > 0) return 0;
@@ -6281,7 +6279,7 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
     if (a->recompute_s > b->recompute_s + hair) return 0;
     if (a->swapped_bytes < b->swapped_bytes || a->swapped_bytes > b->swapped_bytes)
         return a->swapped_bytes < b->swapped_bytes;
-    return held < b->host_bytes + b->device_bytes + b->spill_bytes;
+    return memoi_rows_held(a) < memoi_rows_held(b);
 }
 
 MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* from,
@@ -6443,7 +6441,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
      * more layers would spill. */
     for (is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
         const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
-        const double left = capacity - (is_host ? score->host_bytes : score->device_bytes);
+        const double left =
+            capacity - (is_host ? (double)score->sizes.host_bytes : score->device_bytes);
         const int64_t tiles = of_tiles  ? (is_host ? pick.n_layers : 1)
                               : is_host ? memob_max(pick.next, 0) - memob_max(pick.cell, 0)
                                         : ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
@@ -6498,16 +6497,12 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     }
 }
 
-/* The trial becomes the table of an alpha, as memo_swap_desc has it. */
+/* The trial becomes the table of an alpha. */
 MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
-    int64_t i;
-    for (i = 0; i < p->n_cells; i++) {
-        const int32_t t = p->bundles[i / p->n_layers].leader;
-        const memo_tensor_rule rule = p->desc->swap->tensors[t].rule;
-        p->trial.cells[i] = rule == MEMO_TENSOR_ROWS   ? tiles
-                            : rule == MEMO_TENSOR_KEPT ? MEMO_ROWS_KEPT
-                                                       : p->n_tiles;
-    }
+    memo_swap_desc swap = *p->desc->swap;
+    swap.rows = NULL;
+    swap.alpha = (double)tiles / (double)p->n_tiles;
+    memoi_rows_take(p, &swap);
 }
 
 /* Tries all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
@@ -6695,8 +6690,8 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 
     /* Name the first budget that is exceeded; host memory if none is. */
     needed_bytes[0] = score->device_bytes;
-    needed_bytes[1] = score->host_bytes;
-    needed_bytes[2] = score->spill_bytes;
+    needed_bytes[1] = (double)score->sizes.host_bytes;
+    needed_bytes[2] = (double)score->sizes.spill_bytes;
     while (which < 3 && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0) which++;
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
@@ -6712,11 +6707,12 @@ MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) 
     plan->stall_s = score->stall_s;
     plan->recompute_s = score->recompute_s;
     plan->device_bytes = (int64_t)score->device_bytes;
-    plan->host_bytes = (int64_t)score->host_bytes;
+    plan->host_bytes = score->sizes.host_bytes;
     plan->swapped_bytes = (int64_t)score->swapped_bytes;
-    plan->spill_bytes = (int64_t)score->spill_bytes;
-    plan->n_spilled_layers = score->n_spilled_layers;
-    plan->n_host_layers = score->n_host_layers;
+    plan->spill_bytes = score->sizes.spill_bytes;
+    plan->n_spilled_layers = score->sizes.n_spilled_layers;
+    if (plan->n_spilled_layers)
+        plan->n_host_layers = score->sizes.n_swapped_layers - plan->n_spilled_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {

@@ -3608,11 +3608,11 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
         for (i = 0; i < schedule->n_ops && !status; i++) {
             memo_op* op = &schedule->ops[i];
             const char* name = memo_schedule_op_name(schedule, i);
-            if (!strcmp(name, "traffic"))
-                name = memoi_schedule_stream_name(schedule, op->stream) + 8;
+            const int is_traffic = !strcmp(name, "traffic"); /* only bytes: any number of copies */
+            if (is_traffic) name = memoi_schedule_stream_name(schedule, op->stream) + 8;
             if (strcmp(name, names[k]) || !op->link_bytes) continue;
             if (rates[k] > 0) op->link = link;
-            op->duration_s = k < 2 ? times->file_s : times->copy_s;
+            op->duration_s = k < 2 ? times->file_s : is_traffic ? 0 : times->copy_s;
         }
     }
     return status;

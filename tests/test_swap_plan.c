@@ -305,13 +305,13 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     double simulated = simulate_plan(p, plan, n_micro_batches), alpha_s = best_alpha_by_trying(p);
     memo_swap_plan_apply(plan, &swap);
     CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
-    CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes,
-               "round %d: %s", round, describe(p));
-    CHECK_CASE(sizes.spill_bytes == plan->spill_bytes && sizes.spill_bytes <= p->desc.spill_bytes &&
+    CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes &&
+                   sizes.spill_bytes == plan->spill_bytes &&
                    sizes.n_spilled_layers == plan->n_spilled_layers,
                "round %d: %s", round, describe(p));
     CHECK_CASE((!p->desc.device_bytes || sizes.device_bytes <= p->desc.device_bytes) &&
-                   (!p->desc.host_bytes || sizes.host_bytes <= p->desc.host_bytes),
+                   (!p->desc.host_bytes || sizes.host_bytes <= p->desc.host_bytes) &&
+                   sizes.spill_bytes <= p->desc.spill_bytes,
                "round %d: %s", round, describe(p));
     CHECK_CASE(fabs(simulated - n_micro_batches * plan->step_s) <=
                    1e-9 * n_micro_batches * plan->step_s,
@@ -692,6 +692,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
     double makespan_s = 0;
     memo_swap_times times = {.kinds = k->times,
                              .between_s = k->p.desc.between_s,
+                             .copy_s = k->p.desc.copy_s,
                              .to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s,
                              .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s};
     CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
@@ -704,7 +705,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
 }
 
 /* Plans of layers of several kinds fit, have no race, and take what they predict, also with the
- * trainer's own copies on the link. */
+ * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies. */
 TEST(plans_of_kinds_take_what_they_predict) {
     const int n_rounds = memo_test_all() ? 120 : 60;
     int round, n_planned[2] = {0, 0};
@@ -712,8 +713,9 @@ TEST(plans_of_kinds_take_what_they_predict) {
         kinds_problem k;
         memo_swap_sizes sizes;
         own_swap_plan* plan = NULL;
-        int has_traffic = round % 2;
+        int has_traffic = round % 2, has_starts = round % 4 == 3;
         random_kinds_problem(&k, 0, has_traffic);
+        k.p.desc.copy_s = has_starts * 0.1 * memo_test_real();
         connect(&k.p);
         k.p.desc.kinds = k.times;
         k.p.desc.swap = &k.p.swap;
@@ -728,7 +730,8 @@ TEST(plans_of_kinds_take_what_they_predict) {
         CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
         double off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
-        CHECK_CASE(off < 1e-9, "round %d: %g: %s", round, off, describe(&k.p));
+        CHECK_CASE(off < (has_starts ? 0.03 : 1e-9), "round %d: %g: %s", round, off,
+                   describe(&k.p));
     }
     CHECK(n_planned[0] > n_rounds / 6 && n_planned[1] > n_rounds / 6);
 }
@@ -816,15 +819,11 @@ TEST(scores_have_the_bytes_of_places) {
                 continue;
             }
             CHECK_CASE((int64_t)score->device_bytes == places.sizes.device_bytes &&
-                           (int64_t)score->host_bytes == places.sizes.host_bytes &&
                            (int64_t)score->swapped_bytes == places.sizes.swapped_bytes &&
-                           (int64_t)score->spill_bytes == places.sizes.spill_bytes &&
-                           score->n_spilled_layers == places.sizes.n_spilled_layers,
-                       "round %d: %.0f, %.0f, %.0f, %.0f bytes, not %lld, %lld, %lld, %lld", round,
-                       score->device_bytes, score->host_bytes, score->swapped_bytes,
-                       score->spill_bytes, (long long)places.sizes.device_bytes,
-                       (long long)places.sizes.host_bytes, (long long)places.sizes.swapped_bytes,
-                       (long long)places.sizes.spill_bytes);
+                           score->sizes.host_bytes == places.sizes.host_bytes &&
+                           score->sizes.spill_bytes == places.sizes.spill_bytes &&
+                           score->sizes.n_spilled_layers == places.sizes.n_spilled_layers,
+                       "round %d: %s", round, describe(&drawn.p));
 
             /* Which layers recompute, and which one's buffer each takes. */
             for (i = 0; i < swap->n_layers; i++) is_each |= places.sums[i].layer_bytes > 0;
@@ -843,7 +842,7 @@ TEST(scores_have_the_bytes_of_places) {
                 if (!is_each) CHECK_IS(layers[i].previous, ==, places.sums[i].previous);
             }
             CHECK_IS(score->step_s, <, 1e9);
-            n_spilled += score->n_spilled_layers > 0;
+            n_spilled += score->sizes.n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
             n_packed += swap->tensor_kinds != NULL;
             memob_swap_placement_free(&places);
@@ -1117,6 +1116,9 @@ TEST(bad_descs_are_refused) {
         CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
                     "recompute_growth_s_per_row[0]");
     }
+    p.swap.n_slices = 2; /* so steep that the first slice takes no time, but not less */
+    p.times.recompute_growth_s_per_row = &(const double){1};
+    CHECK(memob_swap_recompute_s(&p.swap, 0, 0, &p.times) == 0);
     simple_problem(&p);
     p.desc.host_bytes = -1;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
