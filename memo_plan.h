@@ -429,9 +429,9 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Recomputes rows [begin, end) of tensor, and of the tensors recomputed with it, from tensors
-     * before it.  memo_session_backward_begin calls it in the order of the table.  NULL is valid if
-     * no tensor can be recomputed.  For scratch, declare a buffer of pass BACKWARD. */
+    /* Recomputes rows [begin, end) of tensor, and of those recomputed with it, from tensors before
+     * it; it must change nothing else, such as a generator.  memo_session_backward_begin calls it
+     * in table order.  NULL: none is recomputed.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  They
@@ -575,7 +575,7 @@ MEMO_API void* memo_session_get_address(const memo_session* session, int32_t lay
  * pointers in the order of the table. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
-/* A declared buffer; NULL if it is not alive. */
+/* A declared buffer; NULL if it is not alive.  Call it inside the layer that uses it. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
  * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
@@ -7645,8 +7645,23 @@ MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int
     return s->checker.hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
 }
 
+/* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
+ * a quiet one elsewhere?  One could be chance in a tensor of integers. */
+MEMOI int memoi_inspector_is_of_poison(const char* bytes, int64_t n_bytes) {
+    const char* end = bytes + n_bytes;
+    int n = 0;
+    for (; end - bytes >= 4; bytes += 4) {
+        uint32_t word;
+        memcpy(&word, bytes, sizeof word);
+        word &= 0x7fffffff; /* without its sign */
+        n += word == 0x7fe07da0 || word == 0x7ff97da0 ||
+             (word == 0x7ff17da0 && (uintptr_t)bytes % 8 == 0);
+    }
+    return n > 1;
+}
+
 /* The first row in [begin, end) of the image that differs from the forward's; end: none.
- * is_forward: the image is the forward's. */
+ * is_forward: the image is the forward's; the first row that is computed from poison. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_t t, int64_t begin,
                                     int64_t end, int is_forward) {
     uint64_t* hashes = memoi_inspector_hashes(s, layer, t);
@@ -7656,7 +7671,8 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_
         const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
-        if (hash != hashes[begin]) break;
+        if (hash != hashes[begin] || (is_forward && memoi_inspector_is_of_poison(row, row_bytes)))
+            break;
     }
     return begin;
 }
@@ -7710,9 +7726,13 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
         const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
-        if (!s->spans_s || rule > MEMO_TENSOR_WHOLE)
+        if (after != MEMO_PASS_FORWARD && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
             memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
-        if (row < begin || row >= end)
+        if (after == MEMO_PASS_FORWARD)
+            status = memoi_inspector_blame(
+                s, layer, t, row,
+                "it is computed from bytes never written, or of a tensor or buffer that has ended");
+        else if (row < begin || row >= end)
             status = memoi_inspector_blame(
                 s, layer, t, row,
                 "it came back with other bytes; something writes to memory of the session");

@@ -1545,8 +1545,9 @@ static void c_forward(void* user, memo_session* s, int32_t layer) {
     for (int64_t i = 0; i < C_ROWS * C_WIDTH && layer == 0; i++) c->x[i] = sin((double)i);
     memcpy(c_at(c, s, layer, C_INPUT), c->x, sizeof c->x);
     c_hidden(c, s, layer, 0, C_ROWS);
-    if (!c->lacks || layer != 2) c_out(c, s, layer, 0, C_ROWS);
-    memcpy(c->x, c_at(c, s, layer, C_OUT), sizeof c->x);
+    if (c->lacks && layer == 2) return;
+    c_out(c, s, layer, 0, C_ROWS);
+    memcpy(c->x, c_at(c, s, layer - (layer == 3 && c->reads == 2), C_OUT), sizeof c->x);
     if (c->clobbers == 1 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] = 1;
     if (c->clobbers == 2 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] *= 2;
 }
@@ -1566,7 +1567,7 @@ static void c_between(void* user, memo_session* s) {
 static void c_backward(void* user, memo_session* s, int32_t layer) {
     computer* c = (computer*)user;
     double* scratch = (double*)memo_session_get_buffer(s, 1);
-    const int32_t read = layer + (c->reads && layer + 1 < C_LAYERS); /* that one has ended */
+    const int32_t read = layer + (c->reads == 1 && layer + 1 < C_LAYERS); /* that one has ended */
     const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, read, C_OUT);
     if (c->clobbers == 3) c_at(c, s, layer, C_OUT)[C_ROWS * C_WIDTH] = 1;
     for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++) {
@@ -1652,7 +1653,8 @@ TEST(mistakes_are_found) {
          "but not if all 48 are; compute rows from `begin`, check row_bytes"},
         {"a buffer that ends too early",
          "buffer `d_x` of 1920 bytes: something writes to it after"},
-        {"a buffer too small", "buffer `scratch` of 1912 bytes: something writes behind it"}};
+        {"a buffer too small", "buffer `scratch` of 1912 bytes: something writes behind it"},
+        {"a tensor that has ended", "layer 4, tensor `hidden`, row 0: it is computed from bytes"}};
     computer c;
     int i, k;
     c_make(&c, 0);
@@ -1687,6 +1689,7 @@ TEST(mistakes_are_found) {
         if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
         if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no tensor_kinds */
         if (i == 16) c.continues = 1;
+        if (i == 19) c.reads = 2; /* layer 3 hands on another's tensor */
         if (i == 17) c.buffers[0].last_layer = C_LAYERS - 1;
         if (i == 18) c.buffers[1].size_bytes = 1912, c.buffers[1].row_bytes = 0;
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
@@ -1713,15 +1716,12 @@ TEST(mistakes_are_found) {
     }
 
     /* Who reads a layer that has ended gets NaN. */
+    own_session* reader = NULL;
     c_make(&c, 1);
-    c.desc.policy = MEMO_POLICY_KEEP;
-    c.reads = 1;
-    {
-        own_session* s = NULL;
-        CHECK_OK(memo_session_create(&c.desc, &s, &error));
-        CHECK_OK(memo_session_run(s, NULL, &error));
-        CHECK(c.sum != c.sum);
-    }
+    c.desc.policy = MEMO_POLICY_KEEP, c.reads = 1;
+    CHECK_OK(memo_session_create(&c.desc, &reader, &error));
+    CHECK_OK(memo_session_run(reader, NULL, &error));
+    CHECK(c.sum != c.sum);
 
     /* Under every policy, on the calling thread or a stream, with layers of several kinds. */
     for (i = 0; i < 40; i++) {
