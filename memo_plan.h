@@ -2460,14 +2460,14 @@ MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_b
     return 1;
 }
 
-/* Greedy runs until one meets target or time is up.  There is always a plan: of what is too large
- * for the search a sweep comes first, else it comes last if nothing is found.  Lowest offset comes
+/* Greedy runs until one meets target or time is up.  There is always a plan: of what is not
+ * small sweeps come first, else they come last if nothing is found.  Lowest offset comes
  * before first fit; what is not easy gets first fit alone, repeated.  After last_begin no order is
  * begun, though a run, and what is repeated, may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS && best->peak == INT64_MAX;
+    const int is_large = problem->n_items > MEMOI_SMALL_ITEMS && best->peak == INT64_MAX;
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, deadline);
     if (ok && is_large) ok = memoi_greedy_sweep(&greedy, target, last_begin, best);

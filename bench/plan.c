@@ -2000,11 +2000,20 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
     fflush(stdout);
 }
 
+/* Of AUTO, and of the mixed-integer program. */
+static const char* const stages[2][16] = {{"orders", "first_fit", "repeat", "full_sections",
+                                           "windows", "reuse", "cover", "parts", "full", "cores",
+                                           "styles", "weights", "ejections", "search"},
+                                          {"mip_twins"}};
+
+static int is_stage(const char* name) {
+    int k;
+    for (k = 0; stages[0][k]; k++)
+        if (!strcmp(stages[0][k], name)) return 1;
+    return !strcmp(stages[1][0], name);
+}
+
 static void print_ablation(int seeds, double limit) {
-    static const char* const stages[2][24] = {{"orders", "first_fit", "repeat", "full_sections",
-                                               "windows", "reuse", "cover", "parts", "full",
-                                               "cores", "styles", "weights", "ejections", "search"},
-                                              {"mip_twins"}};
     static ablation a;
     const char* only = left_out;
     int is_mip, k, seed;
@@ -2068,6 +2077,12 @@ int main(int argc, char** argv) {
                     argv[i]);
             return 2;
         }
+    }
+    if (*left_out && !is_stage(left_out)) {
+        fprintf(stderr, "plan: --without %s: unknown stage; the stages are mip_twins", left_out);
+        for (k = 0; stages[0][k]; k++) fprintf(stderr, ", %s", stages[0][k]);
+        fprintf(stderr, "\n");
+        return 2;
     }
     if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
         fprintf(stderr, "plan: --seeds and --threads must be 1 to 64, and --limit above 0\n");

@@ -11,8 +11,14 @@
 #include "paper_memo.h"
 #include "paper_sp.h"
 #include "paper_oases.h"
+#include "../median.h"
 
-int main(void) {
+int main(int argc, char** argv) {
+    bench_help(argc, argv, "");
+    if (argc > 1) {
+        fprintf(stderr, "paper_tables: %s: unknown argument; --help shows the usage\n", argv[1]);
+        return 2;
+    }
     swap_hardware a800 = swap_a800(), h200 = swap_h200();
     paper_criteria criteria = {0, 0};
     swap_fit(&a800);
