@@ -7589,6 +7589,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         status = memo_device_alloc(s->device, c->memory_bytes, &c->memory, error);
     if (!status) status = memo_host_alloc(s->device, 2 * at, &image, error);
     c->image = (char*)image;
+    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
+        memo_error_set(
+            error, status,
+            "a checked session takes %lld bytes of the device beside device_bytes; lower "
+            "device_bytes, or set is_checked and MEMO_CHECK to 0",
+            (long long)(3 * at + c->memory_bytes));
     return status;
 }
 

@@ -1348,14 +1348,17 @@ TEST(shapes_share_memory) {
     for (round = 0; round < 3; round++) {
         shape_model(&m);
         m.desc.computes_on_host = round == 1;
-        m.desc.is_checked = round == 2;
+        m.desc.is_checked = round != 1;
         open_device(&m, round == 2 ? 0 : m.desc.device_bytes, 0);
+        if (round == 0) /* the device has no room for checks */
+            CHECK_ERROR(memo_session_create(&m.desc, &s, &error), OUT_OF_DEVICE_MEMORY,
+                        "a checked session takes");
+        m.desc.is_checked = round == 2;
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         if (!s) return;
         memo_session_get_info(s, &info);
         longest = info.plan->next;
-        n_kept = 0;
-        most_bytes = host_bytes = 0; /* times are measured: rounds have other plans */
+        most_bytes = host_bytes = n_kept = 0; /* times are measured: rounds have other plans */
         for (plan = info.plan; plan; plan = plan->next) {
             CHECK_OK(memo_plan_check(plan->addresses, plan->trace, &error));
             n_kept += plan->sizes.swapped_bytes == 0;
@@ -1400,14 +1403,11 @@ TEST(shapes_share_memory) {
         batch.shape = N_SHAPES;
         CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
                     "memo_batch.shape: out of range (9); 0 to 8 are valid");
-        batch.shape = 6;
-        batch.n_rows = 10;
+        batch = (memo_batch){10, 0, 6};
         CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 
         /* In words and in a file. */
-        batch.shape = 0;
-        batch.n_rows = 0;
-        CHECK_OK(memo_session_run(s, &batch, &error));
+        CHECK_OK(memo_session_run(s, NULL, &error));
         memo_session_get_info(s, &info);
         expect_words(info.plan, "shapes    9 share device memory of ");
         expect_words(info.plan, "shape     8, 64 rows\n");
@@ -1416,7 +1416,7 @@ TEST(shapes_share_memory) {
         memo_session_destroy(s);
         s = NULL;
         if (again) CHECK_OK(memo_session_open(&m.desc, again, &s, &error));
-        for (batch.shape = 0; batch.shape < N_SHAPES && s; batch.shape++)
+        for (batch = (memo_batch){0, 0, 0}; batch.shape < N_SHAPES && s; batch.shape++)
             CHECK_OK(memo_session_run(s, &batch, &error));
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_IS(m.n_wrong, ==, 0);
