@@ -6148,8 +6148,8 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
                 memob_swap_tiles(swap, layer, p->bundles[b].leader);
 }
 
-/* What all cells of the trial amount to: the sums, and the memory.  As many places in host memory as
- * fit if there is a file. */
+/* What all cells of the trial amount to: the sums, and the memory.  With a file, host memory has as
+ * many places as fit. */
 MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     memoi_rows_score* score = &p->trial.score;
