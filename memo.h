@@ -1373,6 +1373,16 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* 
                          desc, field, bytes_per_s);
 }
 
+/* A folder for a file; NULL: no file.  An empty name would be the root folder. */
+MEMOI MEMOB_NOINLINE memo_status memob_check_folder(const char* desc, const char* directory,
+                                                    memo_error* error) {
+    if (!directory || *directory) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
+                         "folders are valid",
+                         desc);
+}
+
 /* Checks the arguments of a device's copy_rows. */
 MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t to_stride_bytes,
                                    const void* from, int64_t from_stride_bytes, int64_t row_bytes,
@@ -4936,9 +4946,12 @@ MEMOI memo_status memoi_host_check(const memoi_host* host, const void* handle, c
                                    memo_error* error) {
     const memoi_host_made* made = (const memoi_host_made*)handle;
     if (made && made->host == host && made->is_live) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s: %s (%p); pass %s %s of this host device", what,
-                         !made ? "NULL" : "destroyed or of another device", handle,
-                         *what == 'e' ? "an" : "a", what);
+    if (!made)
+        return MEMOB_INVALID(error, "%s: NULL; pass %s %s of this host device", what,
+                             *what == 'e' ? "an" : "a", what);
+    return MEMOB_INVALID(error,
+                         "%s: destroyed or of another device (%p); pass %s %s of this host device",
+                         what, handle, *what == 'e' ? "an" : "a", what);
 }
 
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
@@ -6288,7 +6301,8 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
                                       error)) ||
         (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                   MEMOB_DOUBLE_MAX, error)))
+                                   MEMOB_DOUBLE_MAX, error)) ||
+        (status = memob_check_folder(name, desc->spill_directory, error)))
         return status;
     status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);

@@ -548,7 +548,8 @@ typedef struct memo_batch {
     int32_t shape;           /* index in the desc's shapes */
 } memo_batch;
 
-/* One micro-batch: begin, step, end.  batch NULL: all zero. */
+/* One micro-batch: begin, step, end.  batch NULL: all zero.  Inside an open micro-batch it returns
+ * INVALID_STATE, and changes nothing. */
 MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
@@ -5304,6 +5305,9 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc
     memo_status status;
     int is_read;
 
+    if ((status = memob_check_folder("memo_profile_desc", desc->spill_directory, error)))
+        return status;
+
     /* File operations are host functions on a stream, which the device must support. */
     if (!MEMO_DEVICE_HAS(d, launch_host))
         return memo_error_set(
@@ -6855,6 +6859,7 @@ struct memo_session {
     int32_t n_passed;                  /* steps of both passes that have ended */
     int32_t open, open_next;           /* steps that are open, the older one first; -1: none */
     int is_setting_up, is_recomputing;
+    int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
 
     memoi_inspector checker;
@@ -6975,9 +6980,12 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
                                           numbers[t].least, numbers[t].most, error)))
             return status;
-    if ((!(desc->alpha < 0) &&
-         (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
-        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
+    if (!(desc->alpha <= 1)) /* NaN, too */
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.alpha: out of range (%g); 0 to 1, or less than 0 "
+                             "(planned), are valid",
+                             desc->alpha);
+    if ((status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
@@ -7970,13 +7978,24 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address, int64_t kept
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
+/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
+                                             int64_t value, int64_t most) {
+    if (value >= 0 && value <= most) return 1;
+    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
+                       (long long)value, (long long)most);
+    return 0;
+}
+
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     char* base = s->part->base;
+    if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
+        !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
+        return NULL;
     layer *= s->n_slices; /* the first, unless another is open */
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
-    MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
-    MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = memoi_session_place(s, layer, tensor);
     if (!s->is_open)
         memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
@@ -7989,6 +8008,7 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
 
 void memo_session_get_addresses(const memo_session* s, int32_t layer, int64_t row, void** first) {
     int32_t t;
+    if (!memoi_session_is_in(s, "addresses: row", row, s->steps->layer_rows)) row = 0;
     for (t = 0; t < s->desc.n_tensors; t++) {
         first[t] = memo_session_get_address(s, layer, t);
         if (first[t]) first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
@@ -7997,8 +8017,8 @@ void memo_session_get_addresses(const memo_session* s, int32_t layer, int64_t ro
 
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
-    MEMO_ASSERT(buffer >= 0 && buffer < s->desc.n_buffers);
+    const memo_session_buffer* b = s->buffers + buffer;
+    if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         return s->buffer_addresses[buffer];
@@ -8098,10 +8118,12 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memo_status status;
     int32_t i;
-    if (s->is_setting_up) {
+    if (s->is_setting_up || s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_begin: called inside setup; run after "
-                          "memo_session_create has returned");
+                          s->is_setting_up ? "memo_session_begin: called inside setup; run after "
+                                             "memo_session_create has returned"
+                                           : "memo_session_begin: called inside memo_session_run, "
+                                             "which begins and ends a micro-batch itself");
         return 0;
     }
     if (s->is_running) memoi_session_give_up(s, 1);
@@ -8134,6 +8156,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
+    s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running && !s->error.status)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_end: no micro-batch is under way; call "
@@ -8279,8 +8302,13 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
+    if (s->is_running) /* which goes on */
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_run: called inside a micro-batch; call it after "
+                              "memo_session_run or memo_session_end of the other has returned");
     (void)memo_session_begin(s, batch);
-    if (!s->error.status) (s->desc.step ? s->desc.step : memoi_session_run_layers)(s->desc.user, s);
+    s->is_in_run = !s->error.status;
+    if (s->is_in_run) (s->desc.step ? s->desc.step : memoi_session_run_layers)(s->desc.user, s);
     return memo_session_end(s, error);
 }
 
@@ -8898,8 +8926,10 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                               memo_session** session, memo_error* error) {
     memo_status status;
     *session = NULL;
-    if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
-    status = memoi_session_make(desc, plan, 0, session, error);
+    status = plan ? memoi_session_make(desc, plan, 0, session, error)
+                  : memoi_session_verdict(
+                        desc, MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first"),
+                        error);
     if (!status) {
         status = memoi_session_start(*session, error);
         if (!status && memoi_session_is_checked(desc))

@@ -403,9 +403,76 @@ TEST(the_first_error_is_kept) {
     CHECK(memo_session_alloc(s, 1 << 20) == NULL);
     CHECK_IS(memo_session_end(s, NULL), ==, MEMO_STATUS_DIVERGED);
 
-    /* begin abandons a micro-batch that was not ended. */
+    /* begin abandons a micro-batch that was not ended; run refuses. */
     CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE,
+                "memo_session_run: called inside a micro-batch");
+    CHECK_IS(memo_session_computes(s), ==, 1);
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
+    CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    m.micro_batch = 2;
+    CHECK_OK(memo_session_run(s, NULL, &error));
+
+    /* Arguments out of range are errors that name them. */
+    static const char* const words[] = {"get_address: layer: out of range (-1)",
+                                        "get_address: layer: out of range (2147483647)",
+                                        "get_address: tensor: out of range (4)",
+                                        "get_addresses: row: out of range (-1)",
+                                        "get_addresses: row: out of range (41234567890123)",
+                                        "get_buffer: buffer: out of range (0)",
+                                        "get_buffer: buffer: out of range (-2147483647)"};
+    for (int k = 0; k < 7; k++) {
+        void* first[TENSORS_MAX];
+        CHECK_IS(memo_session_begin(s, NULL), ==, 1);
+        CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+        if (k < 3)
+            CHECK(!memo_session_get_address(s,
+                                            k == 0   ? -1
+                                            : k == 1 ? INT32_MAX
+                                                     : 0,
+                                            k == 2 ? m.desc.n_tensors : 0));
+        else if (k < 5) /* the addresses of row 0, so that a trainer that goes on harms nothing */
+            memo_session_get_addresses(s, 0, k == 3 ? -1 : 41234567890123, first);
+        else
+            CHECK(!memo_session_get_buffer(s, k == 5 ? 0 : -INT32_MAX));
+        if (k == 3 || k == 4) CHECK(first[0] == memo_session_get_address(s, 0, 0));
+        CHECK_ERROR(memo_session_end(s, &error), INVALID_ARGUMENT, words[k]);
+    }
+    finish(&m, s);
+}
+
+static memo_status run_inside, begin_inside;
+
+static void running_forward(void* user, memo_session* s, int32_t layer) {
+    memo_error e;
+    forward(user, s, layer);
+    if (layer == 2) {
+        run_inside = memo_session_run(s, NULL, &e);
+        CHECK_CASE(strstr(e.message, "memo_session_run: called inside"), "%s", e.message);
+    }
+    if (layer == 3 && begin_inside) (void)memo_session_begin(s, NULL);
+}
+
+/* A micro-batch inside another one is refused, and the other one goes on; a begin, which has no
+ * status, fails it. */
+TEST(micro_batches_do_not_nest) {
+    model m;
+    tight_model(&m);
+    m.desc.step = NULL;
+    m.desc.forward = running_forward;
+    m.desc.backward = backward;
+    begin_inside = MEMO_STATUS_OK;
+    memo_session* s = create(&m, NULL);
+    run_inside = MEMO_STATUS_OK;
+    m.micro_batch = 1;
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_IS(run_inside, ==, MEMO_STATUS_INVALID_STATE);
+    begin_inside = MEMO_STATUS_INVALID_STATE;
+    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE,
+                "memo_session_begin: called inside memo_session_run");
+    begin_inside = MEMO_STATUS_OK;
     m.micro_batch = 2;
     CHECK_OK(memo_session_run(s, NULL, &error));
     finish(&m, s);
@@ -451,8 +518,19 @@ TEST(bad_descs_are_refused) {
     memo_profile_desc profile_desc = {.device = &table};
     CHECK_FAILS(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT);
     m.desc.device = m.host;
+    m.desc.spill_directory = ""; /* would be the root folder */
+    expect_refused(&m.desc, "memo_session_desc.spill_directory: an empty string; NULL");
+    profile_desc.device = m.host, profile_desc.spill_directory = "";
+    CHECK_ERROR(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT,
+                "memo_profile_desc.spill_directory: an empty string; NULL");
+    m.desc.spill_directory = NULL;
+    m.desc.alpha = NAN;
+    expect_refused(&m.desc, "0 to 1, or less than 0 (planned), are valid");
+    m.desc.alpha = -1;
     m.desc.compute_stream = NULL;
     expect_refused(&m.desc, "compute_stream: NULL; pass a stream");
+    CHECK_ERROR(memo_stream_synchronize(m.host, NULL, &error), INVALID_ARGUMENT,
+                "stream: NULL; pass a stream of this host device");
     close_device(&m);
     m.desc.n_tensors = 0;
     expect_refused(&m.desc, "n_tensors");
@@ -635,6 +713,17 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
+/* Opens a plan, which rank 1 lacks. */
+static memo_status open_planned(thread_rank* thread, memo_error* e) {
+    rank_model* r = &ranks[thread->comm->rank];
+    own_step_plan* plan = NULL;
+    own_session* s = NULL;
+    r->thread = thread;
+    if (memo_session_plan(&r->m.desc, NULL, &plan, e)) return e->status;
+    r->status = memo_session_open(&r->m.desc, r == ranks ? plan : NULL, &s, &r->error);
+    return MEMO_STATUS_OK;
+}
+
 /* Measures, and plans with layers that are slower on later ranks. */
 static memo_status measure_and_plan(thread_rank* thread, memo_error* e) {
     rank_model* r = &ranks[thread->comm->rank];
@@ -753,6 +842,14 @@ TEST(a_fault_on_one_rank_fails_all) {
         }
     }
     CHECK_IS(n_faults, >, 60);
+}
+
+TEST(a_rank_without_a_plan_fails_all) {
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+    run_ranks_of(2, open_planned);
+    CHECK_CASE(strstr(ranks[0].error.message, "another rank failed"), "%s", ranks[0].error.message);
+    CHECK_CASE(strstr(ranks[1].error.message, "plan: NULL"), "%s", ranks[1].error.message);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
 }
 
 /* Layers of all ranks wait for each other, and need all ranks. */
@@ -1382,9 +1479,11 @@ TEST(shapes_share_memory) {
                     CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_DEVICE);
                 else if (memo_session_begin(s, &batch))
                     CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
-                m.failing_layer = -1;
                 batch.shape = (int32_t)memo_test_int(0, N_SHAPES - 1);
                 batch.n_rows = 0;
+                if (m.failing_layer < 0 && memo_session_begin(s, &batch)) /* abandons the other */
+                    (void)memo_session_end(s, NULL);
+                m.failing_layer = -1;
             }
             CHECK_OK(memo_session_run(s, &batch, &error));
             batch = memo_session_get_batch(s);

@@ -151,6 +151,9 @@ options_without_effect_are_refused() { # test
     refused '--spill has no effect without --host-memory SIZE' $tiny --spill spilled.dir
     refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
     refused '--separator 300: a token below --vocabulary 256 would' $tiny --documents 2 --separator 300
+    four="--random-tokens --vocabulary 4 ${tiny#--text text}"
+    refused '--separator 10 .the default.: a token below --vocabulary 4 would' $four --documents 2
+    works $four
     refused '--separator has no effect without --documents N' $tiny --separator 32
     refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
     works $tiny --documents 13 --separator 32

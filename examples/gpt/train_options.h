@@ -568,9 +568,9 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].is_unused)
             return gpt_invalid(error, "%s has no effect %s", rules[i].name, rules[i].why);
-    if (o->separator >= o->vocabulary)
-        return gpt_invalid(error, "--separator %lld: a token below --vocabulary %lld would work",
-                           o->separator, o->vocabulary);
+    if (o->documents && o->separator >= o->vocabulary)
+        return gpt_invalid(error, "--separator %lld%s: a token below --vocabulary %lld would work",
+                           o->separator, o->separator == 10 ? " (the default)" : "", o->vocabulary);
     if (o->is_graph && o->documents && o->ring * o->ulysses > 1)
         return gpt_invalid(error,
                            "--graph with --documents: --ring %lld and --ulysses %lld send what "
