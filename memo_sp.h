@@ -830,7 +830,7 @@ typedef struct memo_sp_attention_tensors {
     void* saved; /* NULL is allowed if saved_bytes is 0 */
     /* Attention sinks: one logit per query head (n_q_heads), fp32, equal on all ranks.  It takes
      * part in the softmax of every row and has no value.  A row that sees no key has its head's
-     * sink as LSE.  NULL: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads
+     * sink as LSE.  NULL, or -inf for a head: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads
      * that this rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter
      * gradients. */
     const float* sinks;
@@ -1166,7 +1166,8 @@ typedef struct memo_loss_desc {
     int64_t vocabulary;
     memo_type type;                     /* of logits: F32, BF16, F16 */
     float softcap, smoothing, z_weight; /* memo_cross_entropy_desc; 0: none */
-    int64_t tile_rows;                  /* 0: as many as 64 MiB of logits hold, at least 1 */
+    /* 0: as many as 64 MiB hold of logits, or of the parts that ranks exchange; at least 1. */
+    int64_t tile_rows;
     memo_loss_functions functions;
     /* memo_loss_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
@@ -2033,7 +2034,8 @@ MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t r
  *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
  *               as LSE
  *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
- *               sinks left, and row_dots = sum of d_out * out of a row and head
+ *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
+ *               key adds nothing, even if d_out is NaN there, as padding may be
  *
  * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
  * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
@@ -2067,8 +2069,10 @@ MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head
     double sum = 0;
     int64_t row;
     for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
-        int64_t place = row * sinks->n_heads + head;
-        sum += (double)(expf(sink - sinks->lse[place]) * sinks->row_dots[place]);
+        const int64_t place = row * sinks->n_heads + head;
+        const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
+        if (dot == dot || sinks->lse[place] != sink)
+            sum += (double)(expf(sink - sinks->lse[place]) * dot);
     }
     return sum;
 }
@@ -2112,7 +2116,7 @@ MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, d
 MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const void* desc, memo_error* error);
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
- * NaN, which a GPU cannot report: the output of its head is then NaN. */
+ * NaN or +inf, which a GPU cannot report: the output of its head is then NaN. */
 MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
 /* A desc of any kind. */
 typedef union memo_row_desc {
@@ -2720,10 +2724,11 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
         const memo_sinks_desc* sinks = &run->desc.sinks;
         int64_t head;
         for (head = 0; head < sinks->n_heads; head++)
-            if (sinks->sinks[head] != sinks->sinks[head])
+            if (!(sinks->sinks[head] < INFINITY))
                 return MEMOB_INVALID(error,
-                                     "memo_sinks_desc.sinks[%lld]: not a number; -inf is none",
-                                     (long long)head);
+                                     "memo_sinks_desc.sinks[%lld]: not a number, or too large "
+                                     "(%g); finite numbers and -inf (no sink) are valid",
+                                     (long long)head, (double)sinks->sinks[head]);
     }
     memoi_row_kernels[run->kind].loop(&run->desc);
     return MEMO_STATUS_OK;
@@ -6577,13 +6582,39 @@ MEMOI memo_status memoi_hybrid_alike_check(const char* what, const memo_sharding
     int32_t i;
     for (i = 0; i < n; i++)
         if (shardings[i].kind != own->kind || shardings[i].ring != own->ring ||
-            shardings[i].ulysses != own->ulysses || shardings[i].n_tokens != own->n_tokens)
+            shardings[i].ulysses != own->ulysses || shardings[i].n_tokens != own->n_tokens ||
+            shardings[i].padded_tokens != own->padded_tokens ||
+            shardings[i].local_tokens != own->local_tokens ||
+            shardings[i].ring_tokens != own->ring_tokens)
             return MEMOB_INVALID(error,
                                  "%s[%d]: does not match the desc's sharding, which is %s, ring %d "
                                  "x ulysses %d, %lld tokens; only its documents may differ",
                                  what, (int)i, memo_sharding_name(own->kind), (int)own->ring,
                                  (int)own->ulysses, (long long)own->n_tokens);
     return MEMO_STATUS_OK;
+}
+
+/* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
+MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding* sharding,
+                                          memo_error* error) {
+    const memo_sharding_desc desc = {sharding->kind,
+                                     sharding->ring,
+                                     sharding->ulysses,
+                                     sharding->n_tokens,
+                                     sharding->document_begins,
+                                     sharding->n_documents};
+    memo_sharding made;
+    if (memo_sharding_make(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (made.padded_tokens == sharding->padded_tokens &&
+        made.local_tokens == sharding->local_tokens && made.ring_tokens == sharding->ring_tokens)
+        return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "memo_sp_attention_desc.%s: changed (padded_tokens %lld, local_tokens "
+                         "%lld, ring_tokens %lld); memo_sharding_make gives %lld, %lld, %lld",
+                         field, (long long)sharding->padded_tokens,
+                         (long long)sharding->local_tokens, (long long)sharding->ring_tokens,
+                         (long long)made.padded_tokens, (long long)made.local_tokens,
+                         (long long)made.ring_tokens);
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
@@ -6632,6 +6663,9 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
+    if (memoi_hybrid_made_check("sharding", sharding, error) ||
+        (keys->local_tokens && memoi_hybrid_made_check("key_sharding", keys, error)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
@@ -8657,6 +8691,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
+    row_bytes = memob_max(row_bytes, (int64_t)n_ranks * MEMO_LOSS_NUMBERS * 4);
     sizes->tile_rows = desc->tile_rows                          ? desc->tile_rows
                        : row_bytes >= MEMOI_LOSS_TILE_BYTES / 2 ? 1
                                                                 : MEMOI_LOSS_TILE_BYTES / row_bytes;

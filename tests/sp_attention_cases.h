@@ -803,11 +803,16 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         if (is_result(t)) other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
-        for (int32_t b = 0; b < c->n_batch && !is_result(t); b++)
-            memo_sharding_scatter(is_of_keys(t) ? &key_shardings[b] : &shardings[b],
-                                  mesh->sequence_rank, 1, row_bytes[t],
-                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t],
-                                  share[t] + b * n_local[t] * row_bytes[t]);
+        for (int32_t b = 0; b < c->n_batch && !is_result(t); b++) {
+            const memo_sharding* own = is_of_keys(t) ? &key_shardings[b] : &shardings[b];
+            char* to = share[t] + b * n_local[t] * row_bytes[t];
+            memo_sharding_scatter(own, mesh->sequence_rank, 1, row_bytes[t],
+                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t], to);
+            for (int64_t row = 0; row < n_local[t] && !c->is_poisoned;
+                 row++) /* nobody writes padding */
+                if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
+                    memset(to + row * row_bytes[t], 0xff, (size_t)row_bytes[t]); /* NaN */
+        }
     }
     buffers.k_bytes = c->n_batch * n_local[K] * row_bytes[K];
     buffers.v_bytes = c->n_batch * n_local[V] * row_bytes[V];

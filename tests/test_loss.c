@@ -665,6 +665,17 @@ TEST(sizes_and_refusals) {
     CHECK_IS(sizes.tile_rows, ==, (64 << 20) / (2 * 128256));
     CHECK(sizes.device_bytes <= (65 << 20) && sizes.n_columns == 128256);
     CHECK_IS(sizes.sent_bytes_per_row, ==, 0);
+    memo_comm many;
+    memset(&many, 0, sizeof many);
+    many.size = 16; /* a row takes more as parts than as logits */
+    desc.tensor = &many;
+    for (desc.vocabulary = 2; desc.vocabulary <= 1 << 17; desc.vocabulary *= 8) {
+        CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));
+        CHECK_CASE(sizes.device_bytes <= 136 << 20 && sizes.device_bytes >= 60 << 20,
+                   "vocabulary %lld: %lld bytes", (long long)desc.vocabulary,
+                   (long long)sizes.device_bytes);
+    }
+    desc.tensor = NULL;
     desc.vocabulary = INT32_MAX;
     CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));
     CHECK_IS(sizes.tile_rows, ==, 1);

@@ -1799,7 +1799,8 @@ TEST(invalid_arguments_are_refused) {
     memo_host_attention state;
     memo_device* device = NULL;
     float data[4][2 * 8 * 2 * 4];
-    float lse[2 * 16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
+    float lse[2 * 16], sinks[2] = {0, 0};
+    float wrong_sinks[2][2] = {{0, (float)nan("")}, {0, (float)HUGE_VAL}};
     memo_device old;
     memset(data, 0, sizeof data);
 #define REFUSED(change, text)                                                                      \
@@ -1815,7 +1816,19 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.scale = (float)nan(""), "scale");
     REFUSED(desc.scale = (float)HUGE_VAL, "scale");
     REFUSED(desc.scale = -(float)HUGE_VAL, "scale");
-    good.sharding.local_tokens = good.sharding.ring_tokens = 1; /* sums of two that pass 2^31 */
+    for (int k = 0; k < 5; k++) { /* memory is counted from them */
+        static const int64_t wrong[] = {0, 3, 7, -1, (int64_t)1 << 40};
+        REFUSED(desc.sharding.ring_tokens = wrong[k], "sharding: changed");
+        REFUSED(desc.sharding.padded_tokens = wrong[k], "sharding: changed");
+        REFUSED((desc.key_sharding = rows[0], desc.key_sharding.ring_tokens = wrong[k]),
+                "key_sharding: changed");
+        rows[1].ring_tokens = wrong[k];
+        REFUSED((desc.n_batch = 3, desc.row_shardings = rows), "row_shardings[1]");
+        rows[1] = rows[0];
+    }
+    REFUSED(desc.sharding.local_tokens = 3, "sharding: changed");
+    good.sharding = desc_of(MEMO_SHARDING_PLAIN, 1, 1, 1, 2, 2, 4, MEMO_TYPE_F32).sharding;
+    /* Sums of two that pass 2^31. */
     REFUSED(desc.head_size = INT32_MAX - 1, "head_size");
     REFUSED(desc.v_head_size = INT32_MAX - 1, "v_head_size");
     REFUSED(desc.first_q_head = INT32_MAX - 1, "first_q_head");
@@ -1906,11 +1919,15 @@ TEST(invalid_arguments_are_refused) {
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
         memo_sp_attention_destroy(attention);
     }
-    tensors.sinks = nan_sinks; /* the host device finds it where the operation runs */
-    CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
-    CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    CHECK_ERROR(memo_stream_synchronize(device, good.stream, &error), INVALID_ARGUMENT,
-                "sinks[1]: not a number");
-    memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
+    for (int k = 0; k < 2; k++) { /* the host device finds it where the operation runs */
+        good.device = device = open_device(&good.stream, &state, &good.attention);
+        tensors.sinks = wrong_sinks[k];
+        CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
+        CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+        CHECK_ERROR(memo_stream_synchronize(device, good.stream, &error), INVALID_ARGUMENT,
+                    "sinks[1]: not a number, or too large");
+        memo_sp_attention_destroy(attention);
+        memo_host_device_destroy(device);
+    }
 }
