@@ -733,9 +733,15 @@ plans_are_printed() { # test
 
 comparison_of_policies() { # test
     prints '^keep .*reference' $tiny --compare 3 --device-memory 500KiB
+    expect_out '^3 steps of every policy, by turns' '^2 steps cannot tell policies apart; --compare 7 could'
     for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
-    for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms"; done
+    for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms ([-+][0-9.]*%)$"; done
     expect_out 'bitwise the same'
+
+    # Both fit, so that one sentence is about them.
+    works $tiny --steps 7 --compare 7 --device-memory 500KiB
+    [ "$(grep -c -e '^memo  *takes .* than alpha a step,' -e '^memo  *and alpha do not differ beyond' out)" -eq 1 ] ||
+        fail "not one sentence about memo and alpha: $(cat out)"
 }
 
 # expect_calls TEXT ARGUMENT...: plans, measurements and sessions of a run.
@@ -751,6 +757,11 @@ expect_calls() {
 a_session_for_each_policy() { # test
     cat >counted.c <<'END'
 #include <stdio.h>
+int __real_memo_session_run(void* session, const void* names, void* e);
+int __wrap_memo_session_run(void* session, const void* names, void* e) {
+    fprintf(stderr, "runs %p\n", session);
+    return __real_memo_session_run(session, names, e);
+}
 #define COUNTED(name, parameters, arguments)  \
     int __real_##name parameters;             \
     int __wrap_##name parameters;             \
@@ -764,11 +775,16 @@ COUNTED(memo_session_open, (const void* d, const void* plan, void** session, voi
 END
     # shellcheck disable=SC2046
     ${CC:-cc} -std=c99 -O0 -I"$sources" -I"$sources/examples" "$sources/examples/gpt/train_gpt.c" counted.c \
-        "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_measure,--wrap=memo_session_open \
+        "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_measure,--wrap=memo_session_open,--wrap=memo_session_run \
         -o counted $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
     expect_calls '1 0 1' $tiny --policy keep
     expect_calls '2 1 1' $tiny --device-memory 600KiB --output counted.dir
     expect_calls '5 1 5' $tiny --device-memory 600KiB --compare 1 --output counted.dir --seconds 1000
+
+    # The sessions take turns, here numbered by their first step: each begins two of ten rounds.  The last trains.
+    expect_calls '5 1 5' $tiny --steps 10 --device-memory 600KiB --compare 10
+    order=$(awk '$1 == "runs" { if (!($2 in number)) number[$2] = n++; printf "%d", number[$2] }' err)
+    [ "$order" = 012344321012340043212340110432340122104340123321044444444444 ] || fail "the sessions run in this order: $order"
     expect_calls '5 0 0' $tiny --device-memory 600KiB --dry-run
 }
 

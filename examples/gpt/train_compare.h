@@ -34,16 +34,15 @@ static step_times predicted_times(const train_options* o, const memo_step_plan* 
 }
 
 /* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
- * if a step is slow, the comparison.  It measures steps of the first policy that runs; a step of
- * the chosen one takes longer in the ratio of their predictions.  All ranks take the first rank's
- * figures. */
+ * if a step is slow, the comparison.  The first policy that is open calls it; a step of the chosen
+ * one takes longer in the ratio of their predictions.  All ranks take the first rank's figures. */
 static memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */
     const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
     const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
     double shared[2], step_s, left_s, n;
-    if (!o->seconds || r->policy != j->first_policy) return MEMO_STATUS_OK;
+    if (!o->seconds) return MEMO_STATUS_OK;
     memo_status status = time_steps(r, j, &shared[0], error);
     if (!status && first_s > 0 && chosen_s > first_s) shared[0] *= chosen_s / first_s;
     shared[1] = clock_s() - j->begin_s;
@@ -79,65 +78,89 @@ static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
     return status;
 }
 
-/* Takes the first steps of a policy.  Digests of the gradients are those of the reporting rank. */
-static memo_status compare_steps(run* r, job* j, memo_error* error) {
+/* Takes step j->round of a policy.  The digests do not count as step, and are those of the
+ * reporting rank. */
+static memo_status compare_step(run* r, job* j, memo_error* error) {
     comparison* row = &j->compared[r->policy];
-    int64_t n = r->options.compare, step, moved[2];
-    double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
-    double *stall_s = step_s + n, *layers_s = stall_s + n;
+    const int64_t step = j->round;
+    int64_t moved[2];
+    double begin_s, aside_s, loss = 0;
     memo_status status = run_get_moved(r, &moved[0], error);
-    if (!step_s) status = no_memory("--compare", error);
+    begin_s = clock_s();
+    if (!status) status = run_gradients(r, j, step, error);
+    if (!status) status = gpt_reduce(r->model, error);
+    if (!status) status = gpt_wait(r->model, error);
+    aside_s = clock_s();
+    if (!status && r->reports) status = gpt_digest_gradients(r->model, &row->digests[step], error);
+    aside_s = clock_s() - aside_s;
+    if (!status) status = run_update(r, step, &loss, error);
+    begin_s += aside_s;
 
-    /* The digests do not count as step. */
-    for (step = 0; step < n && !status && !r->stops; step++) {
-        double begin_s = clock_s(), aside_s, loss;
-        status = run_gradients(r, j, step, error);
-        if (!status) status = gpt_reduce(r->model, error);
-        if (!status) status = gpt_wait(r->model, error);
-        aside_s = clock_s();
-        if (!status && r->reports)
-            status = gpt_digest_gradients(r->model, &row->digests[step], error);
-        aside_s = clock_s() - aside_s;
-        if (!status) status = run_update(r, step, &loss, error);
-        if (!status && r->reports) row->losses[step] = loss;
-        step_s[step] = clock_s() - begin_s - aside_s;
-        stall_s[step] = r->times.stall_s;
-        layers_s[step] = r->times.layers_s;
-    }
-
+    if (!status && r->reports) row->step_s[step] = clock_s() - begin_s;
     if (!status) status = run_get_moved(r, &moved[1], error);
-    if (!status && r->reports) {
-        row->step_s = median(step_s, n);
-        row->stall_s = median(stall_s, n);
-        row->layers_s = median(layers_s, n);
-        row->moved_bytes = (moved[1] - moved[0]) / n;
-        train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
+    if (status || !r->reports) return status;
+    row->losses[step] = loss;
+    row->stall_s[step] = r->times.stall_s;
+    row->layers_s[step] = r->times.layers_s;
+    row->moved_bytes = moved[1] - moved[0];
+    train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
+    return MEMO_STATUS_OK;
+}
+
+/* The first step touches all memory first: it counts only if it is alone. */
+static int64_t first_timed(const job* j) { return j->options.compare > 1; }
+static int64_t n_timed(const job* j) { return j->options.compare - first_timed(j); }
+
+static spread spread_of_steps(const job* j, const double* values, double* scratch) {
+    memcpy(scratch, values + first_timed(j), (size_t)n_timed(j) * sizeof *scratch);
+    return spread_of(scratch, n_timed(j));
+}
+
+/* Prints whether policies differ: those that fit, and others only if they do not. */
+static void print_differences(const job* j, double* scratch) {
+    const int64_t first = first_timed(j), n = n_timed(j);
+    char text[256];
+    if (n < ROUNDS_TO_DIFFER) {
+        printf("%lld step%s cannot tell policies apart; --compare %d could\n", (long long)n,
+               n == 1 ? " alone" : "s", ROUNDS_TO_DIFFER + 1);
+        return;
     }
-    free(step_s);
-    return status;
+    for (int a = 0; a < train_n_policies(&j->options); a++)
+        for (int b = a + 1; b < train_n_policies(&j->options); b++) {
+            const comparison *x = &j->compared[a], *y = &j->compared[b];
+            const spread difference =
+                difference_of(y->step_s + first, x->step_s + first, n, scratch);
+            if ((*x->shortage || *y->shortage) && is_different(&difference)) continue;
+            printf("%s\n", difference_words(policy_names[a], policy_names[b], &difference,
+                                            spread_of_steps(j, x->step_s, scratch).median, text,
+                                            sizeof text));
+        }
 }
 
 /* Returns whether all losses and gradients have the same bits. */
-static int print_comparison(const job* j) {
+static int print_comparison(const job* j, double* scratch) {
     const int64_t n = j->options.compare;
     int are_equal = 1;
-    printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
-           "medians "
-           "of a step, loss difference is in nats per token\n",
-           (long long)n, n == 1 ? "" : "s");
-    printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
-           "loss diff  gradients  budget\n");
+    printf("\n%lld step%s of every policy, %s, each from the initial parameters; times are medians "
+           "of a step%s, with quartiles; loss difference is in nats per token\n",
+           (long long)n, n == 1 ? "" : "s",
+           j->at_once ? "by turns" : "one policy after another for lack of memory",
+           n == 1 ? "" : " after the first");
+    printf("policy      alpha  device peak   host peak  moved/step   step time  quartiles, ms   "
+           "  stall  loss diff  gradients  budget\n");
     for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &j->compared[policy];
+        const spread step_s = spread_of_steps(j, row->step_s, scratch);
         const int has_same_gradients =
             !memcmp(row->digests, j->compared->digests, (size_t)n * sizeof *row->digests);
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - j->compared->losses[step]));
-        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
+        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
                bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
-               1e3 * row->step_s, 1e3 * row->stall_s, difference,
+               1e3 * step_s.median, 1e3 * step_s.low, 1e3 * step_s.high,
+               1e3 * spread_of_steps(j, row->stall_s, scratch).median, difference,
                policy == 0          ? "reference"
                : has_same_gradients ? "equal"
                                     : "DIFFER",
@@ -146,20 +169,28 @@ static int print_comparison(const job* j) {
         are_equal &= has_same_gradients &&
                      !memcmp(row->losses, j->compared->losses, (size_t)n * sizeof *row->losses);
     }
+    print_differences(j, scratch);
 
     /* Of planned rows. */
     for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &j->compared[policy];
+        const double layers_s = spread_of_steps(j, row->layers_s, scratch).median;
         if (row->predicted_s > 0)
-            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
-                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * row->layers_s);
+            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
+                   "(%+.1f%%)\n",
+                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * layers_s,
+                   100 * (layers_s / row->predicted_s - 1));
     }
     return are_equal;
 }
 
 static memo_status end_comparison(const job* j, memo_error* error) {
     const train_options* o = &j->options;
-    if (!print_comparison(j))
+    double* scratch = (double*)malloc((size_t)o->compare * sizeof *scratch);
+    if (!scratch) return no_memory("--compare", error);
+    const int are_equal = print_comparison(j, scratch);
+    free(scratch);
+    if (!are_equal)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "the policies disagree: losses or gradients differ");
     printf("All losses and all gradients of these steps%s are bitwise the same.\n",
@@ -176,15 +207,73 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     if (!j->compared) return no_memory("--compare", error);
     for (int policy = 0; policy < train_n_policies(o); policy++) {
         comparison* row = &j->compared[policy];
-        row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
+        row->step_s = (double*)calloc((size_t)(4 * o->compare), sizeof *row->step_s);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
-        if (!row->losses || !row->digests) return no_memory("--compare", error);
+        if (!row->step_s || !row->digests) return no_memory("--compare", error);
+        row->layers_s = row->step_s + o->compare;
+        row->stall_s = row->layers_s + o->compare;
+        row->losses = row->stall_s + o->compare;
         plan_shortage(j->plans[policy], row->shortage, sizeof row->shortage);
         alpha_name(o, (memo_policy)policy, j->plans[policy], row->alpha, sizeof row->alpha);
         row->predicted_s = predicted_times(o, j->plans[policy]).layers_s;
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
     }
     return MEMO_STATUS_OK;
+}
+
+/* ---- turns of the policies ------------------------------------------------------------------ */
+
+/* Chooses the number of steps, and whether all policies can be open at once: if the memory of
+ * every rank has room for the others beside the one that is open. */
+static memo_status prepare_turns(run* r, job* j, memo_error* error) {
+    int64_t device_bytes = 0, host_bytes = 0, lacks;
+    memo_status status = choose_steps(r, j, error);
+    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
+        if (policy == (int)r->policy) continue;
+        device_bytes += j->plans[policy]->device_bytes;
+        host_bytes += j->plans[policy]->host_bytes;
+    }
+    lacks = !train_device_has_room(&r->options, device_bytes, host_bytes);
+    if (!status && !r->stops)
+        status =
+            train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &lacks, 1, MEMO_TYPE_I64, error);
+    if (r->reports) j->at_once = !lacks;
+    return status;
+}
+
+/* Takes the steps of n open policies, in another order each round, so that a drift of the machine
+ * is the same for all. */
+static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (j->round = 0; j->round < j->options.compare; j->round++)
+        for (int i = 0; i < n && !status && !j->stops; i++)
+            status = team_call(&teams[policies[turn(j->round, i, n)]], compare_step, error);
+    return status;
+}
+
+/* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
+static memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error) {
+    const train_options* o = &j->options;
+    const int n = train_n_policies(o), chosen = (int)o->policy;
+    int policies[N_POLICIES], begin, end;
+    memo_status status = begin_comparison(j, error);
+    for (int i = 0, policy = 0; policy < n; policy++)
+        if (policy != chosen) policies[i++] = policy;
+    policies[n - 1] = chosen;
+
+    for (begin = 0; begin < n && !status && !j->stops; begin = end) {
+        for (end = begin; end < n && !status && !j->stops && (end == begin || j->at_once); end++) {
+            const int policy = policies[end];
+            int flags = RUN_TIMED | (*j->compared[policy].shortage ? RUN_LIFTED : 0);
+            if (policy == chosen && is_shared) flags |= RUN_TRAINED;
+            status = team_open(&teams[policy], j, (memo_policy)policy, flags, error);
+            if (!status && end == 0) status = team_call(&teams[policy], prepare_turns, error);
+        }
+        if (!status) status = take_turns(j, teams, policies + begin, end - begin, error);
+        for (int i = begin; i < end; i++)
+            if (policies[i] != chosen || !is_shared) team_close(&teams[policies[i]]);
+    }
+    return status || j->stops ? status : end_comparison(j, error);
 }
 
 #endif

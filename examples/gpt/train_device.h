@@ -36,6 +36,17 @@ typedef struct train_device {
 #endif
 } train_device;
 
+/* Returns half of what the machine could give to programs; 1e18 if that is unknown. */
+static int64_t train_machine_bytes(void) {
+    FILE* file = fopen("/proc/meminfo", "r");
+    char line[128];
+    long long n_kib = -1;
+    while (file && n_kib < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lld", &n_kib) != 1) n_kib = -1;
+    if (file) fclose(file);
+    return n_kib < 0 ? (int64_t)1e18 : n_kib * 512;
+}
+
 static MEMO_UNUSED gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
     gpt_cudnn_desc desc;
     desc.is_deterministic = (int32_t)o->is_deterministic;
@@ -57,6 +68,9 @@ static void train_device_set_running(memo_device* device) {
     train_running = device;
     pthread_mutex_unlock(&train_running_mutex);
 }
+
+/* A device is about to run. */
+static void train_device_enter(const train_device* d) { train_device_set_running(d->device); }
 
 /* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first
  * model. */
@@ -226,6 +240,15 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return status;
 }
 
+/* Returns whether every rank of this machine could have these bytes besides.  Libraries may take
+ * some for each policy. */
+static int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes) {
+    size_t free_bytes = 0, total_bytes;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+    return device_bytes <= (int64_t)(free_bytes / 2) &&
+           o->ranks * host_bytes <= train_machine_bytes();
+}
+
 /* What an arena could have beside everything that the process holds now: free memory, and that of
  * the device. */
 static memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error) {
@@ -246,6 +269,7 @@ static void train_device_print(const train_options* o, int64_t n_here) {
 #else
 
 static void train_device_close(train_device* d) { memset(d, 0, sizeof *d); }
+static void train_device_enter(const train_device* d) { (void)d; }
 
 /* The capacities are those of the rank's device. */
 static memo_status train_device_open(train_device* d, const train_options* o,
@@ -288,6 +312,10 @@ static void train_device_peaks(const train_device* d, int64_t* device_bytes, int
 static memo_status train_device_check(train_options* o, memo_error* error) {
     if (!o->is_graph) return MEMO_STATUS_OK;
     return gpt_invalid(error, "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
+}
+
+static int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes) {
+    return o->ranks * (device_bytes + host_bytes) <= train_machine_bytes();
 }
 
 static void train_device_print(const train_options* o, int64_t n_here) {

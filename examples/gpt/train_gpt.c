@@ -128,6 +128,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     const int64_t reserve = j->options.reserve;
     job small = *j;
     memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
+    static team rehearsal;
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
     small.options.sequence = gpt_min(j->options.sequence, least);
@@ -137,7 +138,9 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.attention_memory = 0;
     if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, plan, error))) return status;
     (*plan)->fits = 1;
-    status = run_on_ranks(&small, MEMO_POLICY_KEEP, RUN_LIFTED, rehearse_on_rank, error);
+    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
+    team_close(&rehearsal);
     memo_step_plan_destroy(*plan);
     if (status) return status;
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
@@ -204,8 +207,10 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
 }
 
 static memo_status measure_profile(job* j, memo_error* error) {
+    static team measured;
     memo_status status = check_measurement(&j->options, error);
-    if (!status) status = run_on_ranks(j, MEMO_POLICY_KEEP, 0, NULL, error);
+    if (!status) status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
+    team_close(&measured);
     j->has_profile = !status;
     return status;
 }
@@ -338,25 +343,15 @@ static memo_status check_training(const job* j, memo_error* error) {
         (long long)n);
 }
 
-/* What is done with a policy's session: its steps are compared; the chosen policy is the last, and
- * trained. */
-static memo_status run_policy(run* r, job* j, memo_error* error) {
+/* The session that was compared begins again. */
+static memo_status train_chosen(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
-    memo_status status = choose_steps(r, j, error);
-    if (!status && !r->stops && (r->flags & RUN_COMPARED)) {
-        status = compare_steps(r, j, error);
-        if (!status && !r->stops && r->policy == (memo_policy)o->policy && r->reports)
-            status = end_comparison(j, error);
-        if (!status) status = gpt_restart(r->model, error);
-    }
-    if (!status && !r->stops && (r->flags & RUN_TRAINED)) {
-        status = train(r, j, error);
-        if (!status && !r->stops && r->reports) print_loss(j);
-        if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
-            status = print_sample(j, r, error);
-        if (!status && !r->stops && o->output) status = record_step(r, j, error);
-    }
-    if (r->reports && r->stops) interrupted = 1;
+    memo_status status = gpt_restart(r->model, error);
+    if (!status) status = train(r, j, error);
+    if (!status && !r->stops && r->reports) print_loss(j);
+    if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
+        status = print_sample(j, r, error);
+    if (!status && !r->stops && o->output) status = record_step(r, j, error);
     return status;
 }
 
@@ -364,25 +359,25 @@ static memo_status run_policy(run* r, job* j, memo_error* error) {
  * a timed session cannot be captured. */
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    const int chosen = (int)o->policy, shares = o->compare && !o->is_graph;
-    const int trained = RUN_TRAINED | (shares ? RUN_COMPARED : 0) | (o->is_graph ? 0 : RUN_TIMED);
-    memo_status status = MEMO_STATUS_OK;
+    const int is_shared = o->compare && !o->is_graph;
+    const int flags = RUN_TRAINED | (o->is_graph ? 0 : RUN_TIMED);
+    team* teams = (team*)calloc(N_POLICIES, sizeof *teams);
+    team* chosen = &teams[o->policy];
+    memo_status status = teams ? MEMO_STATUS_OK : no_memory("the policies", error);
+
     /* As Ctrl-C, now that there is something to save; nohup stays. */
     signal(SIGTERM, on_interrupt);
     if (signal(SIGHUP, on_interrupt) == SIG_IGN) signal(SIGHUP, SIG_IGN);
     for (int policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
         status = plan_policy(j, policy, error);
-    if (!status && o->compare) status = begin_comparison(j, error);
-    j->first_policy = (memo_policy)(o->compare && chosen == 0 ? 1 : o->compare ? 0 : chosen);
-    for (int policy = 0; policy < train_n_policies(o) && o->compare; policy++) {
-        const int flags = RUN_TIMED | RUN_COMPARED;
-        if (status || interrupted || (policy == chosen && shares)) continue;
-        status = run_on_ranks(j, (memo_policy)policy,
-                              *j->compared[policy].shortage ? flags | RUN_LIFTED : flags,
-                              run_policy, error);
-    }
-    if (!status && !interrupted)
-        status = run_on_ranks(j, (memo_policy)chosen, trained, run_policy, error);
+    if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
+    if (!status && !j->stops && !is_shared)
+        status = team_open(chosen, j, (memo_policy)o->policy, flags, error);
+    if (!status && !j->stops && !o->compare) status = team_call(chosen, choose_steps, error);
+    if (!status && !j->stops) status = team_call(chosen, train_chosen, error);
+    for (int policy = 0; policy < N_POLICIES && teams; policy++) team_close(&teams[policy]);
+    free(teams);
+
     if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
@@ -405,7 +400,7 @@ static void job_destroy(job* j) {
     train_text_free(&j->text);
     free(j->losses);
     for (int policy = 0; policy < N_POLICIES && j->compared; policy++) {
-        free(j->compared[policy].losses);
+        free(j->compared[policy].step_s);
         free(j->compared[policy].digests);
     }
     free(j->compared);

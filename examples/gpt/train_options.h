@@ -208,7 +208,9 @@ static const option option_table[] = {
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, 0, "DIR",
      "writes pictures, timelines, trace, plan and measured times to this folder"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, 0, "N",
-     "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
+     "first runs N steps under every policy, by turns.  The exit status is 1 unless all are "
+     "bitwise "
+     "equal"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host"},
@@ -246,7 +248,7 @@ static char* demo_arguments[] = {
     "--device-memory", "33MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",
 #endif
     "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "70",
-    "--compare",       "3",     "--sample",      "400",   "--output", "build/run"};
+    "--compare",       "20",    "--sample",      "400",   "--output", "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
 static long long* option_integer(train_options* options, const option* o) {

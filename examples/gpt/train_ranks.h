@@ -55,24 +55,6 @@ static memo_status train_be_silent(memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-#if defined(TRAIN_MPI) || defined(TRAIN_NCCL)
-/* Calls function as the rank of this process. */
-static memo_status train_rank_run(memo_device* device, memo_comm* comm,
-                                  memo_status (*function)(thread_rank*, memo_error*), void* user,
-                                  memo_error* error) {
-    thread_rank rank;
-    memset(&rank, 0, sizeof rank);
-    rank.device = device;
-    rank.comm = comm;
-    rank.function = function;
-    rank.user = user;
-    thread_rank_main(&rank);
-    if (rank.status && error) *error = rank.error;
-    if (!rank.status) memo_stream_destroy(device, rank.stream, NULL);
-    return rank.status;
-}
-#endif
-
 #ifdef TRAIN_MPI
 
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
@@ -100,18 +82,19 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
     return code;
 }
 
-static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
-                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
-                                   memo_error* error) {
-    memo_device* device = NULL;
-    memo_comm* comm = NULL;
-    memo_status status = memo_host_device_create(desc, &device, error);
-    (void)n_ranks; /* mpirun has started the processes */
-    if (status) return status;
-    status = comm_mpi_create(MPI_COMM_WORLD, device, TRAIN_TIMEOUT_S, 0, &comm, error);
-    if (!status) status = train_rank_run(device, comm, function, user, error);
-    memo_comm_destroy(comm);
-    memo_host_device_destroy(device);
+static void train_ranks_close(thread_ranks* team) { thread_ranks_close(team); }
+
+/* mpirun has started the processes: this one has one of the ranks. */
+static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
+                                    int32_t n_ranks, memo_error* error) {
+    memset(team, 0, sizeof *team);
+    (void)n_ranks;
+    memo_status status = memo_host_device_create(desc, &team->devices[0], error);
+    if (!status)
+        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], TRAIN_TIMEOUT_S, 0,
+                                 &team->comms[0], error);
+    if (!status) status = thread_ranks_prepare(team, 1, error);
+    if (status) train_ranks_close(team);
     return status;
 }
 
@@ -209,29 +192,45 @@ static memo_status train_register(const memo_mesh* mesh, const memo_device* devi
     return status;
 }
 
-static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, memo_error*),
-                                       void* user, memo_error* error) {
+/* The communicator serves all runs; the device of messages is the run's. */
+static void train_close_nccl(thread_ranks* team) {
+    if (team->ranks[0].stream) memo_stream_destroy(team->devices[0], team->ranks[0].stream, NULL);
+    memo_cuda_device_destroy(team->devices[0]);
+    memset(team, 0, sizeof *team);
+}
+static memo_status train_open_nccl(thread_ranks* team, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_device* device = NULL; /* of messages */
+    memset(team, 0, sizeof *team);
     desc.ordinal = train_gpu;
-    memo_status status = memo_cuda_device_create(&desc, &device, error);
+    memo_status status = memo_cuda_device_create(&desc, &team->devices[0], error);
     if (!status) status = train_join(error);
-    if (!status) status = train_rank_run(device, train_world, function, user, error);
-    memo_cuda_device_destroy(device);
+    team->comms[0] = train_world;
+    if (!status) status = thread_ranks_prepare(team, 1, error);
+    if (status) train_close_nccl(team);
     return status;
 }
 #endif
 
-/* A rank without others needs no NCCL. */
-static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
-                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
-                                   memo_error* error) {
+static void train_ranks_close(thread_ranks* team) {
+#ifdef TRAIN_NCCL
+    if (team->comms[0] == train_world) {
+        train_close_nccl(team);
+        return;
+    }
+#endif
+    thread_ranks_close(team);
+}
+
+/* Opens devices and communicators for the ranks of this process.  A rank without others needs no
+ * NCCL. */
+static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
+                                    int32_t n_ranks, memo_error* error) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
 #ifdef TRAIN_NCCL
-    if (n_ranks > 1) return train_run_over_nccl(function, user, error);
+    if (n_ranks > 1) return train_open_nccl(team, error);
 #endif
     comm_desc.timeout_s = TRAIN_TIMEOUT_S;
-    return thread_ranks_run_on(desc, &comm_desc, n_ranks, function, user, error);
+    return thread_ranks_open(team, desc, &comm_desc, n_ranks, error);
 }
 
 static int train_ranks_end(int code, memo_status status, const char* message) {

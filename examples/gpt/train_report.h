@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "memo.h"
+#include "train_statistics.h"
 
 /* ---- numbers -------------------------------------------------------------------------------- */
 
@@ -55,18 +56,6 @@ static double clock_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts values. */
-static double median(double* values, int64_t n) {
-    if (n == 0) return 0;
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
-    return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
 /* ---- progress ------------------------------------------------------------------------------- */

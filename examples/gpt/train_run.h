@@ -29,9 +29,8 @@ typedef struct comparison {
     char alpha[16]; /* fraction of the rows that are swapped */
     char shortage[160];
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
-    double step_s, stall_s;                                  /* medians over steps */
-    double layers_s;    /* the same, for forward and backward only */
-    double predicted_s; /* the planner's prediction of layers_s; 0: none */
+    double predicted_s;                  /* the planner's prediction of layers_s; 0: none */
+    double *step_s, *layers_s, *stall_s; /* layers_s: of forward and backward only */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -47,7 +46,9 @@ typedef struct job {
     int64_t room;             /* of a GPU beside libraries */
     double begin_s;           /* when the program began */
     comparison* compared;     /* (policies) */
-    memo_policy first_policy; /* that runs */
+    int64_t round;            /* the step that is compared */
+    int at_once;              /* the compared policies are open at the same time */
+    int stops;                /* all ranks end because some rank was interrupted */
     double* losses;           /* of steps n_resumed to n_done, nats per token */
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     int64_t n_resumed;        /* steps before this run, whose losses are unknown */
@@ -60,7 +61,7 @@ typedef struct job {
 enum {
     RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
     RUN_TIMED = 2,    /* measure forward, backward and stalls by events, without synchronizing */
-    RUN_COMPARED = 4, /* the first steps of every policy */
+    RUN_MEASURED = 4, /* no steps: measures job.profile */
     RUN_TRAINED = 8   /* the job itself, and one step recorded */
 };
 
@@ -113,17 +114,20 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
-/* A job on all ranks: a policy that is planned, or *profile is measured. */
-typedef struct run_call {
+/* A planned policy of a job on the ranks of this process. */
+typedef struct team {
+    thread_ranks ranks; /* n 0: closed */
+    run runs[THREAD_RANKS_MAX];
     job* j;
     memo_policy policy;
     int flags;
-    memo_status (*function)(run* r, job* j, memo_error* error); /* NULL: measures */
-} run_call;
+    memo_status (*function)(run* r, job* j, memo_error* error); /* of the current call */
+} team;
 
-static memo_status run_create(run* r, thread_rank* rank, const run_call* call, memo_error* error) {
+static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_error* error) {
     train_options* o = &r->options;
     const int is_lifted = (call->flags & RUN_LIFTED) != 0;
+    const int is_measured = (call->flags & RUN_MEASURED) != 0;
     memo_profile profile;
     gpt_desc desc = {0};
 
@@ -166,47 +170,66 @@ static memo_status run_create(run* r, thread_rank* rank, const run_call* call, m
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
-    if (!status && call->function) status = gpt_create(&desc, &r->model, error);
+    if (!status && !is_measured) status = gpt_create(&desc, &r->model, error);
 #ifdef TRAIN_NCCL
-    if (!status && call->function && o->is_registered && o->ranks > 1)
+    if (!status && !is_measured && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
 #endif
-    if (!status && !call->function) {
+    if (!status && is_measured) {
         status = gpt_measure(&desc, &profile, error);
         if (!status && r->reports) call->j->profile = profile;
     }
     return status;
 }
 
-static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
-    const run_call* call = (const run_call*)rank->user;
-    run r;
-    memo_status status = run_create(&r, rank, call, error);
-    if (!status && call->function) status = call->function(&r, call->j, error);
-    if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never arrive */
-    run_destroy(&r);
+static run* run_of(thread_rank* rank) {
+    team* t = (team*)rank->user;
+    return &t->runs[rank - t->ranks.ranks];
+}
+static memo_status create_on_rank(thread_rank* rank, memo_error* error) {
+    return run_create(run_of(rank), rank, (const team*)rank->user, error);
+}
+static memo_status call_on_rank(thread_rank* rank, memo_error* error) {
+    const team* t = (const team*)rank->user;
+    run* r = run_of(rank);
+    train_device_enter(&r->device);
+    memo_status status = t->function(r, t->j, error);
+    if (r->reports && r->stops) interrupted = t->j->stops = 1;
     return status;
 }
 
-/* Runs a new model of a planned policy on each rank; only the reporting rank changes the job.
- * function NULL: measures job.profile instead. */
-static memo_status run_on_ranks(job* j, memo_policy policy, int flags,
-                                memo_status (*function)(run* r, job* j, memo_error* error),
-                                memo_error* error) {
+/* Calls function on each rank; only the reporting rank changes the job. */
+static memo_status team_call(team* t, memo_status (*function)(run* r, job* j, memo_error* error),
+                             memo_error* error) {
+    t->function = function;
+    return thread_ranks_call(&t->ranks, call_on_rank, t, error);
+}
+
+/* Does nothing if the team is closed. */
+static void team_close(team* t) {
+    for (int32_t i = 0; i < t->ranks.n; i++) run_destroy(&t->runs[i]);
+    if (t->ranks.n) train_ranks_close(&t->ranks);
+    memset(t, 0, sizeof *t);
+}
+
+/* Opens a new model of a planned policy on each rank. */
+static memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error) {
     const train_options* o = &j->options;
     memo_host_device_desc desc = memo_host_device_desc_default();
-    run_call call;
-    call.j = j;
-    call.policy = policy;
-    call.flags = flags;
-    call.function = function;
+    memset(t, 0, sizeof *t);
+    t->j = j;
+    t->policy = policy;
+    t->flags = flags;
     if (!(flags & RUN_LIFTED)) {
         desc.device_memory_bytes = o->device_memory;
         desc.host_memory_bytes = o->host_memory;
     }
     desc.to_host_bytes_per_s = (double)o->link_bandwidth;
     desc.to_device_bytes_per_s = (double)o->link_bandwidth;
-    return train_ranks_run(&desc, (int32_t)o->ranks, run_on_rank, &call, error);
+    memo_status status = train_ranks_open(&t->ranks, &desc, (int32_t)o->ranks, error);
+    if (status) return status;
+    if ((status = thread_ranks_call(&t->ranks, create_on_rank, t, error))) team_close(t);
+    return status;
 }
 
 static memo_status run_mark(run* r, int i, memo_error* error) {
