@@ -822,6 +822,15 @@ prediction_beside_measurement() { # test
     ! grep -q '^predicted' out || fail 'a prediction without a profile'
 }
 
+# OpenBLAS's fallback for processors that it does not know is not used on those with AVX2, unless the user asks for it.
+openblas_suits_the_processor() { # test
+    works $tiny --steps 1
+    if grep -q '^flags.* avx2.* fma\|^flags.* fma.* avx2' /proc/cpuinfo 2>/dev/null && grep -q 'OpenBLAS with kernels' out; then
+        ! grep -q 'kernels for Prescott' out || fail "$(grep kernels out)"
+        OPENBLAS_CORETYPE=Prescott prints 'kernels for Prescott' $tiny --steps 1
+    fi
+}
+
 # The table comes before training; a run that would take longer takes fewer steps.
 runs_are_shortened_to_seconds() { # test
     prints '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms' $tiny --steps 1000000 --seconds 4 --compare 2

@@ -3,6 +3,8 @@
 #define TRAIN_COMPUTE_H
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "memo.h"
@@ -20,6 +22,25 @@ static int compute_threads(int64_t n_here, int64_t n_ranks) {
     return 1;
 #endif
     return n_processors > 8 ? 8 : n_processors > 1 ? (int)n_processors : 1;
+}
+
+/* An OpenBLAS that is older than the processor falls back to kernels for the first x86-64, which
+ * take three times as long.  It reads the environment when it is loaded, so this starts the program
+ * again.  Returns if nothing needs to change, or if nothing can. */
+static void compute_choose_kernels(char** argv) {
+#if defined(GPT_BLAS) && defined(__x86_64__) && defined(__linux__)
+    const char* name = "Haswell";
+    if (strcmp(openblas_get_corename(), "Prescott") != 0 || getenv("OPENBLAS_CORETYPE")) return;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        name = "SkylakeX";
+    if (setenv("OPENBLAS_CORETYPE", name, 1) == 0) execv("/proc/self/exe", argv);
+    unsetenv("OPENBLAS_CORETYPE");
+#else
+    (void)argv;
+#endif
 }
 
 /* Call before the first product; gpt_helpers_end ends it.  Several threads call OpenBLAS, and each

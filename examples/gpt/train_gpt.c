@@ -415,6 +415,7 @@ int main(int argc, char** argv) {
     int is_training = 0, code;
 
     tool_keep_standard_streams();
+    compute_choose_kernels(argv);
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
