@@ -1231,7 +1231,8 @@ typedef struct memo_kind_times {
  *     >>spill file           an unnamed file and its operations
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
- *     >>swap engine          streams, events and waits of a step */
+ *     >>swap order           the operations of a step
+ *     >>swap engine          they run on a device */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -6013,6 +6014,8 @@ typedef struct memob_swap_sum {
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
     int64_t layer_bytes;          /* moved of LAYER tensors */
+    int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
+    int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
     /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
@@ -6032,6 +6035,7 @@ typedef struct memob_swap_placement {
     int32_t n_slices;         /* of a layer */
     int64_t slice_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
     int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
 } memob_swap_placement;
@@ -6073,10 +6077,12 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
     return middle_s > 0 ? middle_s * (n / rows) : 0;
 }
 
-/* To recompute all rows of a slice. */
+/* To recompute all rows of a slice.  The tensor that a tensor is recomputed with has the time of
+ * both. */
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
     const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
+    if (desc->tensors[t].with) return 0;
     return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
@@ -6411,6 +6417,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+    const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
     const double share = 1 / (double)n; /* of a row; a division is slow */
     int cuts_later = 0, swaps_later[2] = {0, 0};
     memob_swap_region region;
@@ -6434,6 +6441,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         const int is_odd = layer & 1;
         memob_swap_sum* sum = &sums[layer];
         int64_t swapped, recomputed_bytes, own_bytes, moved;
+        double others; /* the share of the step's rows that it recomputes */
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
         if (tiles[layer] == MEMO_ROWS_KEPT) {
             region.n_kept++;
@@ -6457,11 +6465,18 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             }
         }
 
+        /* The last slice may have fewer rows. */
+        moved = swapped;
+        others = (double)(n - swapped) * share;
+        if (desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
+            const int64_t n_own = n_all - (desc->n_slices - 1) * n;
+            moved = is_odd ? memob_max(n_own - (n - swapped), 0) : memob_min(n_own, swapped);
+            others = (double)(n_own - moved) / (double)n_own;
+        }
+
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
-            if (all_s)
-                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
-                    all_s[layer] * (double)(n - swapped) * share;
+            if (all_s) *(is_packed ? &sum->packed_s : &sum->recompute_s) += all_s[layer] * others;
             if (places && !is_packed)
                 memoi_swap_recompute(desc, layer, swapped,
                                      &places[(int64_t)layer * desc->n_tensors]);
@@ -6470,12 +6485,11 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         swaps_later[is_odd] |= swapped == n;
         if (!swapped) continue;
 
-        /* What is moved.  The last slice may have fewer rows. */
+        /* What is moved. */
         sum->uses_buffer = 1;
-        moved = swapped;
-        if (desc->n_slices > 1) {
-            moved = memob_min(n_all - layer % desc->n_slices * n, n) - (is_odd ? n - swapped : 0);
-            moved = memob_max(memob_min(moved, swapped), 0);
+        if (is_input) {
+            sum->input_bytes = moved * row_bytes;
+            sum->input_offset = sum->host_bytes;
         }
         if (places) {
             memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
@@ -6531,7 +6545,7 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_sum* su
         sum->previous = -1;
         if (!sum->uses_buffer) continue;
         if (*next < 0)
-            sum->moved_bytes = sum->host_bytes = sum->n_copies = 0;
+            sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
         else if (sum->moved_bytes) /* it does not only recompute */
             sums[*next].previous = layer;
         *next = layer;
@@ -6721,26 +6735,25 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
         if (!memoi_swap_place_tensor(desc, t, placement)) return 0;
         if (desc->n_slices <= 1) continue;
         if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
-        if (tensor->rule == MEMO_TENSOR_HANDED) placement->handed = t;
+        if (tensor->rule != MEMO_TENSOR_HANDED) continue;
+        placement->handed = t;
+        placement->handed_row_bytes = tensor->row_bytes;
     }
     placement->fixed_host_bytes =
         memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
     return memoi_swap_place_packs(desc, placement);
 }
 
-/* What the sums say of the order of layers, and sums over layers.  0: one exceeds 2^62. */
-MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
+/* What is not moved after all, and sums over layers.  0: one exceeds 2^62. */
+MEMOI int memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
         const memob_swap_sum* sum = &placement->sums[layer];
-        memob_swap_turn* turn = &placement->turns[layer];
-        const int32_t source = layer - 2 * placement->n_slices;
         for (t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             if (!place->is_layer) place->moved_end = place->moved_begin;
         }
-        turn->layer_source = source >= 0 && placement->sums[source].layer_bytes ? source : -1;
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->moved_bytes) ||
             !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->layer_bytes))
             return 0;
@@ -6788,7 +6801,7 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byte
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
         if (sum->moved_bytes == 0) continue;
-        turn->ordinal = k++;
+        k++;
         turn->host_begin = host_begin;
         turn->file_begin = file_begin;
         if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -6800,24 +6813,28 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byte
     return 1;
 }
 
+/* 1: the host stores the input of a step once, as what the layer before hands on. */
+MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
+    return placement->handed >= 0 && step >= placement->n_slices &&
+           placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
+}
+
 /* Where HANDED rows wait on the host.  The input of a step is stored once, where its backward reads
  * it, unless it is not moved or has no place of its own there. */
 MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
-    const int32_t n = placement->n_layers, n_slices = placement->n_slices, h = placement->handed;
+    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
     int32_t i;
     for (i = n - 1; i >= 0; i--) {
         memob_swap_turn* turn = &placement->turns[i];
-        const memob_swap_place* places = &placement->places[(int64_t)i * placement->n_tensors];
         int64_t common;
         turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
-        if (h < 0) continue;
-        common =
-            placement->handed_begin + i % n_slices * placement->slice_rows * places[h].row_bytes;
+        if (placement->handed < 0) continue;
+        common = placement->handed_begin +
+                 i % n_slices * placement->slice_rows * placement->handed_row_bytes;
         if (i >= n_slices) {
-            const memob_swap_place* input = placement->input < 0 ? NULL : &places[placement->input];
-            int is_shared = input && input->moved_end > input->moved_begin &&
-                            !placement->sizes.n_spilled_layers;
-            turn->hand_in[0] = is_shared ? turn->host_begin + input->host_offset : common;
+            turn->hand_in[0] = memob_swap_shares_input(placement, i)
+                                   ? turn->host_begin + placement->sums[i].input_offset
+                                   : common;
             turn->hand_out[1] = common;
         }
         if (i >= n - 2) continue; /* the last two stay on the device */
@@ -6842,7 +6859,8 @@ MEMOI memoi_swap_span memoi_swap_span_of(const memob_swap_placement* placement, 
     if (place->is_layer != is_layer) return span;
     span.device_begin = place->offset + place->moved_begin * place->row_bytes;
     span.host_begin = place->host_offset + (is_layer ? 0 : turn->host_begin);
-    if (is_to_host && t == placement->input && span.host_begin == turn->hand_in[0]) return span;
+    if (is_to_host && t == placement->input && memob_swap_shares_input(placement, step))
+        return span;
     end = memob_min(end, place->moved_end) - place->moved_begin;
     span.n_bytes = memob_max(0, end) * place->row_bytes;
     return span;
@@ -6855,31 +6873,38 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
     return (int32_t)memob_min(last[0], last[1]);
 }
 
-/* The waits of the compute stream.  A copy is later than all before it on its stream. */
-MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
+/* The order of a step, from the sums and sizes alone: what comes back, what is handed on, and the
+ * waits of the compute stream.  A copy is later than all before it on its stream. */
+MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
     memob_swap_turn* turns = placement->turns;
     const memob_swap_sum* sums = placement->sums;
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, t, seen, last[2] = {-1, -1};
-    for (i = 0; i < n; i++) {
+    int32_t i, k, seen, last[2] = {-1, -1}, source[2] = {-1, -1};
+    memoi_swap_hand_rows(placement);
+    for (i = k = 0; i < n; i++) {
+        const int64_t shared = memob_swap_shares_input(placement, i) ? sums[i].input_bytes : 0;
+        turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
         turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
-        turns[i].stores = sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
-        for (t = 0; t < placement->n_tensors; t++)
-            if (memoi_swap_span_of(placement, i, t, MEMOB_BYTES_MAX, 0, 1).n_bytes)
-                turns[i].stores |= 2;
+        turns[i].stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
+                          (sums[i].moved_bytes > shared ? 2 : 0);
+        turns[i].layer_source =
+            i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
     }
 
     /* Forward.  The HANDED rows of step i come after all copies of step i - 3 to the host.  The
-     * first slice waits for all LAYER rows that its layer overwrites. */
+     * first slice waits for all LAYER rows that its layer overwrites: of the latest layer before in
+     * its region that moves any. */
     for (i = 0, seen = -1; i < n; i++) {
-        int32_t need = sums[i].previous, source = i - 2 * n_slices;
+        int32_t need = sums[i].previous, *before = &source[i / n_slices & 1];
         if (need >= 0) turns[need].loaded = (int32_t)memob_min(turns[need].loaded, i);
         if (need >= 0 && !(turns[need].stores & 2)) need = -1; /* it was stored a layer before */
         if (i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
         if (turns[i].hand_in[0] >= 0) seen = (int32_t)memob_max(seen, i - 3);
-        while (source >= 0 && !sums[source].layer_bytes) source -= 2 * n_slices;
-        if (source >= 0 && i % n_slices == 0 && sums[i].uses_layer)
-            need = (int32_t)memob_max(need, source + n_slices - 1);
+        if (i % n_slices == 0) {
+            if (*before >= 0 && sums[i].uses_layer)
+                need = (int32_t)memob_max(need, *before + n_slices - 1);
+            if (sums[i].layer_bytes) *before = i;
+        }
         turns[i].stored = need <= seen ? -1 : memoi_swap_record_of(last, need);
         seen = (int32_t)memob_max(seen, turns[i].stored);
         if (turns[i].stores) last[i & 1] = i;
@@ -6948,7 +6973,7 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
         placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement))
+    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_sum_layers(desc, placement))
         status = MEMOB_INVALID(
             error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
@@ -6957,8 +6982,7 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
             MEMOB_INVALID(error, "memo_swap_desc: the host's part of %d layers exceeds 2^62 bytes",
                           (int)desc->n_layers);
     if (!status) {
-        memoi_swap_hand_rows(placement);
-        memoi_swap_find_waits(placement);
+        memob_swap_find_turns(placement);
         status = memoi_swap_check_order(desc, placement, error);
     }
     if (status) memob_swap_placement_free(placement);
@@ -7006,16 +7030,147 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
     return status;
 }
 
+/* ---- >>swap order -------------------------------------------------------------------------------
+ * Knows: the operations of a step, in the order in which the engine enqueues them.  Knows nothing of
+ * addresses, devices and times.
+ *
+ * This room is the law of a step.  >>swap engine runs its operations on a device, the planner
+ * (memo_plan.h, >>row times) on a clock. */
+
+/* The streams of a step.  Copies are on the two in the middle. */
+enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
+/* Its events: two each, of even and odd steps; and one of each place in host memory. */
+enum {
+    MEMOB_SWAP_COMPUTED = 0, /* all work of a step before its end */
+    MEMOB_SWAP_HANDED = 2,   /* HANDED rows are on the host */
+    MEMOB_SWAP_STORED = 4,   /* and so are the other rows */
+    MEMOB_SWAP_LOADED = 6,   /* rows are on the device */
+    MEMOB_SWAP_FILE_DONE = 8 /* the rows of a place are written, or read back */
+};
+/* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the moved
+ * layer that the file takes, + 1 if it gives the layer back. */
+enum {
+    MEMOB_SWAP_WAIT,
+    MEMOB_SWAP_RECORD,
+    MEMOB_SWAP_COPY_HANDED,
+    MEMOB_SWAP_COPY_ROWS,  /* but for HANDED and LAYER tensors */
+    MEMOB_SWAP_COPY_LAYER, /* rows of LAYER tensors */
+    MEMOB_SWAP_USE_FILE
+};
+typedef struct memob_swap_op {
+    int32_t kind, stream, of;
+} memob_swap_op;
+
+typedef struct memob_swap_ops {
+    int32_t n;
+    memob_swap_op list[16];
+} memob_swap_ops;
+
+MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, int32_t of) {
+    memob_swap_op* op = &ops->list[ops->n++];
+    op->kind = kind;
+    op->stream = stream;
+    op->of = of;
+}
+
+/* Before a step computes. */
+MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
+                                int32_t step, memob_swap_ops* ops) {
+    const memob_swap_turn* turn = &p->turns[step];
+    ops->n = 0;
+    if (is_backward) {
+        if (turn->loaded >= 0)
+            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
+                              MEMOB_SWAP_LOADED + (turn->loaded & 1));
+        return;
+    }
+    if (turn->stored >= 0 && (!is_forward_only || p->handed >= 0))
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
+                          MEMOB_SWAP_STORED + (turn->stored & 1));
+    if (turn->hand_in[0] >= 0)
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + (step & 1));
+}
+
+/* The rows of a step leave: those that it hands on first, then (forward) its own. */
+MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
+                                int32_t step, memob_swap_ops* ops) {
+    const memob_swap_turn* turn = &p->turns[step];
+    const int32_t odd = step & 1;
+    const int is_moved = p->sums[step].moved_bytes && !is_forward_only;
+    const int32_t file_done =
+        is_moved ? MEMOB_SWAP_FILE_DONE + turn->ordinal % p->n_host_layers : 0;
+    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_COMPUTED + odd);
+    if (turn->hand_out[is_backward] >= 0) {
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_HOST, step);
+        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_HANDED + odd);
+    }
+    if (is_backward) return;
+
+    if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before it */
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, file_done);
+    if (!is_forward_only) {
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_HOST, step);
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_HOST, step);
+    }
+    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_STORED + odd);
+    if (!is_moved || turn->ordinal >= p->sizes.n_spilled_layers) return;
+    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_STORED + odd);
+    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE, 2 * turn->ordinal);
+    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+}
+
+/* After a step computed: its rows leave, because those that come take their place. */
+MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
+                              int32_t step, memob_swap_ops* ops) {
+    const memob_swap_turn* turn = &p->turns[step];
+    const int32_t odd = step & 1, next = step + (is_backward ? -2 : 2);
+    const int32_t back = is_backward ? p->sums[step].previous : -1;
+    const int32_t back_layer = is_backward ? turn->layer_source : -1;
+    const int32_t ordinal = back < 0 ? -1 : p->turns[back].ordinal;
+    const int32_t file_done =
+        back < 0 ? 0 : MEMOB_SWAP_FILE_DONE + ordinal % p->n_host_layers; /* of its place */
+    const int hands_out = turn->hand_out[is_backward] >= 0, loads = back >= 0 || back_layer >= 0;
+    const int hands_in =
+        next >= 0 && next < p->n_layers && p->turns[next].hand_in[is_backward] >= 0;
+    const int stores =
+        is_backward ? hands_out : turn->stores && (!is_forward_only || p->handed >= 0);
+    ops->n = 0;
+    if (!stores && !loads && !hands_in) return;
+    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_COMPUTED + odd);
+    if (stores) memoi_swap_store_ops(p, is_backward, is_forward_only, step, ops);
+    if (!loads && !hands_in) return;
+
+    /* What comes: first the rows that use the place of this step's. */
+    if (loads || !hands_out)
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_COMPUTED + odd);
+    if (back >= 0 && ordinal < p->sizes.n_spilled_layers) /* the file has filled their place */
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, file_done);
+    if (back >= 0) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_DEVICE, back);
+    if (back_layer >= 0)
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_LAYER, MEMOB_SWAP_TO_DEVICE, back_layer);
+    if (hands_in && hands_out)
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_HANDED + odd);
+    if (hands_in) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_DEVICE, next);
+    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_LOADED + odd);
+
+    /* The file fills the place in host memory that is free now. */
+    if (ordinal < p->n_host_layers) return;
+    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_FILE, MEMOB_SWAP_LOADED + odd);
+    memoi_swap_add_op(ops, MEMOB_SWAP_USE_FILE, MEMOB_SWAP_FILE,
+                      2 * (ordinal - p->n_host_layers) + 1);
+    memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
+}
+
 /* ---- >>swap engine ------------------------------------------------------------------------------
- * Knows: places, streams, events and the waits of a step.  Knows nothing of what the trainer
- * computes. */
+ * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
+ * trainer computes. */
 
 struct memo_swap {
     memo_device device;
-    memo_stream compute, to_host, to_device, file_stream;
+    memo_stream streams[4]; /* MEMOB_SWAP_COMPUTE to _FILE */
     int32_t computes_on_host, is_timed;
-    memo_event computed[2], handed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
-    memo_event* file_done; /* of each place in host memory: its rows are written, or read back */
+    memo_event* events; /* MEMOB_SWAP_COMPUTED and so on */
+    int32_t n_events;
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
     /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
@@ -7070,28 +7225,21 @@ void memo_swap_destroy(memo_swap* swap) {
     device = &swap->device;
 
     /* Copies use the memory below, so wait for them first. */
-    for (i = 0; i < 3; i++) {
-        const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
-        if (!streams[i]) continue;
-        memo_stream_synchronize(device, streams[i], NULL);
-        memo_stream_destroy(device, streams[i], NULL);
+    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+        if (!swap->streams[i]) continue;
+        memo_stream_synchronize(device, swap->streams[i], NULL);
+        memo_stream_destroy(device, swap->streams[i], NULL);
     }
     memob_spill_destroy(&swap->file);
 
-    for (i = 0; i < swap->placement.n_host_layers && swap->file_done; i++)
-        if (swap->file_done[i]) memo_event_destroy(device, swap->file_done[i], NULL);
-    for (i = 0; i < 2; i++) {
-        if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
-        if (swap->handed[i]) memo_event_destroy(device, swap->handed[i], NULL);
-        if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
-        if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
-    }
+    for (i = 0; i < swap->n_events && swap->events; i++)
+        if (swap->events[i]) memo_event_destroy(device, swap->events[i], NULL);
     for (i = 0; swap->marks && i < 4 * swap->placement.n_layers; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
     if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
-    MEMO_FREE(swap->file_done);
+    MEMO_FREE(swap->events);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
     memob_swap_placement_free(&swap->placement);
@@ -7114,29 +7262,23 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     }
 }
 
-/* Takes the file, its stream and its events. */
+/* Takes the file and its stream. */
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
     const memo_device* device = &swap->device;
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     memo_status status;
-    int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->file_done = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
-    if (!swap->file_done || !swap->spill_ops)
-        return memob_no_memory(error, "the reads and writes of spilled layers");
+    if (!swap->spill_ops) return memob_no_memory(error, "the reads and writes of spilled layers");
     if (desc->spill_directory) {
         status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, swap->host_memory, error);
         if (status) return status;
     }
     memoi_swap_describe_spill(swap);
-    status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
-    for (i = 0; i < swap->placement.n_host_layers && !status; i++)
-        status = memo_event_create_untimed(device, &swap->file_done[i], error);
-    return status;
+    return memo_stream_create(device, "file", 0, &swap->streams[MEMOB_SWAP_FILE], error);
 }
 
 /* Allocates all that the engine needs from the device; memo_swap_destroy frees any part of it. */
@@ -7167,15 +7309,18 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Streams and events. */
     if (swap->placement.sizes.host_bytes > 0) {
-        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
-        if (!status) status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
-        for (i = 0; i < 2 && !status; i++) {
-            status = memo_event_create_untimed(device, &swap->computed[i], error);
-            if (!status && swap->placement.handed >= 0)
-                status = memo_event_create_untimed(device, &swap->handed[i], error);
-            if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
-            if (!status) status = memo_event_create_untimed(device, &swap->loaded[i], error);
-        }
+        const int32_t n_spilled = swap->placement.sizes.n_spilled_layers;
+        swap->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
+        swap->events = (memo_event*)memob_calloc(swap->n_events, sizeof(memo_event));
+        if (!swap->events) return memob_no_memory(error, "the events of a swap engine");
+        status =
+            memo_stream_create(device, "to host", 0, &swap->streams[MEMOB_SWAP_TO_HOST], error);
+        if (!status)
+            status = memo_stream_create(device, "to device", 0,
+                                        &swap->streams[MEMOB_SWAP_TO_DEVICE], error);
+        for (i = 0; i < swap->n_events && !status; i++)
+            if (i / 2 != MEMOB_SWAP_HANDED / 2 || swap->placement.handed >= 0)
+                status = memo_event_create_untimed(device, &swap->events[i], error);
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
     for (i = 0; swap->marks && i < 4 * swap->placement.n_layers && !status; i++)
@@ -7214,7 +7359,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 
     swap->device = device;
     swap->file.fd = -1;
-    swap->compute = desc->compute_stream;
+    swap->streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
@@ -7277,117 +7422,87 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)memoi_swap_layer_of(swap, n_open > 0 ? swap->n_ended : swap->n_begun));
 }
 
-/* The compute stream, or the calling thread if it computes, waits for both events; NULL: none. */
-MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event first, memo_event second,
-                                  int32_t layer, memo_error* error) {
-    const memo_device* device = &swap->device;
-    const memo_event events[2] = {first, second};
-    memo_event* marks =
-        swap->marks ? swap->marks + 2 * (swap->is_backward * swap->placement.n_layers + layer)
-                    : NULL;
-    int64_t begin_ns = swap->computes_on_host && swap->is_timed ? memob_now_ns() : 0;
-    memo_status status = MEMO_STATUS_OK;
-    int i;
-    if (!first && !second) return MEMO_STATUS_OK;
-
-    /* With is_timed, two marks measure how long. */
-    if (marks) status = memo_event_record(device, marks[0], swap->compute, error);
-    for (i = 0; i < 2 && !status; i++) {
-        if (!events[i]) continue;
-        status = swap->computes_on_host ? memo_event_synchronize(device, events[i], error)
-                                        : memo_event_wait(device, events[i], swap->compute, error);
-    }
-    if (!status && marks) status = memo_event_record(device, marks[1], swap->compute, error);
-    if (begin_ns)
-        swap->host_stall_s[swap->is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+/* The file's operation `of`. */
+MEMOI memo_status memoi_swap_use_file(memo_swap* swap, int32_t of, memo_error* error) {
+    memob_spill_op* op = &swap->spill_ops[of];
+    memo_status status =
+        memob_spill_launch(&swap->device, swap->streams[MEMOB_SWAP_FILE], op, error);
+    *(of & 1 ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) +=
+        status ? 0 : op->n_bytes;
     return status;
 }
 
-/* The file's operation of the moved layer `ordinal`, after what ends with event. */
-MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read, memo_event event,
-                                   memo_error* error) {
-    const memo_device* device = &swap->device;
-    memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
-    memo_event file_done = swap->file_done[ordinal % swap->placement.n_host_layers];
-    memo_status status = memo_event_wait(device, event, swap->file_stream, error);
-    if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
-    if (!status) status = memo_event_record(device, file_done, swap->file_stream, error);
-    if (status) return status;
-    *(is_read ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) += op->n_bytes;
-    return MEMO_STATUS_OK;
-}
-
 /* Copies bytes between the engine's two memories. */
-MEMOI memo_status memoi_swap_copy(memo_swap* swap, int is_to_host, int64_t device_begin,
+MEMOI memo_status memoi_swap_copy(memo_swap* swap, int32_t stream, int64_t device_begin,
                                   int64_t host_begin, int64_t n_bytes, memo_error* error) {
     char *on_device = swap->device_memory + device_begin, *on_host = swap->host_memory + host_begin;
+    const int is_to_host = stream == MEMOB_SWAP_TO_HOST;
     memo_status status;
     if (n_bytes <= 0) return MEMO_STATUS_OK;
-    status = is_to_host ? memo_copy(&swap->device, swap->to_host, MEMO_COPY_TO_HOST, on_host,
-                                    on_device, n_bytes, error)
-                        : memo_copy(&swap->device, swap->to_device, MEMO_COPY_TO_DEVICE, on_device,
-                                    on_host, n_bytes, error);
+    status = is_to_host ? memo_copy(&swap->device, swap->streams[stream], MEMO_COPY_TO_HOST,
+                                    on_host, on_device, n_bytes, error)
+                        : memo_copy(&swap->device, swap->streams[stream], MEMO_COPY_TO_DEVICE,
+                                    on_device, on_host, n_bytes, error);
     *(is_to_host ? &swap->stats.to_host_bytes : &swap->stats.to_device_bytes) +=
         status ? 0 : n_bytes;
     return status;
 }
 
 /* The rows of this micro-batch of a step's tensors, of the layer's or of the others. */
-MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int is_to_host,
+MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int32_t stream,
                                        memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     for (t = 0; t < swap->placement.n_tensors && !status; t++) {
-        const memoi_swap_span span =
-            memoi_swap_span_of(&swap->placement, step, t, swap->n_rows, is_layer, is_to_host);
-        status = memoi_swap_copy(swap, is_to_host, span.device_begin, span.host_begin, span.n_bytes,
-                                 error);
+        const memoi_swap_span span = memoi_swap_span_of(&swap->placement, step, t, swap->n_rows,
+                                                        is_layer, stream == MEMOB_SWAP_TO_HOST);
+        status =
+            memoi_swap_copy(swap, stream, span.device_begin, span.host_begin, span.n_bytes, error);
     }
     return status;
 }
 
-/* The HANDED rows of a step, between their place on the device and host_begin. */
-MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int is_to_host,
-                                         int64_t host_begin, memo_error* error) {
+/* The HANDED rows of a step, between their place on the device and the one where they wait. */
+MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t stream,
+                                         memo_error* error) {
     const memob_swap_place* place = memoi_swap_place_of(swap, step, swap->placement.handed);
-    const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
-    return memoi_swap_copy(swap, is_to_host, place->offset, host_begin, n_rows * place->row_bytes,
-                           error);
-}
-
-/* Hands the HANDED rows of a step that ends on to the host, before its other rows. */
-MEMOI memo_status memoi_swap_hand_out(memo_swap* swap, int32_t step, memo_error* error) {
-    const int64_t host_begin = memoi_swap_turn_of(swap, step)->hand_out[swap->is_backward];
-    memo_status status = MEMO_STATUS_OK;
-    if (host_begin < 0) return status;
-    status = memoi_swap_copy_handed(swap, step, 1, host_begin, error);
-    if (!status)
-        status = memo_event_record(&swap->device, swap->handed[step & 1], swap->to_host, error);
-    return status;
-}
-
-/* stream waits for the work of the compute stream so far, which the end of a step has recorded. */
-MEMOI memo_status memoi_swap_follow(memo_swap* swap, int32_t step, memo_stream stream,
-                                    memo_error* error) {
-    if (swap->computes_on_host) return MEMO_STATUS_OK;
-    return memo_event_wait(&swap->device, swap->computed[step & 1], stream, error);
-}
-
-/* The rows of a step to the host, after the file's use of their place there; then to the file. */
-MEMOI memo_status memoi_swap_store(memo_swap* swap, int32_t step, memo_error* error) {
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
-    const int32_t n_places = swap->placement.n_host_layers;
-    const int is_moved = swap->placement.sums[step].moved_bytes && !swap->is_forward_only;
-    memo_event stored = swap->stored[step & 1];
-    memo_status status = memoi_swap_hand_out(swap, step, error);
-    if (!status && is_moved && turn->ordinal >= n_places) /* another had its place before it */
-        status = memo_event_wait(&swap->device, swap->file_done[turn->ordinal % n_places],
-                                 swap->to_host, error);
-    if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 0, 1, error);
-    if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 1, 1, error);
-    if (!status) status = memo_event_record(&swap->device, stored, swap->to_host, error);
-    if (!status && is_moved && turn->ordinal < swap->placement.sizes.n_spilled_layers)
-        status = memoi_swap_spill(swap, turn->ordinal, 0, stored, error);
+    const int64_t* waits = stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
+    const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
+    return memoi_swap_copy(swap, stream, place->offset, waits[swap->is_backward],
+                           n_rows * place->row_bytes, error);
+}
+
+/* Enqueues the operations.  If the calling thread computes, it waits in place of the compute stream,
+ * and what it computed is done. */
+MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
+                                     memo_error* error) {
+    const memo_device* device = &swap->device;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < ops->n && !status; i++) {
+        const memob_swap_op* op = &ops->list[i];
+        const memo_stream stream = swap->streams[op->stream];
+        const int is_event = op->kind == MEMOB_SWAP_WAIT || op->kind == MEMOB_SWAP_RECORD;
+        if (is_event && swap->computes_on_host && op->of / 2 == MEMOB_SWAP_COMPUTED / 2) continue;
+        switch (op->kind) {
+        case MEMOB_SWAP_WAIT:
+            status = op->stream == MEMOB_SWAP_COMPUTE && swap->computes_on_host
+                         ? memo_event_synchronize(device, swap->events[op->of], error)
+                         : memo_event_wait(device, swap->events[op->of], stream, error);
+            break;
+        case MEMOB_SWAP_RECORD:
+            status = memo_event_record(device, swap->events[op->of], stream, error);
+            break;
+        case MEMOB_SWAP_COPY_HANDED:
+            status = memoi_swap_copy_handed(swap, op->of, op->stream, error);
+            break;
+        case MEMOB_SWAP_USE_FILE: status = memoi_swap_use_file(swap, op->of, error); break;
+        default:
+            status = memoi_swap_copy_rows(swap, op->of, op->kind == MEMOB_SWAP_COPY_LAYER,
+                                          op->stream, error);
+        }
+    }
     return status;
 }
 
@@ -7411,19 +7526,22 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
-    const memob_swap_turn* turn;
-    memo_event stored = NULL, loaded = NULL;
+    const memo_stream compute = swap->streams[MEMOB_SWAP_COMPUTE];
+    memo_event* marks = NULL;
+    memob_swap_ops ops;
+    int64_t begin_ns = 0;
     if (status) return status;
-    turn = memoi_swap_turn_of(swap, layer);
-    if (is_backward) {
-        if (turn->loaded >= 0) loaded = swap->loaded[turn->loaded & 1];
-    } else {
-        if (layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-        if (turn->stored >= 0 && (!swap->is_forward_only || swap->placement.handed >= 0))
-            stored = swap->stored[turn->stored & 1];
-        if (turn->hand_in[0] >= 0) loaded = swap->loaded[layer & 1];
-    }
-    status = memoi_swap_wait(swap, stored, loaded, layer, error);
+    if (!is_backward && layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
+    memob_swap_begin_ops(&swap->placement, is_backward, swap->is_forward_only, layer, &ops);
+
+    /* With is_timed, two marks measure how long it waits. */
+    if (ops.n && swap->marks)
+        marks = swap->marks + 2 * (is_backward * swap->placement.n_layers + layer);
+    if (ops.n && swap->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
+    if (marks) status = memo_event_record(&swap->device, marks[0], compute, error);
+    if (!status) status = memoi_swap_enqueue(swap, &ops, error);
+    if (!status && marks) status = memo_event_record(&swap->device, marks[1], compute, error);
+    if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     if (!status) swap->n_begun++;
     return status;
 }
@@ -7435,50 +7553,13 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
     return memob_swap_begin(swap, 1, layer, error);
 }
 
-/* The rows of a step leave; then the rows that use its place next come. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
-    const memo_device* device = &swap->device;
-    const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    const int32_t n_places = swap->placement.n_host_layers, next = layer + (is_backward ? -2 : 2);
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
-    int64_t hand_in = -1;
-    int32_t back, back_layer, ordinal; /* steps whose rows, or LAYER rows, come back */
-    int stores, loads, hands_out;
+    memob_swap_ops ops;
     if (status) return status;
-    back = is_backward ? swap->placement.sums[layer].previous : -1;
-    back_layer = is_backward ? turn->layer_source : -1;
-    ordinal = back < 0 ? -1 : memoi_swap_turn_of(swap, back)->ordinal;
-    loads = back >= 0 || back_layer >= 0;
-    if (next >= 0 && next < swap->placement.n_layers)
-        hand_in = memoi_swap_turn_of(swap, next)->hand_in[is_backward];
-    hands_out = turn->hand_out[is_backward] >= 0;
-    stores = is_backward ? hands_out
-                         : turn->stores && (!swap->is_forward_only || swap->placement.handed >= 0);
-    if ((stores || loads || hand_in >= 0) && !swap->computes_on_host)
-        status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
-
-    /* Out first, because the rows that come take their place. */
-    if (!status && stores) status = memoi_swap_follow(swap, layer, swap->to_host, error);
-    if (!status && stores)
-        status = is_backward ? memoi_swap_hand_out(swap, layer, error)
-                             : memoi_swap_store(swap, layer, error);
-    if (!status && (loads || (hand_in >= 0 && !hands_out)))
-        status = memoi_swap_follow(swap, layer, swap->to_device, error);
-    if (!status && ordinal >= 0 && ordinal < swap->placement.sizes.n_spilled_layers)
-        status = memo_event_wait(device, swap->file_done[ordinal % n_places], swap->to_device,
-                                 error); /* the file has filled their place on the host */
-    if (!status && back >= 0) status = memoi_swap_copy_rows(swap, back, 0, 0, error);
-    if (!status && back_layer >= 0) status = memoi_swap_copy_rows(swap, back_layer, 1, 0, error);
-    if (!status && hand_in >= 0 && hands_out)
-        status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
-    if (!status && hand_in >= 0) status = memoi_swap_copy_handed(swap, next, 0, hand_in, error);
-
-    /* Tell compute, and give the place in host memory to the file. */
-    if (!status && (loads || hand_in >= 0))
-        status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
-    if (!status && back >= 0 && ordinal >= n_places)
-        status = memoi_swap_spill(swap, ordinal - n_places, 1, swap->loaded[layer & 1], error);
+    memob_swap_end_ops(&swap->placement, is_backward, swap->is_forward_only, layer, &ops);
+    status = memoi_swap_enqueue(swap, &ops, error);
     if (status) return status;
     swap->n_ended++;
     swap->is_measured |= is_backward && layer == 0;
@@ -7494,20 +7575,19 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     const memo_device* device = &swap->device;
-    const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
-    const memo_event events[3] = {swap->stored[0], swap->loaded[0],
-                                  swap->file_done ? swap->file_done[0] : NULL};
+    static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
     memo_status status = MEMO_STATUS_OK;
     int i;
 
     /* Record the events again: a failed call may have left copies after the last record. */
-    for (i = 0; i < 3 && !status; i++) {
-        if (!streams[i]) continue;
-        status = memo_event_record(device, events[i], streams[i], error);
+    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE && !status; i++) {
+        const memo_event event = swap->streams[i] ? swap->events[events[i]] : NULL;
+        if (!event) continue;
+        status = memo_event_record(device, event, swap->streams[i], error);
         if (!status && swap->computes_on_host)
-            status = memo_event_synchronize(device, events[i], error);
+            status = memo_event_synchronize(device, event, error);
         else if (!status)
-            status = memo_event_wait(device, events[i], swap->compute, error);
+            status = memo_event_wait(device, event, swap->streams[MEMOB_SWAP_COMPUTE], error);
     }
 
     if (status) return status;

@@ -110,9 +110,9 @@ typedef struct memo_profile_tensor {
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
 
-/* Seconds that bytes take to the host and back to the device, alone, because the copies of a step
- * never go both ways at once.  Or into a file and back, beside copies that go the same way; a disk
- * with a cache may seem faster than its sustained rate. */
+/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one way
+ * at a time, except those of HANDED tensors.  Or into a file and back, beside copies that go the
+ * same way; a disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */
     double out_s, back_s;
@@ -193,7 +193,7 @@ typedef struct memo_swap_plan_desc {
     double between_s;             /* after the last forward */
     double copy_s;                /* of each copy, in addition to its bytes */
     double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
-    double to_device_bytes_per_s; /* copies of a step never go both ways at once */
+    double to_device_bytes_per_s; /* the same while copies go to the host: HANDED tensors do */
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
@@ -648,7 +648,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>profile file           its text
  *   3 rows of every tensor
  *     >>row words              tables of rows in words; times from a profile
- *     >>row times              the longest path through a step
+ *     >>row times              a clock for the operations of a step
  *     >>row planner            bundles of tensors, and kinds of layers
  *     >>row bytes              what a table of rows takes and moves
  *     >>row score              the step of a table
@@ -5686,162 +5686,243 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 }
 
 /* --- >>row times ---
- * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
+ * Knows: durations.  Knows nothing of memory, and of the order of operations.
+ *
+ * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost of
+ * an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term here,
+ * and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for random
+ * problems. */
 
-/* Of one layer.  Ways: 0 to host, 1 to device; the file is written after a copy to the host. */
+/* Of a step, whatever its rows. */
 typedef struct memoi_rows_layer {
-    double forward_s, backward_s, recompute_s;
-    double traffic_s[2][2]; /* forward, backward; each way */
-    double copy_s[2], file_s[2];
-    double use[2]; /* the share of copy_s in which bytes go: beside others only they are slower */
-    int32_t previous, is_moved;
-    /* Whose place in the file each way waits for: of the layer that uses its place in host memory
-     * before it, which comes back afterwards; its own.  -1: none */
-    int32_t file_of[2];
-    double ready_s;     /* when its rows may leave, or its buffer is free for them */
-    double copied_s[2]; /* negative: not yet */
-    double file_done_s; /* when the file has its rows, then when it gave them back */
+    double forward_s, backward_s;
+    double traffic_s[2][2]; /* forward, backward; to host, to device */
 } memoi_rows_layer;
 
-/* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
- * while bytes of both go, each gets half of the link. */
-typedef struct memoi_rows_link {
-    double time_s;             /* up to which it is known */
-    double traffic_s;          /* of the trainer's copies, left then */
-    double copy_s;             /* of the engine's first copy, left then; negative: not begun */
-    int32_t* layers;           /* whose copies are under way or wait, in order */
-    int32_t n_begun, n_layers; /* of all that were queued */
-    double stream_s;           /* when the last copy ended */
-} memoi_rows_link;
+/* Copies that follow each other, or a use of the file.  Each copy has a start, which does not use
+ * the link, and bytes. */
+typedef struct memoi_rows_job {
+    double ready_s; /* it begins not before, */
+    int32_t after;  /* and not before this stream has done so many jobs */
+    int32_t n_after;
+    int32_t n_copies;
+    double start_s, bytes_s; /* of each copy */
+    double done_s;
+} memoi_rows_job;
+
+/* A stream of copies, or of the file.  The trainer's copies use the same link.  They follow each
+ * other too; while bytes of both go, each gets half of the link. */
+typedef struct memoi_rows_stream {
+    memoi_rows_job* jobs; /* the first n_done have ended; the last is the next to come */
+    int32_t n_jobs, n_done;
+    double time_s;    /* up to which it is known */
+    double traffic_s; /* of the trainer's copies, left then */
+    int32_t n_phases; /* of the first job, ended then: starts and bytes in turn */
+    double left_s;    /* of the phase after them; negative: not begun */
+} memoi_rows_stream;
+
+/* A time, or when a stream has done so many jobs. */
+typedef struct memoi_rows_event {
+    double time_s;
+    int32_t stream, n_jobs;
+} memoi_rows_event;
 
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
+    const memo_swap_plan_desc* desc;
+    memob_swap_placement order; /* sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    double compute_s, file_s; /* when each is free */
-    double stall_s;           /* while nothing is computed */
-    memoi_rows_link links[2];
+    int32_t* moved; /* those that are, by their ordinals */
+    int32_t has_traffic;
+    double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
+    memoi_rows_stream streams[4];
+    memoi_rows_event* events;
 } memoi_rows_clock;
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 
-/* When the first copy of the link may begin, and how long it takes alone. */
-MEMOI double memoi_rows_copy_begin(memoi_rows_clock* c, int way) {
-    memoi_rows_link* link = &c->links[way];
-    const memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun]];
-    const int32_t file_of = layer->file_of[way];
-    link->stream_s = memoi_rows_later(layer->ready_s, link->stream_s);
-    if (file_of >= 0)
-        link->stream_s = memoi_rows_later(link->stream_s, c->layers[file_of].file_done_s);
-    if (link->copy_s < 0) link->copy_s = layer->copy_s[way];
-    return link->stream_s;
-}
-
-/* The first copy of the link ended: the file follows. */
-MEMOI void memoi_rows_copy_end(memoi_rows_clock* c, int way) {
-    memoi_rows_link* link = &c->links[way];
-    memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun++]];
-    const int32_t file_of = layer->file_of[!way];
-    link->copy_s = -1;
-    layer->copied_s[way] = link->stream_s = link->time_s;
-    if (file_of < 0) return;
-    c->file_s = memoi_rows_later(link->stream_s, c->file_s) + c->layers[file_of].file_s[way];
-    c->layers[file_of].file_done_s = c->file_s;
-}
-
-/* Follows the link until time_s, or (infinite) until its first copy ends. */
-MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s) {
-    memoi_rows_link* link = &c->links[way];
-    while (link->time_s < time_s) {
-        const int is_idle = link->n_begun == link->n_layers;
-        const double begin_s =
-            is_idle ? time_s : memoi_rows_sooner(time_s, memoi_rows_copy_begin(c, way));
-        double shared_s, slower;
+/* Follows a stream until time_s, or until it has done so many jobs. */
+MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, int32_t n_done) {
+    memoi_rows_stream* stream = &c->streams[which];
+    while (stream->n_done < n_done && stream->time_s < time_s) {
+        const memoi_rows_stream* after;
+        memoi_rows_job* job = &stream->jobs[stream->n_done];
+        double begin_s = time_s, passed_s;
+        int slower;
+        if (stream->n_done < stream->n_jobs) {
+            after = &c->streams[job->after];
+            if (after->n_done < job->n_after)
+                memoi_rows_follow(c, job->after, time_s, job->n_after);
+            if (after->n_done >= job->n_after) {
+                begin_s = memoi_rows_sooner(time_s, job->ready_s);
+                if (job->n_after)
+                    begin_s = memoi_rows_sooner(
+                        time_s, memoi_rows_later(begin_s, after->jobs[job->n_after - 1].done_s));
+            }
+        }
 
         /* The trainer's copies alone. */
-        if (begin_s > link->time_s) {
-            link->traffic_s = memoi_rows_later(0, link->traffic_s - (begin_s - link->time_s));
-            link->time_s = begin_s;
+        if (begin_s > stream->time_s) {
+            stream->traffic_s = memoi_rows_later(0, stream->traffic_s - (begin_s - stream->time_s));
+            stream->time_s = begin_s;
             continue;
         }
 
-        /* Both, until one ends; then the engine's alone. */
-        slower = 1 + c->layers[link->layers[link->n_begun]].use[way];
-        if (link->traffic_s > 0) {
-            shared_s = memoi_rows_sooner(memoi_rows_sooner(link->copy_s, link->traffic_s),
-                                         (time_s - link->time_s) / slower);
-            link->traffic_s -= shared_s;
-            link->copy_s -= shared_s;
-            link->time_s += slower * shared_s;
-            if (shared_s > 0) continue;
-        }
-        shared_s = memoi_rows_sooner(link->copy_s, time_s - link->time_s);
-        link->copy_s -= shared_s;
-        link->time_s += shared_s;
-        if (link->copy_s > 0) return;
-        memoi_rows_copy_end(c, way);
-        if (time_s >= HUGE_VAL) return;
+        /* A phase of the job, until the trainer's copies end.  Its bytes share the link. */
+        if (stream->left_s < 0) stream->left_s = stream->n_phases & 1 ? job->bytes_s : job->start_s;
+        slower = stream->traffic_s > 0 && stream->n_phases & 1 ? 2 : 1;
+        passed_s = memoi_rows_sooner(stream->left_s, (time_s - stream->time_s) / slower);
+        if (stream->traffic_s > 0) passed_s = memoi_rows_sooner(passed_s, stream->traffic_s);
+        stream->left_s -= passed_s;
+        stream->traffic_s = memoi_rows_later(0, stream->traffic_s - passed_s);
+        stream->time_s += slower * passed_s;
+        if (stream->left_s > 0) continue;
+
+        stream->left_s = -1;
+        if (++stream->n_phases < 2 * job->n_copies) continue;
+        stream->n_phases = 0;
+        stream->n_done++;
+        job->done_s = stream->time_s;
     }
 }
 
-/* Rows of layer i may leave, or come back, from now on. */
-MEMOI void memoi_rows_queue(memoi_rows_clock* c, int way, int32_t i) {
-    c->layers[i].ready_s = c->compute_s;
-    c->layers[i].copied_s[way] = -1;
-    c->links[way].layers[c->links[way].n_layers++] = i;
+/* A stream waits for an event. */
+MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_event* event) {
+    memoi_rows_job* next = c->streams[which].jobs + c->streams[which].n_jobs;
+    const memoi_rows_stream* stream = &c->streams[event->stream];
+    if (event->stream == MEMOB_SWAP_COMPUTE)
+        next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
+    else if (event->n_jobs > stream->n_done) {
+        next->after = event->stream;
+        next->n_after = event->n_jobs;
+    } else if (event->n_jobs)
+        next->ready_s = memoi_rows_later(next->ready_s, stream->jobs[event->n_jobs - 1].done_s);
 }
 
-/* Compute waits for the copy of layer i, and with it for those queued before. */
-MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
-    const double* copied_s = &c->layers[i].copied_s[way];
-    while (*copied_s < 0) memoi_rows_follow(c, way, HUGE_VAL);
-    c->stall_s += memoi_rows_later(0, *copied_s - c->compute_s);
-    c->compute_s = memoi_rows_later(c->compute_s, *copied_s);
+/* Compute waits for an event. */
+MEMOI void memoi_rows_await(memoi_rows_clock* c, const memoi_rows_event* event) {
+    double done_s;
+    if (!event->n_jobs) return;
+    memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
+    done_s = c->streams[event->stream].jobs[event->n_jobs - 1].done_s;
+    c->stall_s += memoi_rows_later(0, done_s - c->compute_s);
+    c->compute_s = memoi_rows_later(c->compute_s, done_s);
 }
 
-/* A layer computes, and the trainer's copies begin with it. */
+/* Enqueues so many copies. */
+MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copies, double start_s,
+                              double bytes_s) {
+    memoi_rows_stream* stream = &c->streams[which];
+    memoi_rows_job* job = &stream->jobs[stream->n_jobs];
+    if (!n_copies) return;
+    stream->n_jobs++;
+    memset(job + 1, 0, sizeof *job);
+    if (start_s <= 0) n_copies = 1;
+    job->n_copies = n_copies;
+    job->start_s = start_s;
+    job->bytes_s = bytes_s / n_copies;
+    if (c->has_traffic) return; /* what comes later may delay it */
+    stream->time_s = memoi_rows_later(stream->time_s, job->ready_s) + n_copies * start_s + bytes_s;
+    job->done_s = stream->time_s;
+    stream->n_done++;
+}
+
+MEMOI double memoi_rows_copy_s(double n_bytes, double bytes_per_s) {
+    return bytes_per_s > 0 ? n_bytes / bytes_per_s : 0;
+}
+
+/* The copies of an operation: of rows, or by the file. */
+MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
+    const memo_swap_plan_desc* desc = c->desc;
+    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
+    const int32_t step = op->kind == MEMOB_SWAP_USE_FILE ? c->moved[op->of / 2] : op->of;
+    const memob_swap_sum* sum = &c->order.sums[step];
+    const int is_shared =
+        op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(&c->order, step);
+    int64_t n_bytes = 0;
+    int32_t n_copies = 1;
+    switch (op->kind) {
+    case MEMOB_SWAP_USE_FILE:
+        n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
+        memoi_rows_add_job(c, op->stream, 1, desc->file_s,
+                           memoi_rows_copy_s((double)n_bytes, op->of & 1
+                                                                  ? desc->from_file_bytes_per_s
+                                                                  : desc->to_file_bytes_per_s));
+        return;
+    case MEMOB_SWAP_COPY_HANDED:
+        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(desc->swap)) *
+                  c->order.handed_row_bytes;
+        break;
+    case MEMOB_SWAP_COPY_ROWS:
+        n_bytes = sum->moved_bytes - (is_shared ? sum->input_bytes : 0);
+        n_copies = sum->n_copies - is_shared;
+        break;
+    default:
+        n_bytes = sum->layer_bytes;
+        n_copies = sum->n_layer_copies;
+        break;
+    }
+    memoi_rows_add_job(c, op->stream, n_copies, desc->copy_s,
+                       memoi_rows_copy_s((double)n_bytes, rates[op->stream - 1]));
+}
+
+MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
+    int32_t i;
+    for (i = 0; i < ops->n; i++) {
+        const memob_swap_op* op = &ops->list[i];
+        if (op->kind == MEMOB_SWAP_RECORD) {
+            memoi_rows_event* event = &c->events[op->of];
+            event->stream = op->stream;
+            event->n_jobs = c->streams[op->stream].n_jobs;
+            event->time_s = c->compute_s;
+        } else if (op->kind == MEMOB_SWAP_WAIT && op->stream != MEMOB_SWAP_COMPUTE) {
+            memoi_rows_wait(c, op->stream, &c->events[op->of]);
+        } else if (op->kind == MEMOB_SWAP_WAIT) {
+            memoi_rows_await(c, &c->events[op->of]);
+        } else {
+            memoi_rows_copy_op(c, op);
+        }
+    }
+}
+
+/* A step computes, and the trainer's copies begin with it. */
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
-    int way;
-    for (way = 0; way < 2; way++) {
+    int32_t way;
+    for (way = 0; way < 2 && c->has_traffic; way++) {
         if (!(traffic_s[way] > 0)) continue;
-        memoi_rows_follow(c, way, c->compute_s);
-        c->links[way].traffic_s += traffic_s[way];
+        memoi_rows_follow(c, 1 + way, c->compute_s, INT32_MAX);
+        c->streams[1 + way].traffic_s += traffic_s[way];
     }
     c->compute_s += time_s;
 }
 
-/* The makespan of memo_swap_generate's schedule (memo_look.h), with its waits and one operation at
- * a time on each stream.  The law is written twice because simulating that schedule takes many
- * times as long as a score (bench/swap_plan predict), and a plan takes up to 200,000 scores;
- * test_swap_plan compares both.  The last two forwards wait for all stores, and no load begins
- * before the backward of the last layer. */
-MEMOI double memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
-    memoi_rows_layer* layers = c->layers;
-    int32_t i, way;
-    c->compute_s = c->file_s = c->stall_s = 0;
-    for (way = 0; way < 2; way++) {
-        memoi_rows_link* link = &c->links[way];
-        link->time_s = link->traffic_s = link->stream_s = 0;
-        link->copy_s = -1;
-        link->n_begun = link->n_layers = 0;
+/* When the compute stream ends. */
+MEMOI double memoi_rows_step(memoi_rows_clock* c) {
+    const int32_t n = c->order.n_layers;
+    memob_swap_ops ops;
+    int32_t pass, k;
+    c->compute_s = c->stall_s = 0;
+    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
+        memoi_rows_stream* stream = &c->streams[k];
+        stream->n_jobs = stream->n_done = stream->n_phases = 0;
+        stream->time_s = stream->traffic_s = 0;
+        stream->left_s = -1;
+        memset(stream->jobs, 0, sizeof *stream->jobs);
     }
-
-    /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
-     * afterwards. */
-    for (i = 0; i < n; i++) {
-        if (layers[i].previous >= 0) memoi_rows_await(c, 0, layers[i].previous);
-        memoi_rows_compute(c, layers[i].traffic_s[0], layers[i].forward_s);
-        if (layers[i].is_moved) memoi_rows_queue(c, 0, i);
-    }
-    c->compute_s += between_s;
-    while (c->links[0].n_begun < c->links[0].n_layers) memoi_rows_follow(c, 0, HUGE_VAL);
-
-    /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
-     * it frees. */
-    for (i = n - 1; i >= 0; i--) {
-        if (layers[i].is_moved) memoi_rows_await(c, 1, i);
-        memoi_rows_compute(c, layers[i].traffic_s[1], layers[i].recompute_s + layers[i].backward_s);
-        if (layers[i].previous >= 0) memoi_rows_queue(c, 1, layers[i].previous);
+    for (pass = 0; pass < 2; pass++) {
+        for (k = 0; k < n; k++) {
+            const int32_t i = pass ? n - 1 - k : k;
+            const memoi_rows_layer* layer = &c->layers[i];
+            memob_swap_begin_ops(&c->order, pass, 0, i, &ops);
+            memoi_rows_run(c, &ops);
+            memoi_rows_compute(c, layer->traffic_s[pass],
+                               pass ? c->order.sums[i].recompute_s + layer->backward_s
+                                    : layer->forward_s);
+            memob_swap_end_ops(&c->order, pass, 0, i, &ops);
+            memoi_rows_run(c, &ops);
+        }
+        if (!pass) c->compute_s += c->desc->between_s;
     }
     return c->compute_s;
 }
@@ -5884,17 +5965,14 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds;      /* of each layer */
-    int32_t* rules;      /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
+    int32_t* kinds;     /* of each layer */
+    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
                            recomputed for another reason; or MEMOI_ROWS_ABSENT */
-    double* all_s;       /* likewise: to recompute all rows; infinite: impossible */
-    int32_t* bundle_of;  /* each tensor's; -1: no bytes */
-    double handed_bytes; /* of a slice that it hands on through the host */
+    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of; /* each tensor's; -1: no bytes */
     memoi_rows_clock clock;
-    memob_swap_sum* sums; /* (n_layers) */
-    int32_t* moved;       /* the layers that are moved, in order */
-    int32_t* picked;      /* those that a change may concern, in order */
-    int32_t* changed;     /* those that the last change concerned, in order */
+    int32_t* picked;  /* the layers that a change may concern, in order */
+    int32_t* changed; /* those that the last change concerned, in order */
     int32_t n_changed;
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     uint64_t random;
@@ -5996,8 +6074,9 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
         p->bundle_of[t] = -1;
         if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
         if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) { /* nothing to choose */
-            if (swap->n_slices > 1)
-                p->handed_bytes = (double)(swap->n_rows * swap->tensors[t].row_bytes);
+            if (swap->n_slices <= 1) continue;
+            p->clock.order.handed = t;
+            p->clock.order.handed_row_bytes = swap->tensors[t].row_bytes;
             continue;
         }
         p->bundle_of[t] = p->n_bundles;
@@ -6036,16 +6115,14 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
         }
 }
 
-MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s) {
-    return start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0);
-}
-
 /* What does not depend on the rows: computation, and the trainer's own copies. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
     int32_t i;
     int k;
+    p->clock.desc = desc;
+    p->clock.has_traffic = 0;
     for (i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
         const int64_t n_bytes[] = {
@@ -6056,8 +6133,10 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (k = 0; k < 4; k++)
-            layer->traffic_s[k / 2][k % 2] = memoi_rows_copy_s(0, (double)n_bytes[k], rates[k % 2]);
+        for (k = 0; k < 4; k++) {
+            layer->traffic_s[k / 2][k % 2] = memoi_rows_copy_s((double)n_bytes[k], rates[k % 2]);
+            p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
+        }
     }
 }
 
@@ -6067,7 +6146,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_cells;
-    int32_t layer, way, n_classes;
+    int32_t layer, k, n_classes;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -6094,10 +6173,19 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->rules = (int32_t*)memob_arrays_add(a, n_cells, sizeof(int32_t));
     p->all_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
     p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
-    for (way = 0; way < 2; way++)
-        p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
-    p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 4 copies a step */
+        p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
+            a, 4 * (int64_t)p->n_layers + 1, sizeof(memoi_rows_job));
+    p->clock.events = (memoi_rows_event*)memob_arrays_add(
+        a, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE, sizeof(memoi_rows_event));
+    p->clock.moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->clock.order.sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
+    p->clock.order.turns =
+        (memob_swap_turn*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_turn));
+    p->clock.order.n_layers = p->n_layers;
+    p->clock.order.n_slices = (int32_t)memob_max(swap->n_slices, 1);
+    p->clock.order.slice_rows = swap->n_rows;
+    p->clock.order.handed = -1;
     p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->changed = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
@@ -6157,10 +6245,12 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
 MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     memoi_rows_score* score = &p->trial.score;
+    memob_swap_placement* order = &p->clock.order;
+    memob_swap_sum* sums = order->sums;
     double fixed_bytes = 0;
     int32_t layer, t;
     memset(score, 0, sizeof *score);
-    memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
+    memset(sums, 0, (size_t)p->n_layers * sizeof *sums);
     for (t = 0; t < swap->n_tensors; t++) {
         const int32_t b = p->bundle_of[t];
         const int64_t first = (int64_t)b * p->n_layers;
@@ -6168,67 +6258,41 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
         const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
         memob_swap_region region;
         if (!swap->tensors[t].row_bytes) continue;
-        region = memob_swap_sum_tensor(swap, t, tiles, all_s, p->sums, NULL);
+        region = memob_swap_sum_tensor(swap, t, tiles, all_s, sums, NULL);
         score->device_bytes += (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
                                (double)region.odd_bytes;
         fixed_bytes += (double)region.n_fixed * (double)region.whole_bytes;
     }
-    score->device_bytes += (double)memob_swap_end_sums(swap, p->sums);
+    score->device_bytes += (double)memob_swap_end_sums(swap, sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        const memob_swap_sum* sum = &p->sums[layer];
-        score->swapped_bytes += (double)(sum->moved_bytes + sum->layer_bytes);
-        score->recompute_s += sum->recompute_s;
+        score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes);
+        score->recompute_s += sums[layer].recompute_s;
     }
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
-    memob_swap_find_places(p->sums, p->n_layers,
+    memob_swap_find_places(sums, p->n_layers,
                            memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
                            p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, &score->sizes);
+    order->sizes = score->sizes;
+    order->n_host_layers = score->sizes.n_swapped_layers - score->sizes.n_spilled_layers;
 }
 
 /* --- >>row score ---
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
 
-/* What the layers move and recompute, and in which order.  0: layers would return from the file in
- * another order than they left. */
-MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
-    const memo_swap_plan_desc* desc = p->desc;
-    const int32_t n_spilled = p->trial.score.sizes.n_spilled_layers;
-    const int32_t n_places = p->trial.score.sizes.n_swapped_layers - n_spilled;
-    int32_t i, n_moved = 0, latest = -1, is_each = p->handed_bytes > 0, way;
-    for (i = 0; i < p->n_layers; i++) is_each |= p->sums[i].layer_bytes > 0;
+/* The order of the layers.  0: they would return from the file in another order than they left. */
+MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
+    memob_swap_placement* order = &p->clock.order;
+    int32_t i, n_moved = 0, latest = -1;
     for (i = 0; i < p->n_layers; i++) {
-        const memob_swap_sum* sum = &p->sums[i];
-        memoi_rows_layer* layer = &p->clock.layers[i];
-        const double copies_s = (double)(sum->n_copies + sum->n_layer_copies) * desc->copy_s;
-        double bytes = (double)(sum->moved_bytes + sum->layer_bytes);
-        layer->recompute_s = sum->recompute_s;
-        layer->previous = sum->previous;
-        layer->file_of[0] = layer->file_of[1] = -1;
-
-        /* Layers return in the opposite order, or a file cannot give them back. */
-        if (layer->previous >= 0) {
-            if (n_spilled && layer->previous < latest) return 0;
-            latest = layer->previous;
-        }
-        if (is_each && i >= 2) layer->previous = i - 2; /* HANDED and LAYER rows use no buffer */
-        layer->is_moved = is_each ? i < p->n_moved : bytes > 0;
-        if (layer->is_moved) bytes += p->handed_bytes;
-        layer->copy_s[0] = memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s);
-        layer->copy_s[1] = memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s);
-        for (way = 0; way < 2; way++)
-            layer->use[way] = copies_s > 0 ? 1 - copies_s / layer->copy_s[way] : 1;
-
-        /* The file. */
-        if (!sum->moved_bytes || !n_spilled) continue;
-        if (n_moved >= n_places) layer->file_of[0] = p->moved[n_moved - n_places];
-        if (n_moved < n_spilled) layer->file_of[1] = i;
-        p->moved[n_moved++] = i;
-        bytes = (double)memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        layer->file_s[0] = memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s);
-        layer->file_s[1] = memoi_rows_copy_s(desc->file_s, bytes, desc->from_file_bytes_per_s);
+        const int32_t previous = order->sums[i].previous;
+        if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
+        if (previous < 0) continue;
+        if (order->sizes.n_spilled_layers && previous < latest) return 0;
+        latest = previous;
     }
+    memob_swap_find_turns(order);
     return 1;
 }
 
@@ -6258,13 +6322,13 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
-    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_time_layers(p) ||
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_order_layers(p) ||
         memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    score->step_s = memoi_rows_step(&p->clock, p->n_layers, desc->between_s);
+    score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
 }
 

@@ -694,11 +694,12 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
                              .between_s = k->p.desc.between_s,
                              .copy_s = k->p.desc.copy_s,
                              .to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s,
-                             .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s};
+                             .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s,
+                             .file_s = k->p.desc.file_s,
+                             .to_file_bytes_per_s = k->p.desc.to_file_bytes_per_s,
+                             .from_file_bytes_per_s = k->p.desc.from_file_bytes_per_s};
     CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
     own_times* simulation = times_of(schedule);
-    own_check* check = check_of(schedule);
-    CHECK_IS(check->n_races, ==, 0);
     for (int64_t i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].stream == 0) makespan_s = larger(makespan_s, simulation->end_s[i]);
     return makespan_s;
@@ -730,8 +731,13 @@ TEST(plans_of_kinds_take_what_they_predict) {
         CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
         double off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
-        CHECK_CASE(off < (has_starts ? 0.03 : 1e-9), "round %d: %g: %s", round, off,
+        CHECK_CASE(off < (has_starts ? 0.005 : 1e-9), "round %d: %g: %s", round, off,
                    describe(&k.p));
+        own_schedule* schedule = NULL;
+        memo_swap_times times = {.kinds = k.times};
+        CHECK_OK(memo_swap_generate(&swap, &times, &schedule, &error));
+        own_check* check = check_of(schedule);
+        CHECK_IS(check->n_races, ==, 0);
     }
     CHECK(n_planned[0] > n_rounds / 6 && n_planned[1] > n_rounds / 6);
 }
@@ -757,17 +763,21 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
         }
 }
 
-/* The planner's bytes of a table are those of the engine's places: several kinds, slices of which
- * the last is short, tensors of the layer, a file. */
-TEST(scores_have_the_bytes_of_places) {
-    enum { LAYERS_MAX = 24 };
-    int round, k, n_spilled = 0, n_sliced = 0, n_packed = 0;
-    for (round = 0; round < 300; round++) {
+/* The planner's bytes of a table are those of the engine's places, and its step is what the engine's
+ * operations take in a simulation: several kinds, slices of which the last is short, LAYER, HANDED
+ * and INPUT tensors, tensors recomputed with others, the trainer's copies, a file, slow links.
+ * Tables are random, or plans. */
+TEST(scores_are_the_steps_of_the_engine) {
+    enum { LAYERS_MAX = 40 };
+    const int n_rounds = memo_test_all() ? 4000 : 1000;
+    int round, k, n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0;
+    double worst[2] = {0, 0};
+    for (round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
         memo_swap_desc* swap = &drawn.p.swap;
         int32_t kinds[LAYERS_MAX], i, t;
         memoi_rows_planner planner;
-        random_kinds_problem(&drawn, 0, 0);
+        random_kinds_problem(&drawn, 0, memo_test_int(0, 1) == 0);
         connect(&drawn.p);
         drawn.p.desc.kinds = drawn.times;
         drawn.p.desc.swap = swap;
@@ -776,7 +786,7 @@ TEST(scores_have_the_bytes_of_places) {
         swap->n_rows = memo_test_int(1, 30);
         swap->tile_rows = memo_test_int(1, 5);
         swap->n_slices = (int32_t)memo_test_int(0, 1) * (int32_t)memo_test_int(2, 4);
-        swap->n_layers = (int32_t)memo_test_int(1, 6) * (int32_t)memob_max(swap->n_slices, 1);
+        swap->n_layers = (int32_t)memo_test_int(1, 10) * (int32_t)memob_max(swap->n_slices, 1);
         for (i = 0; i < swap->n_layers; i++)
             kinds[i] = i % memob_max(swap->n_slices, 1) ? kinds[i - 1]
                                                         : (int32_t)memo_test_int(0, KINDS_MAX - 1);
@@ -793,24 +803,42 @@ TEST(scores_have_the_bytes_of_places) {
             swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
             swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
             t = swap->n_tensors - 1;
-            if (!memob_tensor_kinds(swap, t) && !drawn.p.tensors[t].with && memo_test_int(0, 1))
+            if (!memob_tensor_kinds(swap, t) && !drawn.p.tensors[t].with && memo_test_int(0, 2)) {
                 drawn.p.tensors[t].rule = MEMO_TENSOR_HANDED;
+                if (t && !memob_tensor_kinds(swap, 0) && !drawn.p.tensors[0].with &&
+                    drawn.p.tensors[1].with != 1 && memo_test_int(0, 2)) {
+                    drawn.p.tensors[0].rule = MEMO_TENSOR_INPUT;
+                    drawn.p.tensors[0].row_bytes = drawn.p.tensors[t].row_bytes;
+                }
+            }
         }
         drawn.p.desc.device_bytes = 0;
         drawn.p.desc.host_bytes = memo_test_int(0, 100000);
         drawn.p.desc.spill_bytes = memo_test_int(0, 1) << 30;
+
+        /* Links, a tenth to twelve times as slow as a layer's forward; growing times. */
+        const double link_bytes_per_s = (double)(swap->n_rows * swap->n_tensors) * 900;
+        drawn.p.desc.to_host_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
+        drawn.p.desc.to_device_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
+        drawn.p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
+        drawn.p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
+        drawn.p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
+        drawn.p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
+        for (i = 0; i < KINDS_MAX; i++) {
+            drawn.times[i].forward_growth_s = memo_test_real() * drawn.times[i].forward_s;
+            drawn.times[i].backward_growth_s = memo_test_real() * drawn.times[i].backward_s;
+            drawn.times[i].recompute_growth_s_per_row =
+                memo_test_int(0, 1) ? drawn.per_row[i] : NULL;
+        }
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
         for (k = 0; k < 20; k++) {
             int64_t rows[LAYERS_MAX * TENSORS_MAX];
             const memoi_rows_score* score = &planner.trial.score;
-            memoi_rows_layer* layers = planner.clock.layers;
-            int is_each = planner.handed_bytes > 0; /* step waits for the one two before */
             memob_swap_placement places;
             memo_swap_desc table = *swap;
             random_rows(swap, rows);
             table.rows = rows;
             memoi_rows_take(&planner, &table);
-            for (i = 0; i < swap->n_layers; i++) layers[i].copied_s[1] = 1e9; /* from before */
             memoi_rows_score_trial(&planner);
             if (memob_swap_placement_fit(&table,
                                          drawn.p.desc.spill_bytes ? drawn.p.desc.host_bytes : 0,
@@ -825,23 +853,16 @@ TEST(scores_have_the_bytes_of_places) {
                            score->sizes.n_spilled_layers == places.sizes.n_spilled_layers,
                        "round %d: %s", round, describe(&drawn.p));
 
-            /* Which layers recompute, and which one's buffer each takes. */
-            for (i = 0; i < swap->n_layers; i++) is_each |= places.sums[i].layer_bytes > 0;
-            for (i = 0; i < swap->n_layers && score->excess_bytes <= 0; i++) {
-                double recompute_s = 0;
-                for (t = 0; t < swap->n_tensors; t++) {
-                    const memob_swap_place* place = &places.places[i * swap->n_tensors + t];
-                    const double n = (double)(place->recompute_end - place->recompute_begin);
-                    if (!swap->tensors[t].with)
-                        recompute_s += n / (double)swap->n_rows *
-                                       memob_swap_recompute_s(swap, i, t, &drawn.times[kinds[i]]);
-                }
-                CHECK_CASE(fabs(layers[i].recompute_s - recompute_s) <= 1e-9 * recompute_s,
-                           "round %d, layer %d: %g, not %g", round, (int)i, layers[i].recompute_s,
-                           recompute_s);
-                if (!is_each) CHECK_IS(layers[i].previous, ==, places.sums[i].previous);
+            if (k < 2 && score->excess_bytes <= 0) {
+                const int has_starts = drawn.p.desc.copy_s > 0 && planner.clock.has_traffic;
+                table.n_host_layers = places.sizes.n_spilled_layers ? places.n_host_layers : 0;
+                double off = fabs(score->step_s / simulate_kinds(&drawn, &table) - 1);
+                CHECK_CASE(off < (has_starts ? 0.015 : 1e-9), "round %d: %g (%d slices): %s", round,
+                           off, (int)swap->n_slices, describe(&drawn.p));
+                worst[has_starts] = larger(worst[has_starts], off);
+                n_timed++;
+                n_handed += places.handed >= 0;
             }
-            CHECK_IS(score->step_s, <, 1e9);
             n_spilled += score->sizes.n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
             n_packed += swap->tensor_kinds != NULL;
@@ -849,7 +870,10 @@ TEST(scores_have_the_bytes_of_places) {
         }
         memob_arrays_free(&planner.arrays);
     }
-    CHECK(n_spilled > 100 && n_sliced > 500 && n_packed > 500);
+    printf(
+        "# %d steps, with HANDED tensors %d: off by at most %.2g, beside copies with starts %.2g\n",
+        n_timed, n_handed, worst[0], worst[1]);
+    CHECK(n_spilled > 100 && n_sliced > 500 && n_packed > 500 && n_handed > 200 && n_timed > 1000);
 }
 
 /* Every table of whole tensors in 4 layers. */
