@@ -21,8 +21,9 @@
  *         memo_host_attention local = {device, 0};         // computes one rank's part, on the host
  *         memo_sharding_desc sharding = memo_sharding_desc_default();
  *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+ *         memo_exchange_desc causal = memo_exchange_desc_default();
  *         memo_sp_attention* attention = NULL;
- *         memo_mask causal = memo_mask_default();
+ *         memo_exchange* exchange = NULL;
  *         memo_status status;
  *         sharding.ring = mesh->degrees.ring;
  *         sharding.ulysses = mesh->degrees.ulysses;
@@ -38,8 +39,10 @@
  *         desc.attention = memo_host_attention_functions(&local);
  *         desc.sends_again = 1;                            // otherwise t->saved is required
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
- *         if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
+ *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);  // a batch
+ *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);  // a layer
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
+ *         memo_exchange_destroy(exchange);
  *         memo_sp_attention_destroy(attention);
  *         return status;
  *     }
@@ -734,8 +737,9 @@ typedef struct memo_ulysses_heads {
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * Create one object per rank and shape; it serves all layers.  All ranks of the mesh's sequence
- * group must create it alike, and call forward and backward in the same order.  A degree of 1 costs
+ * Create one object per rank and shape, and one exchange per batch and kind of mask; they serve all
+ * layers.  All ranks of the mesh's sequence group must create them alike, and call forward and
+ * backward in the same order.  A degree of 1 costs
  * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
 
 typedef struct memo_sp_attention_desc {
@@ -746,7 +750,7 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
-    /* The masks that a call gets: 1 (or 0) for all sequences of the batch, or n_batch in an array,
+    /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array,
      * so that each sequence has its own documents. */
     int32_t n_masks;
     /* n_batch shardings, if each sequence is cut by its own documents.  They differ from sharding
@@ -789,9 +793,6 @@ typedef struct memo_sp_attention_desc {
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* The most documents of a sharding that memo_sp_attention_set_sharding may pass; 0: as many as
-     * the shardings here have. */
-    int64_t max_documents;
 } memo_sp_attention_desc;
 
 /* The memory and the traffic of a desc, before anything is allocated. */
@@ -854,29 +855,50 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Changes the documents, for a new batch.  shardings: one, or n_batch if the desc has
- * row_shardings.  Their kind, degrees and n_tokens must match the desc's.  All ranks of the
- * sequence group must do the same.  Waits for the desc's stream, which may still read the old
- * documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another sharding; more documents than
- * desc.max_documents), and errors of the device. */
-MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention,
-                                                    const memo_sharding* shardings,
-                                                    memo_error* error);
+/* What an exchange is made of.  The arrays in masks and shardings are borrowed until it is
+ * destroyed. */
+typedef struct memo_exchange_desc {
+    /* The attention's desc.n_masks; NULL: causal.  n_tokens of a mask is ignored; the sharding's is
+     * used.  If a mask has no documents, the sharding's are used. */
+    const memo_mask* masks;
+    /* For a batch with other documents: one, or n_batch if the attention's desc has row_shardings.
+     * Their kind, degrees and n_tokens must match the desc's.  NULL: the desc's. */
+    const memo_sharding* shardings;
+    int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
+} memo_exchange_desc;
+
+/* The plan of an exchange: which rows travel in which step, and what each step computes.  Make it
+ * once a batch, and one for each kind of mask.  All layers with these masks use it. */
+typedef struct memo_exchange memo_exchange;
+
+MEMO_API memo_exchange_desc memo_exchange_desc_default(void);
+/* All ranks of the sequence group must call it, each from its own thread.  It computes and allocates
+ * everything on the host that passes need, so that they do neither.  It enqueues a barrier of ring
+ * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
+ * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
+ * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
+ * sharding or mask; see memo_label) may come from a later call. */
+MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
+                                          const memo_exchange_desc* desc, memo_exchange** exchange,
+                                          memo_error* error);
+/* Waits for the desc's stream, which may still read the documents.  Call it before
+ * memo_sp_attention_destroy. */
+MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
- * desc's stream and return at once.  masks: desc.n_masks.  n_tokens of a mask is ignored; the
- * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
- * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
- * undefined.  The first call begins with a barrier of ring and ulysses.  Errors: INVALID_ARGUMENT
- * (invalid documents, missing tensors); COMM (a rank runs another pass, or has another desc,
- * sharding or mask; see memo_label); errors of the device, of memo_comm and of the local
- * attention. */
+ * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
+ * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT (missing
+ * tensors, an exchange of another attention, sinks that the exchange was not made for); COMM (a rank
+ * runs another pass, which the threads back end compares); errors of the device, of memo_comm and of
+ * the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
+                                               const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
-                                               const memo_mask* masks, memo_error* error);
+                                               memo_error* error);
 MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+                                                const memo_exchange* exchange,
                                                 const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* masks, memo_error* error);
+                                                memo_error* error);
 
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
@@ -2170,6 +2192,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
+ *     >>exchange plans      steps and rows that travel, from runs and masks
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
  *     >>block orders        the orders of overlapped blocks
@@ -5019,7 +5042,6 @@ typedef struct memoi_target {
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
     memo_event* events;
     const memo_label* agreed; /* its fields and digests go with each message */
-    memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -5081,10 +5103,8 @@ MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* n
 /* Of the next group or collective. */
 MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
                               int64_t number) {
-    memo_comm** begun = &target->begun[target->begun[0] && target->begun[0] != comm];
-    if (target->status) return; /* nothing is called that ends the label */
-    memoi_comm_label(comm, target->agreed, *begun != comm, text, number);
-    *begun = comm;
+    if (!target->status) /* otherwise nothing is called that ends the label */
+        memoi_comm_label(comm, target->agreed, 0, text, number);
 }
 
 /* The label holds until the group ends. */
@@ -5569,12 +5589,13 @@ MEMOI memo_ulysses_heads memoi_shape_split_heads(int32_t n_q_heads, int32_t n_kv
 /* A sharding, and the runs of all ring ranks under it. */
 typedef struct memoi_shape_tokens {
     memo_sharding sharding;
-    memo_run* runs;     /* in the order of ring ranks */
-    int64_t* first_run; /* (ring + 1) */
-    memo_run all;       /* of all ranks in the order of positions, padding included */
+    memo_run* runs;   /* (ring, max_runs) */
+    int32_t* n_runs;  /* (ring) */
+    int64_t max_runs; /* of a rank */
+    memo_run all;     /* of all ranks in the order of positions, padding included */
 } memoi_shape_tokens;
 
-/* An attention on one rank; only documents change from call to call. */
+/* An attention on one rank.  Its documents come with each exchange. */
 typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* not their documents, which may change */
     int32_t has_key_sharding;             /* cross-attention */
@@ -5592,7 +5613,7 @@ typedef struct memoi_shape {
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
     int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
-    memoi_shape_tokens* tokens;            /* (n_tokens_of), then those of keys */
+    const memoi_shape_tokens* tokens;      /* of an exchange: (n_tokens_of), then those of keys */
 } memoi_shape;
 
 MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {
@@ -5610,8 +5631,8 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv, part);
     *n = 1;
     if (is_kv && shape->has_gathered) return &tokens->all;
-    *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
-    return tokens->runs + tokens->first_run[ring_rank];
+    *n = tokens->n_runs[ring_rank];
+    return tokens->runs + ring_rank * tokens->max_runs;
 }
 
 /* The heads of a rank, or of its group: whole key heads and the rank's query heads that read them.
@@ -5868,21 +5889,314 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     }
 }
 
+/* ---- >>exchange plans ---------------------------------------------------------------------------
+ * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams. */
+
+/* Rows [begin, end) of a sequence. */
+typedef struct memoi_exchange_rows {
+    int64_t begin, end;
+} memoi_exchange_rows;
+
+/* One range of each run, ascending; some may be empty. */
+typedef struct memoi_exchange_ranges {
+    memoi_exchange_rows rows[MEMO_RUNS_MAX];
+    int64_t n_rows;
+} memoi_exchange_ranges;
+
+/* Step s of a sequence: runs of queries [q_begin, q_end) and of keys [k_begin, k_end), and their
+ * first rows and numbers of rows.  q_end 0: nothing. */
+typedef struct memoi_exchange_step {
+    int32_t q_begin, q_end, k_begin, k_end;
+    int64_t q_row, k_row, n_q_rows, n_k_rows;
+} memoi_exchange_step;
+
+/* Of one rank. */
+struct memo_exchange {
+    memo_sp_attention* attention;
+    memoi_shape shape; /* the attention's, with tokens */
+    memob_arrays arrays;
+    memo_mask* masks;  /* (n_parts), complete */
+    memo_label agreed; /* digests of all that ranks must agree on, except the pass */
+    int32_t has_sinks;
+    int32_t last_step;             /* the last one in which any rank computes */
+    int32_t cuts_runs;             /* some hop to this rank brings a part of a run only */
+    memoi_exchange_step* steps;    /* (ring, n_parts) */
+    memoi_exchange_ranges* hops;   /* (2, ring, n_parts): rows that exchange s sends, receives */
+    memoi_exchange_ranges carried; /* rows of d_k and d_v that travel */
+};
+
+MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
+                                                        int32_t part) {
+    return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
+}
+MEMOI memoi_exchange_ranges* memoi_exchange_hop(const memo_exchange* plan, int is_receive,
+                                                int32_t s, int32_t part) {
+    const int64_t rd = plan->shape.sharding.ring;
+    return &plan->hops[(is_receive * rd + s) * plan->shape.n_parts + part];
+}
+
+/* --- runs --- */
+
+/* Of all ranks, document by document: O(1) a run, without the search of memo_sharding_runs.  Of n
+ * dealt tokens a rank's first chunks get (each + 1) / 2, its second ones the rest. */
+MEMOI void memoi_exchange_deal_documents(memoi_shape_tokens* tokens) {
+    const memo_sharding* sharding = &tokens->sharding;
+    const int64_t rd = sharding->ring, *begins = sharding->document_begins;
+    int64_t document, r;
+    for (document = 0; document < sharding->n_documents; document++) {
+        const int64_t first = begins[document], last = begins[document + 1];
+        const int64_t from = first / rd, n_from = first % rd, to = last / rd, n_to = last % rd;
+        int64_t begin = first, end = last;
+        for (r = 0; r < rd && first < last; r++) {
+            const int64_t before = from + (r < n_from), after = to + (r < n_to);
+            const int64_t n_first = (after + 1) / 2 - (before + 1) / 2;
+            const int64_t n_second = after / 2 - before / 2;
+            memo_run* runs = tokens->runs + r * tokens->max_runs;
+            int32_t* n = &tokens->n_runs[r];
+            const memo_run both[2] = {{begin, 1, n_first}, {end - n_second, 1, n_second}};
+            if (n_first) runs[(*n)++] = both[0];
+            if (n_second) runs[(*n)++] = both[1];
+            begin += n_first;
+            end -= n_second;
+        }
+    }
+    for (r = 0; r < rd; r++) {
+        const int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens);
+        const memo_run rest = {memoi_sharding_padding(sharding, r), 1,
+                               sharding->ring_tokens - n_rows};
+        if (rest.count) tokens->runs[r * tokens->max_runs + tokens->n_runs[r]++] = rest;
+    }
+}
+
+MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
+                                      memob_arrays* arrays) {
+    const int64_t most = 2 * sharding->n_documents + 1;
+    int32_t r;
+    tokens->sharding = *sharding;
+    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens), MEMO_RUNS_MAX);
+    tokens->runs =
+        (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
+    tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
+    tokens->all.stride = 1;
+    tokens->all.count = sharding->padded_tokens;
+    if (arrays->failed) return;
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
+        memoi_exchange_deal_documents(tokens);
+        return;
+    }
+    for (r = 0; r < sharding->ring; r++)
+        tokens->n_runs[r] =
+            memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
+}
+
+/* --- steps --- */
+
+/* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
+ * contain none of them. */
+MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
+    int64_t behind; /* from the query back to the nearest key */
+    if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
+    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
+    behind = (q->start - k->start) % q->stride;
+    if (behind < 0) behind += q->stride;
+    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
+}
+
+/* Does run q see run k_begin, the first of the key runs [k_begin, k_end) that reach into [low,
+ * high)?  A striped run may have no position in between. */
+MEMOI int memoi_exchange_is_seen(const memo_mask* mask, const memo_run* q, const memo_run* k_runs,
+                                 int32_t k_begin, int32_t k_end, int64_t low, int64_t high) {
+    int64_t begin, end;
+    if (k_begin >= k_end) return 0;
+    memoi_mask_run_interval(&k_runs[k_begin], low, high, &begin, &end);
+    return begin < end && memoi_ring_runs_may_meet(mask, q, &k_runs[k_begin]);
+}
+
+/* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
+ * is none.  Runs ascend, and so do the ends of what they see: the first run of queries that sees a
+ * key has the first key, the last one the last key.  So two searches, from both ends, find it. */
+MEMOI int memoi_exchange_rectangle(const memoi_shape* shape, const memo_mask* mask, int32_t part,
+                                   int32_t q_rank, int32_t k_rank, memoi_exchange_step* r) {
+    int32_t n_q, n_k, q, k_begin = 0, k_end = 0;
+    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, q_rank, &n_q);
+    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_k);
+    int64_t low, high;
+    memset(r, 0, sizeof *r);
+    for (q = 0; q < n_q && !r->q_end; q++) {
+        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        while (k_begin < n_k &&
+               k_runs[k_begin].start + (k_runs[k_begin].count - 1) * k_runs[k_begin].stride < low)
+            k_begin++;
+        while (k_end < n_k && k_runs[k_end].start < high) k_end++;
+        if (!memoi_exchange_is_seen(mask, &q_runs[q], k_runs, k_begin, k_end, low, high)) continue;
+        r->q_begin = q;
+        r->q_end = q + 1;
+        r->k_begin = k_begin;
+        r->k_end = k_end;
+    }
+
+    k_begin = k_end = n_k;
+    for (q = n_q - 1; r->q_end && q >= r->q_end; q--) {
+        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        while (k_end && k_runs[k_end - 1].start >= high) k_end--;
+        while (k_begin && k_runs[k_begin - 1].start +
+                                  (k_runs[k_begin - 1].count - 1) * k_runs[k_begin - 1].stride >=
+                              low)
+            k_begin--;
+        if (!memoi_exchange_is_seen(mask, &q_runs[q], k_runs, k_begin, k_end, low, high)) continue;
+        r->q_end = q + 1;
+        r->k_end = k_end;
+        break;
+    }
+    return r->q_end > 0;
+}
+
+/* All ranks must find the same step, so it looks at all of them. */
+MEMOI int32_t memoi_exchange_last_step(const memo_exchange* plan) {
+    const int32_t rd = plan->shape.sharding.ring;
+    int32_t step, rank, part;
+    memoi_exchange_step ignored;
+    for (step = rd - 1; step > 0; step--)
+        for (part = 0; part < plan->shape.n_parts; part++)
+            for (rank = 0; rank < rd; rank++)
+                if (memoi_exchange_rectangle(&plan->shape, &plan->masks[part], part, rank,
+                                             (rank - step + rd) % rd, &ignored))
+                    return step;
+    return 0;
+}
+
+/* The number of rows of the first n runs. */
+MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
+    int64_t rows = 0;
+    int32_t k;
+    for (k = 0; k < n; k++) rows += runs[k].count;
+    return rows;
+}
+
+MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
+    memoi_shape shape = plan->shape;
+    const int32_t rd = shape.sharding.ring, k_rank = (shape.ring_rank - s + rd) % rd;
+    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape.n_parts + part];
+    const memo_run *q_runs, *k_runs;
+    int32_t n_q, n_k;
+    shape.has_gathered = shape.gathers_keys;
+    q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &n_q);
+    k_runs = memoi_shape_runs(&shape, 1, part, k_rank, &n_k);
+    if (s) {
+        memoi_exchange_rectangle(&shape, &plan->masks[part], part, shape.ring_rank, k_rank, r);
+    } else { /* everything, because it sets every row */
+        r->q_end = n_q;
+        r->k_end = n_k;
+    }
+    r->q_row = memoi_exchange_runs_rows(q_runs, r->q_begin);
+    r->k_row = memoi_exchange_runs_rows(k_runs, r->k_begin);
+    r->n_q_rows = memoi_exchange_runs_rows(q_runs + r->q_begin, r->q_end - r->q_begin);
+    r->n_k_rows = memoi_exchange_runs_rows(k_runs + r->k_begin, r->k_end - r->k_begin);
+}
+
+/* --- hops --- */
+
+/* Extends one range of rows by another. */
+MEMOI void memoi_exchange_extend(memoi_exchange_rows* rows, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    if (rows->begin >= rows->end) rows->begin = begin;
+    rows->begin = begin < rows->begin ? begin : rows->begin;
+    rows->end = memob_max(rows->end, end);
+}
+
+/* Extends rows, by run, by those of an owner's keys that a rank reads. */
+MEMOI void memoi_exchange_read_rows(const memo_exchange* plan, int32_t part, int32_t owner,
+                                    int32_t reader, memoi_exchange_ranges* ranges) {
+    const memo_mask* mask = &plan->masks[part];
+    int32_t n_runs, n_q_runs, q, k;
+    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
+    const memo_run* q_runs = memoi_shape_runs(&plan->shape, 0, part, reader, &n_q_runs);
+    for (q = 0; q < n_q_runs; q++) {
+        int64_t low, high, begin, end;
+        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        for (k = 0; k < n_runs; k++) {
+            memoi_mask_run_interval(&runs[k], low, high, &begin, &end);
+            if (begin == end || !memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[k])) continue;
+            /* Padding goes with the last token, so that whole runs stay whole. */
+            if (end == memoi_sharding_run_below(&runs[k], mask->n_keys)) end = runs[k].count;
+            memoi_exchange_extend(&ranges->rows[k], begin, end);
+        }
+    }
+}
+
+/* From rows of each run to rows of the rank.  Returns whether a part of a run is among them. */
+MEMOI int memoi_exchange_place_rows(const memo_exchange* plan, int32_t part, int32_t owner,
+                                    memoi_exchange_ranges* ranges) {
+    int32_t n_runs, k;
+    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
+    int64_t row = 0;
+    int is_cut = 0;
+    for (k = 0; k < n_runs; row += runs[k++].count) {
+        memoi_exchange_rows* rows = &ranges->rows[k];
+        int64_t n = rows->end - rows->begin;
+        if (8 * n > 7 * runs[k].count) { /* a cut would save less than clearing costs */
+            rows->begin = 0;
+            rows->end = n = runs[k].count;
+        }
+        is_cut |= n && n < runs[k].count;
+        ranges->n_rows += n;
+        rows->begin += n ? row : 0;
+        rows->end += n ? row : 0;
+    }
+    return is_cut;
+}
+
+/* An owner's keys on their way, from the last reader to the first: exchange s carries the rows that
+ * steps after s read.  Sender and receiver both find them. */
+MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t owner) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
+    const int32_t distance = (me - owner + rd) % rd; /* hops to this rank */
+    memoi_exchange_ranges read, placed;
+    int32_t s, k;
+    memset(&read, 0, sizeof read);
+    memset(&placed, 0, sizeof placed);
+    for (s = plan->last_step - 1; s >= 0; s--) {
+        int is_cut = 0;
+        /* Of many runs most are needed in part, and a search would take long. */
+        if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
+            placed.rows[0].end = placed.n_rows = shape->key_sharding.ring_tokens;
+        } else {
+            memoi_exchange_read_rows(plan, part, owner, (owner + s + 1) % rd, &read);
+            placed = read;
+            is_cut = memoi_exchange_place_rows(plan, part, owner, &placed);
+        }
+        if (s == distance) *memoi_exchange_hop(plan, 0, s, part) = placed;
+        if (s != (distance + rd - 1) % rd) continue;
+        *memoi_exchange_hop(plan, 1, s, part) = placed;
+        plan->cuts_runs |= is_cut;
+    }
+
+    /* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop
+     * overwrites the gradients of the others, which stay where step 0 left them.  Runs of all ranks
+     * are alike. */
+    for (k = 0; k < MEMO_RUNS_MAX; k++)
+        memoi_exchange_extend(&plan->carried.rows[k], placed.rows[k].begin, placed.rows[k].end);
+}
+
+/* What passes need, once the tokens and the masks are there. */
+MEMOI void memoi_exchange_make(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    int32_t part, s, owner, k;
+    plan->last_step = shape->gathers_keys ? 0 : memoi_exchange_last_step(plan);
+    for (part = 0; part < shape->n_parts; part++) {
+        for (s = 0; s <= plan->last_step; s++) memoi_exchange_make_step(plan, s, part);
+        for (owner = 0; owner < shape->sharding.ring; owner++)
+            memoi_exchange_make_hops(plan, part, owner);
+    }
+    for (k = 0; k < MEMO_RUNS_MAX; k++)
+        plan->carried.n_rows += plan->carried.rows[k].end - plan->carried.rows[k].begin;
+}
+
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values. */
-
-/* Rows [begin, end) of a sequence. */
-typedef struct memoi_ring_rows {
-    int64_t begin, end;
-} memoi_ring_rows;
-
-/* One range of each run, ascending; some may be empty. */
-typedef struct memoi_ring_ranges {
-    memoi_ring_rows rows[MEMO_RUNS_MAX];
-    int32_t is_cut; /* a part of a run, not all of it */
-} memoi_ring_ranges;
 
 /* Of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
@@ -5902,7 +6216,7 @@ typedef struct memoi_ring {
     memoi_target* target;
     memo_comm* comm;
     const memo_attention* attention;
-    const memo_mask* masks; /* (n_masks), of the caller */
+    const memo_exchange* plan;
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -5913,78 +6227,12 @@ typedef struct memoi_ring {
     char* d_kv_final[2]; /* destination of the last hop; may be one of the buffers */
     memoi_ring_buffers buffers;
 
-    memoi_ring_ranges carried; /* rows of d_k and d_v that travel */
-    int32_t cuts_runs;         /* clear the buffers of keys: a part of their rows arrives */
-    int32_t last_step;         /* the last one in which any rank computes */
+    int32_t last_step;  /* the last one in which any rank computes */
     int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
     int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
-
-/* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
-typedef struct memoi_rectangle {
-    int32_t q_begin, q_end, k_begin, k_end;
-} memoi_rectangle;
-
-/* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
- * contain none of them. */
-MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
-    int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
-    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
-    behind = (q->start - k->start) % q->stride;
-    if (behind < 0) behind += q->stride;
-    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
-}
-
-/* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
- * is none.  O(runs): runs ascend, and so do the ends of what they see. */
-MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_rank, int32_t k_rank,
-                               memoi_rectangle* r) {
-    int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
-    const memo_run* q_runs = memoi_shape_runs(ring->shape, 0, part, q_rank, &n_q);
-    const memo_run* k_runs = memoi_shape_runs(ring->shape, 1, part, k_rank, &n_k);
-    const memo_mask mask = memoi_shape_mask(ring->shape, ring->masks, part);
-    memset(r, 0, sizeof *r);
-    for (q = 0; q < n_q; q++) {
-        int64_t low, high, begin, end;
-        if (!memoi_mask_run_sees(&mask, &q_runs[q], &low, &high)) continue;
-
-        /* Key runs [k_first, k_behind) reach into [low, high). */
-        while (k_first < n_k &&
-               k_runs[k_first].start + (k_runs[k_first].count - 1) * k_runs[k_first].stride < low)
-            k_first++;
-        while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
-        if (k_first >= k_behind) continue;
-
-        /* A striped run may have no position in between. */
-        memoi_mask_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_ring_runs_may_meet(&mask, &q_runs[q], &k_runs[k_first]))
-            continue;
-
-        if (!r->q_end) {
-            r->q_begin = q;
-            r->k_begin = k_first;
-        }
-        r->q_end = q + 1;
-        r->k_end = k_behind;
-    }
-    return r->q_end > 0;
-}
-
-/* All ranks must find the same step, so it looks at all of them. */
-MEMOI int32_t memoi_ring_last_step(const memoi_ring* ring) {
-    int32_t rd = ring->shape->sharding.ring, step, rank, part;
-    memoi_rectangle rectangle;
-    if (!ring->shape->heads.n_q) return 0;
-    for (step = rd - 1; step > 0; step--)
-        for (part = 0; part < ring->shape->n_parts; part++)
-            for (rank = 0; rank < rd; rank++)
-                if (memoi_ring_rectangle(ring, part, rank, (rank - step + rd) % rd, &rectangle))
-                    return step;
-    return 0;
-}
 
 MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
     if (!ring->last_step || !ring->shape->heads.n_q) return 0;
@@ -6014,100 +6262,6 @@ MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s) {
     return s > ring->last_step ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
 }
 
-/* Extends one range of rows by another. */
-MEMOI void memoi_ring_extend(memoi_ring_rows* rows, int64_t begin, int64_t end) {
-    if (begin >= end) return;
-    if (rows->begin >= rows->end) rows->begin = begin;
-    rows->begin = begin < rows->begin ? begin : rows->begin;
-    rows->end = memob_max(rows->end, end);
-}
-
-MEMOI int64_t memoi_ring_ranges_count(const memoi_ring_ranges* ranges) {
-    int64_t n = 0;
-    int32_t k;
-    for (k = 0; k < MEMO_RUNS_MAX; k++) n += ranges->rows[k].end - ranges->rows[k].begin;
-    return n;
-}
-
-/* The rows of a rank's keys that steps after s read, on any rank: one range of each run.  Sender
- * and receiver both find them. */
-MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
-                                          int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    const memo_mask mask = memoi_shape_mask(ring->shape, ring->masks, part);
-    const int64_t n_tokens = shape->key_sharding.ring_tokens;
-    int32_t rd = shape->sharding.ring, n_runs, n_q_runs, q, k, step;
-    const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
-    memoi_ring_ranges ranges;
-    int64_t row = 0;
-    memset(&ranges, 0, sizeof ranges);
-    /* Of many runs most are needed in part, and a search would take long. */
-    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
-        ranges.rows[0].end = n_tokens;
-        return ranges;
-    }
-
-    /* Backwards, because the last step often reads all. */
-    for (step = ring->last_step; step > s && memoi_ring_ranges_count(&ranges) < n_tokens; step--) {
-        const memo_run* q_runs = memoi_shape_runs(shape, 0, part, (owner + step) % rd, &n_q_runs);
-        for (q = 0; q < n_q_runs; q++) {
-            int64_t low, high, begin, end;
-            if (!memoi_mask_run_sees(&mask, &q_runs[q], &low, &high)) continue;
-            for (k = 0; k < n_runs; k++) {
-                memoi_mask_run_interval(&runs[k], low, high, &begin, &end);
-                if (begin == end || !memoi_ring_runs_may_meet(&mask, &q_runs[q], &runs[k]))
-                    continue;
-                /* Padding goes with the last token, so that whole runs stay whole. */
-                if (end == memoi_sharding_run_below(&runs[k], mask.n_keys)) end = runs[k].count;
-                memoi_ring_extend(&ranges.rows[k], begin, end);
-            }
-        }
-    }
-
-    /* From rows of a run to rows of the rank. */
-    for (k = 0; k < n_runs; row += runs[k++].count) {
-        memoi_ring_rows* rows = &ranges.rows[k];
-        int64_t n = rows->end - rows->begin;
-        if (8 * n > 7 * runs[k].count) { /* a cut would save less than clearing costs */
-            rows->begin = 0;
-            rows->end = n = runs[k].count;
-        }
-        ranges.is_cut |= n && n < runs[k].count;
-        rows->begin += n ? row : 0;
-        rows->end += n ? row : 0;
-    }
-    return ranges;
-}
-
-/* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop overwrites
- * the gradients of the others, which stay where step 0 left them.  Runs of all ranks are alike. */
-MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    int32_t part, owner, k;
-    memoi_ring_ranges carried;
-    memset(&carried, 0, sizeof carried);
-    for (part = 0; part < shape->n_parts; part++)
-        for (owner = 0; owner < shape->sharding.ring &&
-                        memoi_ring_ranges_count(&carried) < shape->key_sharding.ring_tokens;
-             owner++) {
-            const memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
-            for (k = 0; k < MEMO_RUNS_MAX; k++)
-                memoi_ring_extend(&carried.rows[k], needed.rows[k].begin, needed.rows[k].end);
-        }
-    return carried;
-}
-
-/* Some hop to this rank brings a part of a run only. */
-MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, part, s;
-    for (part = 0; part < shape->n_parts; part++)
-        for (s = 0; s < ring->last_step; s++)
-            if (memoi_ring_needed(ring, part, (shape->ring_rank - 1 - s + rd) % rd, s).is_cut)
-                return 1;
-    return 0;
-}
-
 /* One tensor of exchange s, one way: k or v for step s + 1; d_k or d_v of step s - 1, whose last
  * hop goes home.  Whole sequences that are alike are one piece; sender and receiver find the same
  * rows, so they agree.  Returns its bytes; enqueues 0: only that. */
@@ -6122,18 +6276,18 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int32_t distance = s > ring->last_step ? rd - ring->last_step : 1;
     const int32_t peer = (me + (is_receive ? rd - distance : distance)) % rd;
-    const int32_t owner = (me - is_receive - s + 2 * rd) % rd;
     char* const address = memoi_ring_place(ring, tensor, s - !is_kv + is_receive);
-    memoi_ring_ranges ranges = ring->carried;
     int64_t n_bytes = 0;
     int32_t b, k, n_alike;
     for (b = 0; b < shape->n_batch; b += n_alike) {
-        if (is_kv && (b == 0 || differs)) ranges = memoi_ring_needed(ring, b, owner, s);
-        n_alike = memoi_ring_ranges_count(&ranges) == n_tokens && !differs ? shape->n_batch : 1;
+        const memoi_exchange_ranges* ranges =
+            !is_kv ? &ring->plan->carried
+                   : memoi_exchange_hop(ring->plan, is_receive, s, differs ? b : 0);
+        n_alike = ranges->n_rows == n_tokens && !differs ? shape->n_batch : 1;
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
-            int64_t begin = ranges.rows[k].begin, end = ranges.rows[k].end, at, n;
-            while (k + 1 < MEMO_RUNS_MAX && ranges.rows[k + 1].begin == end) /* neighbors */
-                end = ranges.rows[++k].end;
+            int64_t begin = ranges->rows[k].begin, end = ranges->rows[k].end, at, n;
+            while (k + 1 < MEMO_RUNS_MAX && ranges->rows[k + 1].begin == end) /* neighbors */
+                end = ranges->rows[++k].end;
             at = (b * n_tokens + begin) * row_bytes;
             n = (end - begin) * n_alike;
             n_bytes += n * row_bytes;
@@ -6183,14 +6337,6 @@ MEMOI void memoi_ring_await(memoi_ring* ring, int32_t s) {
                       MEMOI_TARGET_COMPUTE);
 }
 
-/* The number of rows of the first n runs. */
-MEMOI int64_t memoi_ring_runs_rows(const memo_run* runs, int32_t n) {
-    int64_t rows = 0;
-    int32_t k;
-    for (k = 0; k < n; k++) rows += runs[k].count;
-    return rows;
-}
-
 /* Moves the addresses of a block on by rows and by heads. */
 MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t k_row,
                                  int64_t q_head, int64_t kv_head) {
@@ -6215,7 +6361,7 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
 
 /* The rectangle of step s. */
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
-                                            const memoi_rectangle* r, int32_t s) {
+                                            const memoi_exchange_step* r, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
@@ -6237,7 +6383,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = k_runs + r->k_begin;
     block.n_k_runs = r->k_end - r->k_begin;
-    block.mask = memoi_shape_mask(ring->shape, ring->masks, part);
+    block.mask = ring->plan->masks[part];
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
     block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
@@ -6261,9 +6407,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
-    memoi_ring_block_move(
-        &block, part * shape->sharding.ring_tokens + memoi_ring_runs_rows(q_runs, r->q_begin),
-        part * n_keys + memoi_ring_runs_rows(k_runs, r->k_begin), 0, 0);
+    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
+                          part * n_keys + r->k_row, 0, 0);
     return block;
 }
 
@@ -6275,10 +6420,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
                     (element_bytes))
 
 /* Announces the operation with what it reads and writes. */
-MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b) {
+MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b, int64_t n_q,
+                               int64_t n_k) {
     int64_t bytes = memo_type_bytes(b->type);
-    int64_t n_q = memoi_ring_runs_rows(b->q_runs, b->n_q_runs);
-    int64_t n_k = memoi_ring_runs_rows(b->k_runs, b->n_k_runs);
     memo_op_desc op = memo_op_desc_default();
     const memo_range reads[] = {
         MEMOI_RING_RANGE(b, q, q, n_q, bytes), MEMOI_RING_RANGE(b, k, k, n_k, bytes),
@@ -6299,13 +6443,14 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
 
 /* In at most three parts of the rank's heads: the callback requires that query heads share key
  * heads evenly. */
-MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block) {
+MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
+                             const memoi_exchange_step* r) {
     const memo_attention* attention = ring->attention;
     const memo_ulysses_heads* own = &ring->shape->heads;
     int32_t group = ring->shape->n_q_heads / ring->shape->n_kv_heads, q, next;
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
-    if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block);
+    if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
     for (q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
@@ -6319,7 +6464,8 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     }
 }
 
-MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block) {
+MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
+                            const memoi_exchange_step* r) {
     const memoi_shape* shape = ring->shape;
     memo_merge_desc merge;
     memset(&merge, 0, sizeof merge);
@@ -6329,7 +6475,7 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     merge.out = ring->out + (block->out - ring->buffers.block_out);
     merge.lse = ring->lse + (block->lse - ring->buffers.block_lse);
     merge.n_batches = block->n_batch;
-    merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
+    merge.n_rows = r->n_q_rows * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
@@ -6337,10 +6483,10 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
 
 /* A backward step into gradients that travel: the first step sets them, later ones add to them.
  * Its contribution, the rows of all key runs in each batch, is computed in d_kv_step. */
-MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block, int32_t s) {
+MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
+                            const memoi_exchange_step* r, int32_t s) {
     const memo_type type = ring->shape->carried_type;
-    const int64_t n_rows = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
-    const int64_t n[2] = {n_rows * block->k_row_stride, n_rows * block->v_row_stride};
+    const int64_t n[2] = {r->n_k_rows * block->k_row_stride, r->n_k_rows * block->v_row_stride};
     const int64_t stride[2] = {block->k_batch_stride, block->v_batch_stride};
     float* const from[2] = {block->d_k, block->d_v};
     int32_t is_v, b;
@@ -6348,7 +6494,7 @@ MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
         for (b = 0; b < block->n_batch; b++)
             memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, from[is_v] + b * stride[is_v],
                               n[is_v] * 4);
-    memoi_ring_attend(ring, block);
+    memoi_ring_attend(ring, block, r);
     if (s) memoi_ring_await(ring, s); /* the gradients so far */
     for (is_v = 0; is_v < 2; is_v++) {
         const int64_t at = from[is_v] - ring->buffers.d_kv_step[is_v];
@@ -6365,26 +6511,20 @@ MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
 /* The first step's results are what those of later steps are merged with, or added to. */
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, part;
+    int32_t part;
     ring->has_worked = 0;
     for (part = 0; part < shape->n_parts; part++) {
-        memoi_rectangle rectangle;
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
         memo_attention_block block;
-        int is_seen = memoi_ring_rectangle(ring, part, shape->ring_rank, k_rank, &rectangle);
-        if (s == 0) { /* everything, because it sets every row */
-            rectangle.q_begin = rectangle.k_begin = 0;
-            memoi_shape_runs(shape, 0, part, shape->ring_rank, &rectangle.q_end);
-            memoi_shape_runs(shape, 1, part, shape->ring_rank, &rectangle.k_end);
-        } else if (!is_seen)
-            continue;
+        if (!step->q_end) continue;
         ring->has_worked = 1;
-        block = memoi_ring_block(ring, part, &rectangle, s);
+        block = memoi_ring_block(ring, part, step, s);
         if (s) memoi_ring_await(ring, s - 1); /* the keys */
         if (ring->is_backward && (s || shape->carried_type != MEMO_TYPE_F32)) {
-            memoi_ring_carry(ring, &block, s);
+            memoi_ring_carry(ring, &block, step, s);
         } else {
-            memoi_ring_attend(ring, &block);
-            if (s) memoi_ring_merge(ring, &block);
+            memoi_ring_attend(ring, &block, step);
+            if (s) memoi_ring_merge(ring, &block, step);
         }
     }
 
@@ -6414,7 +6554,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     }
 
     /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
-    for (i = 0; i < 4 && n_exchanges && ring->cuts_runs; i++)
+    for (i = 0; i < 4 && n_exchanges && ring->plan->cuts_runs; i++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.kv[i % 2][i / 2],
                           memoi_ring_kv_elements(shape, i % 2) * memo_type_bytes(shape->type));
 
@@ -6433,8 +6573,8 @@ MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
     int64_t row = 0;
     int32_t k;
     for (k = 0; k <= MEMO_RUNS_MAX && final != first; k++) {
-        const memoi_ring_rows rest = {n_tokens, n_tokens};
-        const memoi_ring_rows* rows = k < MEMO_RUNS_MAX ? &ring->carried.rows[k] : &rest;
+        const memoi_exchange_rows rest = {n_tokens, n_tokens};
+        const memoi_exchange_rows* rows = k < MEMO_RUNS_MAX ? &ring->plan->carried.rows[k] : &rest;
         const int64_t at = row * row_bytes;
         if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
         memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, final + at, n_tokens * row_bytes,
@@ -6559,20 +6699,19 @@ typedef struct memoi_hybrid_buffers {
 } memoi_hybrid_buffers;
 
 struct memo_sp_attention {
-    memoi_shape shape;
-    memo_label agreed;   /* digests of the desc and its shardings; text is not used */
-    memob_arrays arrays; /* tokens of the shape, and their runs */
-    int64_t max_documents;
+    memoi_shape shape; /* without tokens */
+    memob_arrays arrays;
+    memo_sharding* shardings; /* (n_tokens_of), then that of keys */
     memo_attention attention;
     memo_comm *ring, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
-    int32_t has_met;                 /* the first pass has begun */
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
     void* memory;                    /* owned; NULL: the user's, or none */
 };
 
 MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
+MEMOB_ZERO_DEFAULT(memo_exchange_desc)
 
 /* --- shapes and sizes --- */
 
@@ -6646,15 +6785,6 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
     return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
 }
 
-/* The most documents of a sharding of the desc. */
-MEMOI int64_t memoi_hybrid_most_documents(const memo_sp_attention_desc* desc) {
-    int64_t most = memob_max(desc->sharding.n_documents, desc->key_sharding.n_documents);
-    int32_t b;
-    for (b = 0; desc->row_shardings && b < (desc->n_batch ? desc->n_batch : 1); b++)
-        if (desc->row_shardings[b].n_documents > most) most = desc->row_shardings[b].n_documents;
-    return desc->max_documents > most ? desc->max_documents : most;
-}
-
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
@@ -6686,15 +6816,6 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                              "sharding has %d x %d; make both with the same degrees",
                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
                              (int)sharding->ulysses);
-    if (desc->max_documents < 0 ||
-        memoi_hybrid_most_documents(desc) > MEMOI_DOCUMENTS_MAX / n_batch)
-        return MEMOB_INVALID(error,
-                             "memo_sp_attention_desc.max_documents: out of range (%lld; the "
-                             "sharding has %lld); 0 to %d are valid",
-                             (long long)desc->max_documents,
-                             (long long)memoi_hybrid_most_documents(desc),
-                             (int)(MEMOI_DOCUMENTS_MAX / n_batch));
-
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
@@ -6706,40 +6827,6 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
             (long long)memob_max(sharding->n_tokens, keys->n_tokens), (int)desc->n_q_heads,
             (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
-}
-
-MEMOI void memoi_hybrid_take_runs(memoi_shape_tokens* tokens, const memo_sharding* sharding) {
-    int64_t* first_run = tokens->first_run;
-    int32_t r;
-    tokens->sharding = *sharding;
-    first_run[0] = 0;
-    for (r = 0; r < sharding->ring; r++)
-        first_run[r + 1] =
-            first_run[r] + memoi_sharding_ring_runs(sharding, r, tokens->runs + first_run[r]);
-    tokens->all.start = 0;
-    tokens->all.stride = 1;
-    tokens->all.count = sharding->padded_tokens;
-}
-
-/* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding,
- * if there is one.  NULL if there is no memory. */
-MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_desc* desc,
-                                                     memob_arrays* arrays) {
-    const int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1;
-    const int64_t n = n_rows + (desc->key_sharding.local_tokens > 0);
-    const int64_t most = memoi_hybrid_most_documents(desc), ring = desc->sharding.ring;
-    const int64_t n_runs = ring * memob_max(2 * most + 1, MEMO_RUNS_MAX); /* of all ring ranks */
-    int64_t i;
-    memoi_shape_tokens* tokens = (memoi_shape_tokens*)memob_arrays_add(arrays, n, sizeof *tokens);
-    for (i = 0; i < n && !arrays->failed; i++) {
-        tokens[i].runs = (memo_run*)memob_arrays_add(arrays, n_runs, sizeof(memo_run));
-        tokens[i].first_run = (int64_t*)memob_arrays_add(arrays, ring + 1, sizeof(int64_t));
-        if (!arrays->failed)
-            memoi_hybrid_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
-                                               : desc->row_shardings ? &desc->row_shardings[i]
-                                                                     : &desc->sharding);
-    }
-    return arrays->failed ? NULL : tokens;
 }
 
 /* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
@@ -7044,7 +7131,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
            "ulysses_groups")                                                                       \
     K(SHARDING, "memo_sp_attention_desc: sharding or row_shardings")                               \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
-    K(SINKS, "memo_sp_attention_tensors.sinks, NULL on one rank")                                  \
+    K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
     K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
@@ -7058,7 +7145,8 @@ typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
 /* Of the shape and its shardings. */
-MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
+MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
+                              const memoi_shape_tokens* tokens) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_kv_heads, shape->head_size,
                              shape->v_head_size};
     const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
@@ -7076,30 +7164,26 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     for (i = 0; i < shape->n_tokens_of + shape->has_key_sharding; i++) {
         const int field =
             i < shape->n_tokens_of ? MEMOI_AGREED_SHARDING : MEMOI_AGREED_KEY_SHARDING;
-        const memo_sharding* own = &shape->tokens[i].sharding;
+        const memo_sharding* own = &tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
     }
 }
 
-/* Of one call: the pass, whether there are sinks, and the masks, complete with the documents of
- * shardings. */
-MEMOI void memoi_agreed_call(memo_label* label, const memoi_shape* shape,
-                             const memo_sp_attention_tensors* tensors, const memo_mask* masks,
-                             int is_backward) {
+/* Of the rest of an exchange: the masks, complete with the documents of shardings. */
+MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     int32_t part;
-    memoi_label_add_number(label, MEMOI_AGREED_PASS, is_backward);
-    memoi_label_add_number(label, MEMOI_AGREED_SINKS, tensors->sinks != NULL);
-    for (part = 0; part < shape->n_parts; part++) {
-        const memo_mask mask = memoi_shape_mask(shape, masks, part);
-        const int64_t n = mask.document_begins ? mask.n_documents : 1;
-        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask.kind);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask.window_before);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(&mask));
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask.document_begins, n + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask.key_begins, n + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_PREFIXES, mask.prefixes, n);
+    memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
+    for (part = 0; part < plan->shape.n_parts; part++) {
+        const memo_mask* mask = &plan->masks[part];
+        const int64_t n = mask->document_begins ? mask->n_documents : 1;
+        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins, n + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask->key_begins, n + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_PREFIXES, mask->prefixes, n);
     }
 }
 
@@ -7133,10 +7217,12 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->target.device = device;
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->max_documents = memoi_hybrid_most_documents(desc);
-    a->shape.tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
-    if (!a->shape.tokens) return memob_no_memory(error, "an attention over ranks");
-    memoi_agreed_shape(&a->agreed, &a->shape);
+    a->shardings = (memo_sharding*)memob_arrays_add(&a->arrays, (int64_t)a->shape.n_tokens_of + 1,
+                                                    sizeof(memo_sharding));
+    if (!a->shardings) return memob_no_memory(error, "an attention over ranks");
+    for (i = 0; i < a->shape.n_tokens_of; i++)
+        a->shardings[i] = desc->row_shardings ? desc->row_shardings[i] : desc->sharding;
+    a->shardings[i] = desc->key_sharding;
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
@@ -7177,7 +7263,7 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     int i;
     if (!a) return;
     device = a->target.device;
-    if (device) /* it may still read the runs */
+    if (device) /* it may still use the memory */
         memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
     for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
         if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
@@ -7188,32 +7274,11 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     MEMO_FREE(a);
 }
 
-memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* shardings,
-                                           memo_error* error) {
-    static const char name[] = "memo_sp_attention_set_sharding.shardings";
-    const int32_t n = a->shape.n_tokens_of;
-    memo_status status = memoi_hybrid_alike_check(name, shardings, n, &a->shape.sharding, error);
-    int32_t i;
-    for (i = 0; i < n && !status; i++)
-        if (shardings[i].n_documents > a->max_documents)
-            status = MEMOB_INVALID(
-                error, "%s[%d]: too many documents (%lld); desc.max_documents allows %lld", name,
-                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
-    if (!status)
-        status = memo_stream_synchronize(a->target.device, a->target.streams[MEMOI_TARGET_COMPUTE],
-                                         error);
-    for (i = 0; i < n && !status; i++) memoi_hybrid_take_runs(&a->shape.tokens[i], &shardings[i]);
-    if (!status) memoi_agreed_shape(&a->agreed, &a->shape);
-    return status;
-}
+/* --- exchanges --- */
 
-/* --- one forward or backward --- */
-
-/* Of a part of the batch. */
-MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* masks,
-                                          int32_t part, memo_error* error) {
-    const memo_mask complete = memoi_shape_mask(shape, masks, part), *mask = &complete;
-    const int has_key_sharding = shape->has_key_sharding;
+/* A complete one. */
+MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, int has_key_sharding,
+                                          memo_error* error) {
     int64_t i;
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return MEMOB_INVALID(error,
@@ -7247,6 +7312,94 @@ MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_m
     return MEMO_STATUS_OK;
 }
 
+/* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin
+ * with one that all call: a barrier, which compares the digests. */
+MEMOI memo_status memoi_hybrid_meet(const memo_exchange* plan, memo_error* error) {
+    memo_comm* const comms[2] = {plan->attention->ring, plan->attention->ulysses};
+    memo_status status = MEMO_STATUS_OK;
+    int i;
+    for (i = 0; i < 2 && !status; i++) {
+        if (!comms[i] || comms[i]->size == 1) continue;
+        memoi_comm_label(comms[i], &plan->agreed, 1, "exchange", 0);
+        status =
+            memo_barrier(comms[i], plan->attention->target.streams[MEMOI_TARGET_COMPUTE], error);
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_desc* desc,
+                                    memo_error* error) {
+    memoi_shape* shape = &plan->shape;
+    const memo_sharding* shardings = desc->shardings ? desc->shardings : plan->attention->shardings;
+    const int64_t n_tokens = (int64_t)shape->n_tokens_of + shape->has_key_sharding;
+    const int64_t n_steps = (int64_t)shape->sharding.ring * shape->n_parts;
+    const memo_mask causal = memo_mask_default();
+    memoi_shape_tokens* tokens;
+    memo_status status = memoi_hybrid_alike_check("memo_exchange_desc.shardings", shardings,
+                                                  shape->n_tokens_of, &shape->sharding, error);
+    int32_t i;
+    for (i = 0; i < shape->n_tokens_of && !status; i++)
+        if (shardings[i].kind == MEMO_SHARDING_DOCUMENTS)
+            status = memoi_sharding_check_documents(
+                "memo_exchange_desc.shardings.document_begins", shardings[i].document_begins,
+                shardings[i].n_documents, shardings[i].n_tokens, error);
+    if (status) return status;
+
+    /* Who holds which tokens. */
+    tokens = (memoi_shape_tokens*)memob_arrays_add(&plan->arrays, n_tokens, sizeof *tokens);
+    plan->masks = (memo_mask*)memob_arrays_add(&plan->arrays, shape->n_parts, sizeof(memo_mask));
+    plan->steps =
+        (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
+    plan->hops = (memoi_exchange_ranges*)memob_arrays_add(&plan->arrays, 2 * n_steps,
+                                                          sizeof(memoi_exchange_ranges));
+    for (i = 0; i < n_tokens && !plan->arrays.failed; i++)
+        memoi_exchange_take_tokens(
+            &tokens[i], i < shape->n_tokens_of ? &shardings[i] : &plan->attention->shardings[i],
+            &plan->arrays);
+    if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
+    shape->tokens = tokens;
+
+    /* Who sees what. */
+    if (!desc->masks) shape->n_masks = 1;
+    for (i = 0; i < shape->n_parts && !status; i++) {
+        plan->masks[i] = memoi_shape_mask(shape, desc->masks ? desc->masks : &causal, i);
+        status = memoi_hybrid_mask_check(&plan->masks[i], shape->has_key_sharding, error);
+    }
+    if (status) return status;
+    memoi_exchange_make(plan);
+    memoi_agreed_shape(&plan->agreed, &plan->attention->shape, shape->tokens);
+    memoi_agreed_masks(&plan->agreed, plan);
+    return memoi_hybrid_meet(plan, error);
+}
+
+memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
+                                 memo_exchange** result, memo_error* error) {
+    memo_exchange* plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
+    memo_status status;
+    *result = NULL;
+    if (!plan) return memob_no_memory(error, "the plan of an exchange");
+    plan->attention = attention;
+    plan->shape = attention->shape;
+    plan->has_sinks = desc->has_sinks != 0;
+    status = memoi_hybrid_plan(plan, desc, error);
+    if (status)
+        memo_exchange_destroy(plan);
+    else
+        *result = plan;
+    return status;
+}
+
+void memo_exchange_destroy(memo_exchange* plan) {
+    const memoi_target* target;
+    if (!plan) return;
+    target = &plan->attention->target; /* the stream may still read the runs */
+    memo_stream_synchronize(target->device, target->streams[MEMOI_TARGET_COMPUTE], NULL);
+    memob_arrays_free(&plan->arrays);
+    MEMO_FREE(plan);
+}
+
+/* --- one forward or backward --- */
+
 /* One forward or backward of this rank. */
 typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
@@ -7260,11 +7413,12 @@ typedef struct memoi_hybrid_walk {
     int32_t is_full; /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
-MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attention* a,
-                                  const memo_sp_attention_tensors* tensors, const memo_mask* masks,
-                                  int32_t is_backward, memo_error* error) {
+MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
+                                  const memo_sp_attention_tensors* tensors, int32_t is_backward,
+                                  memo_error* error) {
+    const memo_sp_attention* a = plan->attention;
     memset(walk, 0, sizeof *walk);
-    walk->shape = walk->ring.shape = &a->shape;
+    walk->shape = walk->ring.shape = &plan->shape;
     walk->target = a->target;
     walk->target.error = error;
     walk->buffers = a->buffers[is_backward];
@@ -7276,11 +7430,8 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attenti
     walk->ring.comm = a->ring;
     walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
-    walk->ring.masks = masks;
-    if (a->shape.gathers_keys) return;
-    walk->ring.last_step = memoi_ring_last_step(&walk->ring);
-    if (is_backward) walk->ring.carried = memoi_ring_carried(&walk->ring);
-    walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
+    walk->ring.plan = plan;
+    walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
 /* --- one group of heads --- */
@@ -7346,14 +7497,15 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
     int32_t i, n_later = 0;
     /* What was saved is complete since the first group, whose last exchange waited for its
      * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run && !ring->cuts_runs;
+    ring->is_ready =
+        ring->is_backward && !group->sends_again && walk->has_run && !ring->plan->cuts_runs;
     walk->has_run |= group->heads.n_q > 0;
 
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
      * there are two. */
     for (i = g + 1; i < group->n_groups && !ring->is_backward; i++)
         n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1) && !ring->cuts_runs;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1) && !ring->plan->cuts_runs;
 }
 
 /* Gives a group's tensors and buffers to the ring. */
@@ -7535,9 +7687,8 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     return walk->target.status;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
-                                          const memo_sp_attention_tensors* t,
-                                          const memo_mask* masks, int is_backward,
+MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
+                                          const memo_sp_attention_tensors* t, int is_backward,
                                           memo_error* error) {
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
@@ -7549,60 +7700,46 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
                           : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t part;
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
+    if (plan->attention != a)
+        return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
+    if (!t->sinks != !plan->has_sinks)
+        return MEMOB_INVALID(error,
+                             "memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
     if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
             "or use a device that has row kernels",
             a->target.device->name);
-    for (part = 0; part < a->shape.n_parts && !status; part++)
-        status = memoi_hybrid_mask_check(&a->shape, masks, part, error);
-    return status;
+    return MEMO_STATUS_OK;
 }
 
-/* Ranks whose descs differ may call different operations, which never meet.  So the first pass
- * begins with one that all ranks call: a barrier, which compares the digests. */
-MEMOI void memoi_hybrid_meet(memo_sp_attention* a, memoi_target* target) {
-    memo_comm* const comms[2] = {a->ring, a->ulysses};
-    int i;
-    for (i = 0; i < 2 && !a->has_met && !target->status; i++) {
-        if (!comms[i] || comms[i]->size == 1) continue;
-        memoi_target_label(target, comms[i], "attention", 0);
-        target->status =
-            memo_barrier(comms[i], target->streams[MEMOI_TARGET_COMPUTE], target->error);
-    }
-    a->has_met = 1;
-}
-
-MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
-                                   const memo_mask* mask, int is_backward, memo_error* error) {
+MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
+                                   const memo_sp_attention_tensors* tensors, int is_backward,
+                                   memo_error* error) {
     memoi_hybrid_walk walk;
-    memo_label agreed = a->agreed;
-    memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
+    memo_label agreed = plan->agreed;
+    memo_status status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
     if (status) return status;
-    memoi_hybrid_walk_init(&walk, a, tensors, mask, is_backward, error);
+    memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
+    memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
     walk.target.agreed = &agreed;
-    if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
-        memoi_agreed_call(&agreed, &a->shape, tensors, mask, is_backward);
-        memoi_hybrid_meet(a, &walk.target);
-    }
     return memoi_hybrid_walk_through(&walk);
 }
 
-memo_status memo_sp_attention_forward(memo_sp_attention* attention,
-                                      const memo_sp_attention_tensors* tensors,
-                                      const memo_mask* mask, memo_error* error) {
-    return memoi_hybrid_run(attention, tensors, mask, 0, error);
+memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_exchange* exchange,
+                                      const memo_sp_attention_tensors* tensors, memo_error* error) {
+    return memoi_hybrid_run(attention, exchange, tensors, 0, error);
 }
-memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
                                        const memo_sp_attention_tensors* tensors,
-                                       const memo_mask* mask, memo_error* error) {
-    return memoi_hybrid_run(attention, tensors, mask, 1, error);
+                                       memo_error* error) {
+    return memoi_hybrid_run(attention, exchange, tensors, 1, error);
 }
 
 /* ---- >>block orders -----------------------------------------------------------------------------

@@ -130,7 +130,9 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_sp_attention_desc desc = *rank_desc;
+    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
     memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     ring_paper paper;
     memo_comm ring, ulysses;
@@ -156,10 +158,13 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     t.lse = (float*)(void*)somewhere;
     status = memo_stream_create(desc.device, "compute", 0, &desc.stream, error);
     if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    exchange_desc.masks = masks;
+    if (!status) status = memo_exchange_create(attention, &exchange_desc, &exchange, error);
     if (!status)
         status = (is_backward ? memo_sp_attention_backward
-                              : memo_sp_attention_forward)(attention, &t, masks, error);
+                              : memo_sp_attention_forward)(attention, exchange, &t, error);
     memo_recorder_pause(*recorder); /* the end of the engine is not part of the schedule */
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     if (!status) status = memo_recorder_get_schedule(*recorder, schedule, error);
     if (!status && costs) ring_paper_set_links(costs, *schedule);

@@ -1,7 +1,9 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host]
+ *
+ * host prints the host's time alone: of a plan of the exchange, and of a call of a layer.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -146,7 +148,8 @@ static void* rank_main(void* argument) {
     memo_sp_attention_desc desc = desc_of(r);
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
+    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
     memo_error error;
@@ -172,6 +175,7 @@ static void* rank_main(void* argument) {
     desc.attention.user = &r->sleepers[args->rank];
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
+        memo_exchange_create(attention, &causal, &exchange, &error) ||
         memo_device_alloc(device, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &memory,
                           &error) ||
         memo_fill(device, desc.stream, memory, 0,
@@ -200,8 +204,8 @@ static void* rank_main(void* argument) {
         double begin_s;
         pthread_barrier_wait(&r->barrier);
         begin_s = memob_now_s();
-        if ((is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t,
-                                                                                   &mask, &error) ||
+        if ((is_backward ? memo_sp_attention_backward
+                         : memo_sp_attention_forward)(attention, exchange, &t, &error) ||
             memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
         pthread_barrier_wait(&r->barrier);
@@ -212,6 +216,7 @@ static void* rank_main(void* argument) {
         }
     }
 
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     memo_mesh_destroy(mesh);
     memo_comm_destroy(r->comms[args->rank]);
@@ -382,7 +387,8 @@ static void report_host_attention(void) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_tensors t;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
+    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange* exchange = NULL;
     memo_host_attention state;
     memo_device* device = NULL;
     memo_error error;
@@ -417,12 +423,14 @@ static void report_host_attention(void) {
     desc.n_q_heads = desc.n_kv_heads = 1;
     desc.head_size = 64;
     desc.attention = memo_host_attention_functions(&state);
-    if (memo_sp_attention_create(&desc, &attention, &error)) fail(&error);
+    if (memo_sp_attention_create(&desc, &attention, &error) ||
+        memo_exchange_create(attention, &causal, &exchange, &error))
+        fail(&error);
 
     /* A score takes 4 operations per element forward and 10 backward. */
     for (k = 0; k < 2; k++) {
         double begin_s = memob_now_s(), elapsed_s, flops;
-        if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
+        if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, exchange, &t,
                                                                          &error) ||
             memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
@@ -432,9 +440,93 @@ static void report_host_attention(void) {
                k ? "backward" : "forward", 1e3 * elapsed_s, 1e-9 * flops / elapsed_s);
     }
 
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
     free(data);
+}
+
+/* ---- the host's time ---- */
+
+static memo_status attend_nothing(void* user, memo_stream stream, const memo_attention_block* block,
+                                  memo_error* error) {
+    (void)user, (void)stream, (void)block, (void)error;
+    return MEMO_STATUS_OK;
+}
+
+/* One rank of a ring of 64 on paper: nothing is computed or sent, so all time is the engine's.
+ * Prints medians. */
+static void report_host(memo_sharding_kind kind, int64_t n_documents) {
+    enum { RING = 64, N_TOKENS_HOST = 1 << 20, N_PLANS = 9, N_CALLS = 51 };
+    char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
+    int64_t* begins = (int64_t*)calloc((size_t)n_documents + 1, sizeof *begins);
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_mask mask = memo_mask_default();
+    memo_recorder* recorder = NULL;
+    memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
+    memo_sp_attention_tensors t;
+    ring_paper paper;
+    memo_comm ring = ring_paper_comm(&paper, RING / 2, RING);
+    memo_error error;
+    double times_s[3][N_CALLS], begin_s;
+    int64_t i;
+    int k;
+
+    /* Documents of half the mean length to 1.5 times. */
+    if (!begins) exit(1);
+    for (i = 1; i <= n_documents; i++)
+        begins[i] = N_TOKENS_HOST * i / n_documents +
+                    (i < n_documents ? i * 7919 % (N_TOKENS_HOST / n_documents) / 2 : 0);
+    sharding_desc.kind = kind;
+    sharding_desc.ring = RING;
+    sharding_desc.n_tokens = N_TOKENS_HOST;
+    sharding_desc.document_begins = mask.document_begins = begins;
+    sharding_desc.n_documents = mask.n_documents = n_documents;
+    if (kind != MEMO_SHARDING_DOCUMENTS) sharding_desc.document_begins = NULL;
+    recorder_desc.on_paper = 1;
+    if (memo_sharding_make(&sharding_desc, &desc.sharding, &error) ||
+        memo_recorder_create(&recorder_desc, &recorder, &error))
+        fail(&error);
+    memo_recorder_pause(recorder);
+    desc.device = memo_recorder_get_device(recorder);
+    desc.ring = &ring;
+    desc.n_q_heads = desc.n_kv_heads = 8;
+    desc.head_size = 128;
+    desc.type = MEMO_TYPE_BF16;
+    desc.attention.forward = desc.attention.backward = attend_nothing;
+    desc.device_memory = somewhere + ((int64_t)1 << 40);
+    memset(&t, 0, sizeof t);
+    t.q = t.k = t.v = t.d_out = t.out = t.saved = t.d_q = t.d_k = t.d_v = somewhere;
+    t.lse = (float*)(void*)somewhere;
+    exchange_desc.masks = &mask;
+    if (memo_stream_create(desc.device, "compute", 0, &desc.stream, &error) ||
+        memo_sp_attention_create(&desc, &attention, &error))
+        fail(&error);
+
+    for (k = 0; k < N_PLANS; k++) {
+        memo_exchange_destroy(exchange);
+        begin_s = memob_now_s();
+        if (memo_exchange_create(attention, &exchange_desc, &exchange, &error)) fail(&error);
+        times_s[0][k] = memob_now_s() - begin_s;
+    }
+    for (k = 0; k < 2 * N_CALLS; k++) {
+        begin_s = memob_now_s();
+        if ((k % 2 ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, exchange,
+                                                                             &t, &error))
+            fail(&error);
+        times_s[1 + k % 2][k / 2] = memob_now_s() - begin_s;
+    }
+    printf("%-9s  %9lld  %8.3f  %10.1f  %11.1f\n", memo_sharding_name(kind), (long long)n_documents,
+           1e3 * median(times_s[0], N_PLANS), 1e6 * median(times_s[1], N_CALLS),
+           1e6 * median(times_s[2], N_CALLS));
+    memo_exchange_destroy(exchange);
+    memo_sp_attention_destroy(attention);
+    memo_recorder_destroy(recorder);
+    free(begins);
 }
 
 static void report_memory(void) {
@@ -461,7 +553,15 @@ static void report_memory(void) {
 }
 
 int main(int argc, char** argv) {
-    bench_help(argc, argv, "[REPETITIONS]");
+    bench_help(argc, argv, "[REPETITIONS | host]");
+    if (argc == 2 && !strcmp(argv[1], "host")) {
+        int64_t n;
+        printf("2^20 tokens, ring 64, on one rank\n\n"
+               "sharding   documents   plan ms  forward us  backward us\n");
+        for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
+        for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
+        return 0;
+    }
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
     double worst = 0, off;
     int sharding, hop;

@@ -25,10 +25,11 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_host_attention state = {r->device, 0};
+    memo_exchange_desc causal = memo_exchange_desc_default();
     memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
     memo_sp_attention_sizes sizes;
     memo_sp_attention_tensors t;
-    memo_mask causal = memo_mask_default();
     memo_device* d = r->device;
     void* memory[5]; /* q, k, v, out, lse */
     memo_status status;
@@ -63,7 +64,8 @@ static memo_status attend(thread_rank* r, memo_error* error) {
 
     memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof v[0], v, memory[2]);
     status = memo_sp_attention_create(&desc, &attention, error);
-    if (!status) status = memo_sp_attention_forward(attention, &t, &causal, error);
+    if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
+    if (!status) status = memo_sp_attention_forward(attention, exchange, &t, error);
     if (status)
         memo_stream_synchronize(d, r->stream, NULL); /* operations that have begun must end */
     else
@@ -73,6 +75,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
         printf("rank 0 holds %d tokens, works on %d tokens of %d heads, and sends %d bytes\n",
                (int)desc.sharding.local_tokens, (int)desc.sharding.ring_tokens,
                (int)sizes.heads.n_q, (int)r->comm->sent_bytes);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     return status; /* the device frees the memory */
 }

@@ -73,16 +73,15 @@ static memo_status forward(void*, memo_stream stream, const memo_attention_block
 
 /* The second pass, as a graph: the same on all ranks, and destroyed before the communicator. */
 static memo_status attend_by_graph(memo_comm* comm, memo_stream stream,
-                                   memo_sp_attention* attention, memo_sp_attention_tensors* t,
-                                   memo_error* error) {
+                                   memo_sp_attention* attention, const memo_exchange* exchange,
+                                   memo_sp_attention_tensors* t, memo_error* error) {
     const cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal; /* NCCL has threads */
-    const memo_mask causal = memo_mask_default();
     cudaStream_t s = memo_cuda_stream(stream);
     cudaGraphExec_t exec = NULL;
     cudaGraph_t graph = NULL;
     memo_status status =
         memo_cuda_check(cudaStreamBeginCapture(s, mode), "cudaStreamBeginCapture", error);
-    if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
+    if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
     if (!status)
         status = memo_cuda_check(cudaStreamEndCapture(s, &graph), "cudaStreamEndCapture", error);
     if (!status)
@@ -100,8 +99,9 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
-    memo_mask causal = memo_mask_default();
+    memo_exchange_desc causal = memo_exchange_desc_default();
     memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
     float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
     int64_t n_wrong = 0, n;
 
@@ -131,17 +131,19 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     /* The first pass creates NCCL's connections; only the second one is checked. */
     if (memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
-        memo_sp_attention_forward(attention, &t, &causal, error) ||
+        memo_exchange_create(attention, &causal, &exchange, error) ||
+        memo_sp_attention_forward(attention, exchange, &t, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* ends if a peer is lost */
         return error->status;
 
     for (int64_t i = 0; i < n; i++) rows[2][i] = 0;
-    if (attend_by_graph(comm, desc.stream, attention, &t, error)) return error->status;
+    if (attend_by_graph(comm, desc.stream, attention, exchange, &t, error)) return error->status;
     for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
 
     if (comm->rank == 0)
         printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
                (int)comm->size, (int)(n / ROW), (long long)comm->sent_bytes, (long long)n_wrong);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     return n_wrong ? memo_error_set(error, MEMO_STATUS_DEVICE, "wrong numbers") : MEMO_STATUS_OK;
 }

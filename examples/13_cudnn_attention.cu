@@ -103,7 +103,9 @@ static memo_status check(memo_device* device, attention_blocks* c, memo_error* e
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
     memo_mask mask = memo_mask_default();
+    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
     memo_sp_attention* attention = NULL;
+    memo_exchange *exchange = NULL, *window = NULL;
     std::vector<bf16> in[4]; /* q, k, v, d_out */
     std::vector<double> expected[4];
     bf16* rows[8]; /* q, k, v, d_out, out, d_q, d_k, d_v; managed memory */
@@ -143,8 +145,9 @@ static memo_status check(memo_device* device, attention_blocks* c, memo_error* e
     if (memo_sharding_make(&sharding, &desc.sharding, error) || prepare(&desc, c, error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
-        memo_sp_attention_forward(attention, &t, &mask, error) ||
-        memo_sp_attention_backward(attention, &t, &mask, error) ||
+        memo_exchange_create(attention, &exchange_desc, &exchange, error) ||
+        memo_sp_attention_forward(attention, exchange, &t, error) ||
+        memo_sp_attention_backward(attention, exchange, &t, error) ||
         memo_stream_synchronize(device, desc.stream, error))
         return error->status;
 
@@ -163,10 +166,14 @@ static memo_status check(memo_device* device, attention_blocks* c, memo_error* e
 
     /* cuDNN's blocks have no window: the attention must refuse it. */
     mask.window_before = 5;
+    exchange_desc.masks = &mask;
+    if (memo_exchange_create(attention, &exchange_desc, &window, error)) return error->status;
     bool is_refused =
-        memo_sp_attention_forward(attention, &t, &mask, error) == MEMO_STATUS_UNSUPPORTED;
+        memo_sp_attention_forward(attention, window, &t, error) == MEMO_STATUS_UNSUPPORTED;
     printf("relative errors: out %.4f, d_q %.4f, d_k %.4f, d_v %.4f; a window is %s\n", worst[0],
            worst[1], worst[2], worst[3], is_refused ? "refused" : "NOT refused");
+    memo_exchange_destroy(window);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     return MEMO_STATUS_OK;
 }

@@ -43,6 +43,7 @@ OWNED_TYPE(memo_parallel_list, list, memo_parallel_list_destroy)
 #ifdef MEMO_SP_H
 OWNED_TYPE(memo_blocks, blocks, memo_blocks_destroy)
 OWNED_TYPE(memo_sp_attention, attention, memo_sp_attention_destroy)
+OWNED_TYPE(memo_exchange, exchange, memo_exchange_destroy)
 OWNED_TYPE(memo_loss, loss, memo_loss_destroy)
 OWNED_TYPE(memo_comm, comm, memo_comm_destroy)
 #endif
@@ -133,6 +134,7 @@ MADE(memo_schedule, recorded, (memo_recorder * recorder),
 #define own_times     OWNED(drop_simulation) memo_simulation
 #define own_recorder  OWNED(drop_recorder) memo_recorder
 #define own_attention OWNED(drop_attention) memo_sp_attention
+#define own_exchange  OWNED(drop_exchange) memo_exchange
 #define own_loss      OWNED(drop_loss) memo_loss
 #define own_comm      OWNED(drop_comm) memo_comm
 #define own_blocks    OWNED(drop_blocks) memo_blocks

@@ -466,9 +466,9 @@ typedef struct step_buffers {
 /* A step, and what a trainer does on the compute stream around it: it makes tensors before, and uses
  * them after. */
 static memo_status attention_step(memo_device* device, memo_stream stream,
-                                  memo_sp_attention* attention, const memo_sp_attention_tensors* t,
-                                  const memo_mask* mask, const step_buffers* b, int is_backward,
-                                  memo_error* error) {
+                                  memo_sp_attention* attention, const memo_exchange* exchange,
+                                  const memo_sp_attention_tensors* t, const step_buffers* b,
+                                  int is_backward, memo_error* error) {
     const memo_copy_kind ON_DEVICE = MEMO_COPY_ON_DEVICE;
     /* Stands for writing the inputs of forward, and for swapping them back for backward.  The
      * contents are there already, so the tensors are copied away and back. */
@@ -488,7 +488,7 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
             return error->status;
     }
     memo_status status = (is_backward ? memo_sp_attention_backward
-                                      : memo_sp_attention_forward)(attention, t, mask, error);
+                                      : memo_sp_attention_forward)(attention, exchange, t, error);
     if (status) return status;
     if (!is_backward)
         return memo_copy(device, stream, ON_DEVICE, b->used, t->out, b->out_bytes, error);
@@ -723,6 +723,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
+    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_exchange* exchange = NULL;
     memo_mask masks[MAX_BATCH];
     memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
     memo_sharding key_shardings[MAX_BATCH];
@@ -842,22 +844,26 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     other_share[V] = share[K];
     other_share[D_OUT] = share[Q];
     other = tensors_of(other_share, other_lse, other_saved);
+    exchange_desc.masks = masks;
+    exchange_desc.has_sinks = c->has_sinks;
+    status = memo_exchange_create(attention, &exchange_desc, &exchange, error);
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
     for (int32_t k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
-        status = attention_step(device, stream, attention, &tensors, masks, &buffers, 0, error);
+        status = attention_step(device, stream, attention, exchange, &tensors, &buffers, 0, error);
         result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_forward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_forward(attention, &other, masks, error);
+            status = memo_sp_attention_forward(attention, exchange, &other, error);
         if (all->has_two_layers && !status)
-            status = memo_sp_attention_backward(attention, &other, masks, error);
+            status = memo_sp_attention_backward(attention, exchange, &other, error);
         ring_bytes = mesh->ring->sent_bytes;
         ulysses_bytes = mesh->ulysses->sent_bytes;
         if (!status)
-            status = attention_step(device, stream, attention, &tensors, masks, &buffers, 1, error);
+            status =
+                attention_step(device, stream, attention, exchange, &tensors, &buffers, 1, error);
         result->ring_backward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
     }
@@ -923,6 +929,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         if (!status) status = memo_stream_synchronize(device, stream, error);
     }
     if (sinks) memcpy(result->d_sinks, tensors.d_sinks, sizeof result->d_sinks);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     CASE_FREE(sinks);
     CASE_FREE(scratch);
@@ -1071,6 +1078,7 @@ typedef struct disagreement {
     int32_t ring, ulysses, gathers_keys;
     memo_sharding_kind sharding;
     int32_t odd_rank; /* -1: none */
+    int32_t is_later; /* after a pass of an exchange that all ranks made alike */
 } disagreement;
 
 /* Some ways to exchange do not use the field. */
@@ -1096,6 +1104,8 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     char* at[N_TENSORS];
     memo_sp_attention_tensors own;
     memo_sp_attention* attention = NULL;
+    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_exchange* exchange = NULL;
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_error error;
@@ -1145,13 +1155,29 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.attention = memo_host_attention_functions(&state);
     for (int t = 0; t < N_TENSORS; t++) at[t] = (char*)(memory + t * N);
     own = tensors_of(at, memory + 8 * N, memory + 9 * N);
-    own.sinks = IS_ODD("sinks") ? memory + 12 * N : NULL;
-    if (!status) status = memo_sp_attention_create(&desc, &attention, &error);
+    exchange_desc.masks = &mask;
+    exchange_desc.has_sinks = IS_ODD("sinks");
+    if (!status && p->is_later) {
+        memo_mask first = mask;
+        memo_exchange_desc alike = {.masks = &first};
+        memo_exchange* before = NULL;
+        first.window_before = 10;
+        first.prefixes = prefixes[0];
+        status = memo_sp_attention_create(&desc, &attention, &error);
+        if (!status) status = memo_exchange_create(attention, &alike, &before, &error);
+        if (!status) status = memo_sp_attention_forward(attention, before, &own, &error);
+        if (!status) status = memo_stream_synchronize(device, stream, &error);
+        CHECK_CASE(!status, "%s: %s", p->field, status ? error.message : "");
+        memo_exchange_destroy(before);
+    }
+    own.sinks = exchange_desc.has_sinks ? memory + 12 * N : NULL;
+    if (!status && !attention) status = memo_sp_attention_create(&desc, &attention, &error);
+    if (!status) status = memo_exchange_create(attention, &exchange_desc, &exchange, &error);
     /* A slow rank may receive the error of the second pass while it waits for the first. */
     for (int k = 0; k < 2 && !status; k++)
-        status =
-            (k && IS_ODD("_backward") ? memo_sp_attention_backward
-                                      : memo_sp_attention_forward)(attention, &own, &mask, &error);
+        status = (k && IS_ODD("_backward")
+                      ? memo_sp_attention_backward
+                      : memo_sp_attention_forward)(attention, exchange, &own, &error);
     memo_status late = memo_stream_synchronize(device, stream, status ? NULL : &error);
     if (!status) status = late;
     /* A back end may find it after the operation. */
@@ -1166,6 +1192,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, p->field),
                    "%s, ring %d, ulysses %d, rank %d: status %d, %s", p->field, (int)p->ring,
                    (int)p->ulysses, (int)comm->rank, (int)status, status ? error.message : "");
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     CASE_FREE(memory);
 #undef IS_ODD

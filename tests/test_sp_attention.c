@@ -881,16 +881,17 @@ TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = open_device(&desc.stream, &state, &desc.attention);
     memo_sharding sharding, rows[2];
+    memo_exchange* none;
     long long n_mallocs;
     float lse[2 * 40 * 2];
     memo_sharding_desc sharding_desc = {.kind = MEMO_SHARDING_DOCUMENTS,
                                         .n_tokens = 40,
                                         .document_begins = begins[0],
                                         .n_documents = 1};
+    memo_exchange_desc exchange_desc = {.shardings = rows};
     CHECK_FAILS(memo_sharding_make(&sharding_desc, &sharding, &error), INVALID_ARGUMENT);
     sharding_desc.n_documents = 3;
     CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
@@ -916,21 +917,54 @@ TEST(documents_may_change_from_batch_to_batch) {
         reference_run(&c, &w);
         CHECK_OK(sharding_of_case(&c, &rows[0], &error));
         CHECK_OK(sharding_of_case(&other, &rows[1], &error));
+        own_exchange* exchange = NULL;
+        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
         n_mallocs = malloc_count;
-        CHECK_OK(memo_sp_attention_set_sharding(attention, rows, &error));
-        CHECK_IS(malloc_count, ==, n_mallocs);
         memo_sp_attention_tensors tensors = tensors_of(w.typed, lse, NULL); /* in their order */
-        CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+        CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
+        CHECK_IS(malloc_count, ==, n_mallocs);
         CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
         CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
     }
-    rows[1].n_documents = 4;
-    CHECK_FAILS(memo_sp_attention_set_sharding(attention, rows, &error), INVALID_ARGUMENT);
+    rows[1].n_documents = 2; /* the last of them ends before the sequence */
+    CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
     rows[1].n_documents = 3;
     rows[0].n_tokens = 39;
-    CHECK_FAILS(memo_sp_attention_set_sharding(attention, rows, &error), INVALID_ARGUMENT);
+    CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
+    CHECK(!none);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
+}
+
+/* Empty ones too; runs are dealt document by document, and by memo_sharding_runs one by one. */
+TEST(dealt_documents_are_the_runs_of_the_sharding) {
+    for (int i = 0; i < 400; i++) {
+        int64_t begins[41] = {0};
+        memo_run runs[2 * 40 + 1];
+        memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
+                                   (int32_t)memo_test_int(1, 9),
+                                   (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(1, 300),
+                                   begins,
+                                   memo_test_int(1, 40)};
+        memo_sharding sharding;
+        memob_arrays arrays = {NULL, 0};
+        memoi_shape_tokens tokens = {0};
+        for (int64_t k = 1; k < desc.n_documents; k++)
+            begins[k] = memo_test_int(0, 2)
+                            ? memo_test_int(begins[k - 1],
+                                            begins[k - 1] + (desc.n_tokens - begins[k - 1]) / 3)
+                            : begins[k - 1];
+        begins[desc.n_documents] = desc.n_tokens;
+        CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+        memoi_exchange_take_tokens(&tokens, &sharding, &arrays);
+        for (int32_t r = 0; r < desc.ring; r++) {
+            const int32_t n = memoi_sharding_ring_runs(&sharding, r, runs);
+            CHECK_IS(tokens.n_runs[r], ==, n);
+            CHECK(!memcmp(tokens.runs + r * tokens.max_runs, runs, (size_t)n * sizeof *runs));
+        }
+        memob_arrays_free(&arrays);
+    }
 }
 
 /* Marks the rows of a rank's keys that steps after `step` may read: of each run those from the
@@ -1357,7 +1391,8 @@ TEST(a_pass_that_fails_leaves_no_label) {
     own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
     memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 3, 1, 300, 1, 1, 16, MEMO_TYPE_F32);
     own_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
+    own_exchange* exchange = NULL;
+    memo_exchange_desc causal = {0};
     ring_paper paper;
     memo_comm ring = ring_paper_comm(&paper, 0, 3);
     desc.device = memo_recorder_get_device(recorder);
@@ -1368,7 +1403,9 @@ TEST(a_pass_that_fails_leaves_no_label) {
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     memo_sp_attention_tensors t = {
         .q = tensor, .k = tensor, .v = tensor, .out = tensor, .lse = tensor};
-    CHECK_IS(memo_sp_attention_forward(attention, &t, &mask, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK_OK(memo_exchange_create(attention, &causal, &exchange, &error));
+    CHECK_IS(memo_sp_attention_forward(attention, exchange, &t, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
     CHECK(!ring.label.text && !ring.label.fields && !ring.label.is_first);
 }
 
@@ -1709,8 +1746,18 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
                             cases[i][1],
                             0,
                             MEMO_SHARDING_ZIGZAG,
-                            cases[i][2]};
+                            cases[i][2],
+                            0};
         CHECK_OK(thread_ranks_run(one.ring * one.ulysses, disagree, &one, &error));
+    }
+}
+
+/* Documents end where chunks do, so no key travels and no later message could tell. */
+TEST(every_exchange_compares_the_ranks) {
+    static const char* const fields[] = {"window_before", "has_sinks", "prefixes"};
+    for (int i = 0; i < 9; i++) {
+        disagreement one = {fields[i % 3], 2, 1, 0, MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
+        CHECK_OK(thread_ranks_run(2, disagree, &one, &error));
     }
 }
 
@@ -1718,15 +1765,16 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
         "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
-        ".sinks,",        ".kind",         "window_before", "document_begins",  "key_begins",
+        "has_sinks",      ".kind",         "window_before", "document_begins",  "key_begins",
         "prefixes",       "row_shardings", "gathers_keys",  "rounds_gradients", "sends_again",
         "ulysses_groups", "key_sharding"};
     static const int32_t ways[][3] = {{3, 1, 0}, {3, 1, 1}, {1, 4, 0}}; /* gathers keys */
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
         for (k = 0; k < 2 * sizeof ways / sizeof *ways; k++) {
-            disagreement one = {fields[i],      ways[k / 2][0],       ways[k / 2][1],
-                                ways[k / 2][2], MEMO_SHARDING_ZIGZAG, -1};
+            disagreement one = {
+                fields[i], ways[k / 2][0], ways[k / 2][1], ways[k / 2][2], MEMO_SHARDING_ZIGZAG, -1,
+                0};
             if (!strcmp(fields[i], "row_shardings")) one.sharding = MEMO_SHARDING_DOCUMENTS;
             if (k % 2) one.odd_rank = (int32_t)memo_test_int(0, one.ring * one.ulysses - 1);
             if (!disagreement_is_possible(&one)) continue;
@@ -1767,7 +1815,10 @@ TEST(sizes_that_overflow_are_refused) {
 TEST(memory_that_ends_is_reported) {
     memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 2, 1, 16, 2, 2, 4, MEMO_TYPE_BF16);
     memo_comm ring = {.size = 2};
+    memo_exchange_desc causal = {0};
     memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
+    ring_paper paper;
     memo_host_attention state;
     memo_status status;
     int k = 0;
@@ -1780,8 +1831,17 @@ TEST(memory_that_ends_is_reported) {
         CHECK(status ? status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !attention : attention != NULL);
         CHECK_IS((host_device_stats(device).device_bytes > 0), ==, (attention != NULL));
     } while (status && k < 100);
+    CHECK_IS(k, >, 3);
+    k = 0;
+    ring = ring_paper_comm(&paper, 0, 2);
+    do {
+        failing_malloc = malloc_count + ++k;
+        status = memo_exchange_create(attention, &causal, &exchange, &error);
+        CHECK(status ? status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !exchange : exchange != NULL);
+    } while (status && k < 100);
     failing_malloc = 0;
-    CHECK_IS(k, >, 4);
+    CHECK_IS(k, >, 5);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
@@ -1794,7 +1854,9 @@ TEST(invalid_arguments_are_refused) {
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
                          negative[] = {1, -1};
     memo_sp_attention_sizes sizes;
-    memo_sp_attention* attention = NULL;
+    memo_sp_attention *attention = NULL, *other = NULL;
+    memo_exchange_desc exchange_desc = {0};
+    memo_exchange* exchange = NULL;
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
     memo_device* device = NULL;
@@ -1842,37 +1904,44 @@ TEST(invalid_arguments_are_refused) {
     rows[2].n_tokens = 7;
     REFUSED((desc.n_batch = desc.n_masks = 3, desc.row_shardings = rows), "row_shardings[2]");
     REFUSED(desc.key_sharding = of_two, "key_sharding"); /* keys of other degrees */
-    REFUSED(desc.max_documents = -1, "max_documents");
 #undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     good.device = device = open_device(&good.stream, &state, &good.attention);
     desc = good;
     desc.sharding = of_two;
     CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_sharding_desc sharding_desc = {MEMO_SHARDING_DOCUMENTS, 2, 1, 8, right, 2};
-    desc = good; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
-    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
-    desc.max_documents = (int64_t)1 << 62;
-    CHECK_ERROR(memo_sp_attention_create(&desc, &attention, &error), INVALID_ARGUMENT,
-                "max_documents");
-    desc.max_documents = INT64_MAX;
-    CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memo_sp_attention_tensors tensors = {0};
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
+    exchange_desc.masks = &mask;
+    CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+    CHECK_FAILS(memo_sp_attention_forward(attention, exchange, &tensors, &error), INVALID_ARGUMENT);
     tensors = (memo_sp_attention_tensors){
         .q = data[0], .k = data[1], .v = data[2], .out = data[3], .lse = lse};
-    CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    CHECK_FAILS(memo_sp_attention_backward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
+    CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
+    CHECK_FAILS(memo_sp_attention_backward(attention, exchange, &tensors, &error),
+                INVALID_ARGUMENT);
+    tensors.sinks = sinks; /* which the exchange was not made for */
+    CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error), INVALID_ARGUMENT,
+                "sinks: not NULL");
+    tensors.sinks = NULL;
+    CHECK_OK(memo_sp_attention_create(&good, &other, &error));
+    CHECK_ERROR(memo_sp_attention_forward(other, exchange, &tensors, &error), INVALID_ARGUMENT,
+                "another attention");
+    memo_sp_attention_destroy(other);
+    memo_exchange_destroy(exchange);
     mask.n_documents = 2;
     mask.document_begins = right;
-    CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+    CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+    CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
+    memo_exchange_destroy(exchange);
 #define REFUSED(change, text)                                                                      \
     do {                                                                                           \
         memo_mask wrong = mask;                                                                    \
+        memo_exchange_desc of_wrong = {.masks = &wrong};                                           \
         change;                                                                                    \
-        CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &wrong, &error),                \
+        CHECK_ERROR(memo_exchange_create(attention, &of_wrong, &exchange, &error),                 \
                     INVALID_ARGUMENT, text);                                                       \
+        CHECK(!exchange);                                                                          \
     } while (0)
     REFUSED(wrong.document_begins = wrong_end, "document_begins");
     REFUSED((wrong.n_documents = 3, wrong.document_begins = falling), "document_begins");
@@ -1886,10 +1955,23 @@ TEST(invalid_arguments_are_refused) {
     desc.n_batch = desc.n_masks = 2;
     memo_mask masks[2] = {mask, mask};
     masks[1].prefixes = negative;
+    exchange_desc.masks = masks;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, masks, &error), INVALID_ARGUMENT,
-                "prefixes[1]");
+    CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
+                INVALID_ARGUMENT, "prefixes[1]");
     memo_sp_attention_destroy(attention);
+    desc = good; /* documents that do not ascend, in the sharding alone */
+    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2};
+    CHECK_OK(memo_sharding_make(&of_documents, &desc.sharding, &error));
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    desc.sharding.document_begins = falling;
+    desc.sharding.n_documents = 3;
+    exchange_desc.masks = &mask;
+    exchange_desc.shardings = &desc.sharding;
+    CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
+                INVALID_ARGUMENT, "memo_exchange_desc.shardings.document_begins");
+    memo_sp_attention_destroy(attention);
+    exchange_desc = (memo_exchange_desc){.masks = &mask};
     desc = good; /* documents of queries only */
     desc.key_sharding = good.sharding;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
@@ -1900,9 +1982,12 @@ TEST(invalid_arguments_are_refused) {
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), UNSUPPORTED);
+    CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+    CHECK_FAILS(memo_sp_attention_forward(attention, exchange, &tensors, &error), UNSUPPORTED);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     tensors.sinks = sinks; /* a table of older code, and one without row kernels */
+    exchange_desc.has_sinks = 1;
     for (int k = 0; k < 2; k++) {
         int64_t n_calls = state.n_scores;
         old = *device;
@@ -1913,10 +1998,12 @@ TEST(invalid_arguments_are_refused) {
         desc = good;
         desc.device = &old;
         CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-        CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &mask, &error), UNSUPPORTED,
+        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+        CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error), UNSUPPORTED,
                     "attention sinks");
         CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
+        memo_exchange_destroy(exchange);
         memo_sp_attention_destroy(attention);
     }
     memo_host_device_destroy(device);
@@ -1924,9 +2011,11 @@ TEST(invalid_arguments_are_refused) {
         good.device = device = open_device(&good.stream, &state, &good.attention);
         tensors.sinks = wrong_sinks[k];
         CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
-        CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+        CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
         CHECK_ERROR(memo_stream_synchronize(device, good.stream, &error), INVALID_ARGUMENT,
                     "sinks[1]: not a number, or too large");
+        memo_exchange_destroy(exchange);
         memo_sp_attention_destroy(attention);
         memo_host_device_destroy(device);
     }

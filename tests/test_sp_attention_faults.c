@@ -114,7 +114,8 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default();
+    memo_exchange_desc exchange_desc = {.has_sinks = 1};
+    memo_exchange* exchange = NULL;
     memo_host_attention state;
     void* saved = NULL;
     float* lse = NULL;
@@ -155,12 +156,14 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
                                    .saved = saved};
     status = memo_sp_attention_create(&desc, &attention, e);
     CHECK_IS(!status, ==, (attention != NULL));
-    if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
-    if (!status) status = memo_sp_attention_backward(attention, &t, &mask, e);
+    if (!status) status = memo_exchange_create(attention, &exchange_desc, &exchange, e);
+    if (!status) status = memo_sp_attention_forward(attention, exchange, &t, e);
+    if (!status) status = memo_sp_attention_backward(attention, exchange, &t, e);
     if (!status) status = memo_stream_synchronize(table, stream, e);
     r->n_calls = f->n_calls + f->of_device.n_calls; /* destroy has nobody to tell */
     if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
     (void)memo_stream_synchronize(r->device, stream, NULL);
+    memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     free(lse);
     free(saved);

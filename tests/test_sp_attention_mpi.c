@@ -82,9 +82,9 @@ TEST(ranks_that_disagree_are_refused) {
                                          "ulysses_groups"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (size_t way = 0; way < 3; way++) {
-            disagreement one = {
-                fields[i], way < 2 ? mpi_size : 1, way < 2 ? 1 : mpi_size,
-                way == 1,  MEMO_SHARDING_ZIGZAG,   mpi_size > 1 ? mpi_size - 1 : -1};
+            disagreement one = {fields[i], way < 2 ? mpi_size : 1, way < 2 ? 1 : mpi_size,
+                                way == 1,  MEMO_SHARDING_ZIGZAG,   mpi_size > 1 ? mpi_size - 1 : -1,
+                                0};
             memo_host_device_desc desc = memo_host_device_desc_default();
             memo_device* device;
             memo_comm* comm;

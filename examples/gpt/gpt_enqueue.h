@@ -50,7 +50,8 @@ struct gpt_model {
     int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
-    memo_mask* masks;             /* (sequences), of the current call */
+    memo_mask* masks;             /* (sequences) */
+    memo_exchange** exchanges;    /* see gpt_exchange; NULL: not made */
     int64_t n_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
@@ -604,11 +605,26 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     return t;
 }
 
-/* The mask of each sequence, or of all.  The stream reads the begins of documents in the staging
- * buffer, which keeps them until the stream has passed. */
-static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
-    const int64_t documents = model->config.documents, n = documents ? model->share.batch : 1;
+/* Attention of a part has the same masks in each micro-batch; with documents, masks of its own in
+ * each place of the staging buffer. */
+static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
+    const int64_t part = begin * gpt_degree(model->config.sub_batches) / model->n_rows;
+    if (!model->config.documents) return model->exchanges;
+    return &model->exchanges[model->place * gpt_degree(model->config.sub_batches) + part];
+}
+
+static int64_t gpt_n_exchanges(const gpt_model* model) {
+    const int64_t n_parts = gpt_degree(model->config.sub_batches);
+    return model->config.documents ? gpt_n_places(model->n_micro_batches) * n_parts : 1;
+}
+
+/* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer, which
+ * keeps them until the stream has passed. */
+static void gpt_make_exchanges(gpt_model* model) {
+    const int64_t documents = model->config.documents, n = model->share.batch;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
+    const int64_t n_parts = documents ? gpt_degree(model->config.sub_batches) : 1;
+    memo_exchange_desc desc = memo_exchange_desc_default();
     for (int64_t i = 0; i < n; i++) {
         model->masks[i] = memo_mask_default();
         if (model->config.window < model->config.sequence)
@@ -616,7 +632,13 @@ static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
         if (documents) model->masks[i].document_begins = begins + i * (documents + 1);
         model->masks[i].n_documents = documents;
     }
-    return model->masks + (documents ? begin / model->share.layout.local_tokens : 0);
+    for (int64_t part = 0; part < n_parts && !model->status; part++) {
+        memo_exchange** exchange = gpt_exchange(model, part * model->n_rows / n_parts);
+        desc.masks = model->masks + part * n / n_parts;
+        memo_exchange_destroy(
+            *exchange); /* of an earlier micro-batch, which the stream has passed */
+        model->status = memo_exchange_create(model->attention, &desc, exchange, &model->error);
+    }
 }
 
 /* ---- attention of runs: whole sequences, or queries of one ----------------------------------- */
@@ -651,8 +673,8 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     if (gpt_is_idle(model)) return;
     if (model->attention) {
         const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, rows.begin);
-        model->status = memo_sp_attention_forward(model->attention, &t,
-                                                  gpt_sp_masks(model, rows.begin), &model->error);
+        model->status = memo_sp_attention_forward(
+            model->attention, *gpt_exchange(model, rows.begin), &t, &model->error);
         return;
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
@@ -681,8 +703,8 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
         s.d_q = gpt_at(dq, rows.begin);
         s.d_k = gpt_at(dk, rows.begin);
         s.d_v = gpt_at(dv, rows.begin);
-        model->status = memo_sp_attention_backward(model->attention, &s,
-                                                   gpt_sp_masks(model, rows.begin), &model->error);
+        model->status = memo_sp_attention_backward(
+            model->attention, *gpt_exchange(model, rows.begin), &s, &model->error);
         return;
     }
 

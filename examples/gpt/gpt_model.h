@@ -211,6 +211,8 @@ static void gpt_step(void* user, memo_session* session) {
         model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
                                   gpt_staged(model, model->place), gpt_batch_bytes(&model->config),
                                   &model->error);
+        if (!model->status && model->attention && model->config.documents)
+            gpt_make_exchanges(model);
     }
 
     for (int32_t layer = 0; layer < n_layers; layer++)
@@ -495,13 +497,18 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
         sp.ulysses = model->mesh->ulysses;
         sp.device_memory = sp_memory;
         model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
+        if (!model->status && !model->config.documents) gpt_make_exchanges(model);
     }
     if (!model->status) gpt_create_blocks(model);
 }
 
 static void gpt_destroy_collectives(gpt_model* model) {
     gpt_destroy_blocks(model);
-    if (model->attention) memo_sp_attention_destroy(model->attention);
+    for (int64_t i = 0; model->exchanges && i < gpt_n_exchanges(model); i++) {
+        memo_exchange_destroy(model->exchanges[i]);
+        model->exchanges[i] = NULL;
+    }
+    memo_sp_attention_destroy(model->attention);
     model->attention = NULL;
 }
 
@@ -709,7 +716,11 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->loss_rows = gpt_loss_rows(config);
     model->shares_keys = gpt_shares_keys(config);
     model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
-    if (!model->masks) {
+    model->exchanges =
+        (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
+    if (!model->masks || !model->exchanges) {
+        free(model->masks);
+        free(model->exchanges);
         free(model);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
     }
@@ -797,6 +808,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     free(model->masks);
+    free(model->exchanges);
     free(model);
 }
 
