@@ -93,6 +93,7 @@ find_blas() {
     blas_cflags= blas_libs=
     cat >"$folder/blas.c" <<'END'
 #include <cblas.h>
+#include <dlfcn.h>
 int main(void) {
     const float a[1] = {3}, b[1] = {5};
     float c[1] = {0};
@@ -101,17 +102,21 @@ int main(void) {
     openblas_set_num_threads(1);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1, a, 1, b, 1, 0, c, 1);
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1, x, 1, y, 1, 0, z, 1);
-    return c[0] == 15 && z[0] == 15 ? 0 : 1;
+    return c[0] == 15 && z[0] == 15 && dlopen(GPT_BLAS, RTLD_NOW) ? 0 : 1;
 }
 END
-    if works "$folder/blas.c" -o "$folder/probe" -lopenblas; then
-        blas_cflags=-DGPT_BLAS blas_libs=-lopenblas
+    # Tests link the library, the trainer loads it by this name.
+    name=libopenblas.so.0
+    [ "$(uname)" != Darwin ] || name=@rpath/libopenblas.dylib
+    defined=-DGPT_BLAS="\"$name\"" quoted="-DGPT_BLAS='\"$name\"'"
+    if works "$defined" "$folder/blas.c" -o "$folder/probe" -lopenblas -ldl; then
+        blas_cflags=$quoted blas_libs=-lopenblas
         return 0
     fi
     if has pkg-config && pkg-config --exists openblas 2>/dev/null; then
         include=$(pkg-config --cflags openblas) libs=$(pkg-config --libs openblas)
-        if works $include "$folder/blas.c" -o "$folder/probe" $libs; then
-            blas_cflags="-DGPT_BLAS $include" blas_libs=$libs
+        if works "$defined" $include "$folder/blas.c" -o "$folder/probe" $libs -ldl; then
+            blas_cflags="$quoted $include" blas_libs=$libs
             return 0
         fi
     fi
@@ -122,8 +127,8 @@ END
         variant=${include##*/}
         for library in "" /usr/lib/*/"$variant" "${include%/include}/lib"; do
             libs="${library:+-L$library -Wl,-rpath,$library }-lopenblas"
-            if works "-I$include" "$folder/blas.c" -o "$folder/probe" $libs; then
-                blas_cflags="-DGPT_BLAS -I$include" blas_libs=$libs
+            if works "$defined" "-I$include" "$folder/blas.c" -o "$folder/probe" $libs -ldl; then
+                blas_cflags="$quoted -I$include" blas_libs=$libs
                 return 0
             fi
         done

@@ -14,7 +14,8 @@
  * one place and not in another.  The code calls fused multiply-add if it is faster.
  *
  *   GPT_DOUBLE   computes in double precision instead of float
- *   GPT_BLAS     takes the GEMM from a CBLAS library (-lopenblas) instead of the one below
+ *   GPT_BLAS     takes the GEMM from a CBLAS library instead of the one below; a program that loads
+ *                the library itself defines GPT_BLAS_GEMM
  *
  * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
  * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
@@ -35,6 +36,13 @@
 typedef double gpt_real;
 #else
 typedef float gpt_real;
+#endif
+
+#ifdef GPT_BLAS_GEMM
+#elif defined(GPT_DOUBLE)
+#define GPT_BLAS_GEMM cblas_dgemm
+#else
+#define GPT_BLAS_GEMM cblas_sgemm
 #endif
 
 /* a * b + c, rounded once if the processor has the instruction. */
@@ -217,14 +225,9 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
                            const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
                            int64_t ldc) {
 #ifdef GPT_BLAS
-#ifdef GPT_DOUBLE
-    cblas_dgemm(
-#else
-    cblas_sgemm(
-#endif
-        CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
-        b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-        (int)ldb, beta, c, (int)ldc);
+    GPT_BLAS_GEMM(CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
+                  b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a,
+                  (int)lda, b, (int)ldb, beta, c, (int)ldc);
 #else
     gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0}; /* of op(B): columns side by side */
     const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;

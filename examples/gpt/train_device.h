@@ -7,6 +7,7 @@
 #define TRAIN_DEVICE_H
 
 #include "thread_ranks.h"
+#include "train_compute.h" /* before the math, whose product it defines */
 #include "train_options.h"
 #include "train_report.h"
 
@@ -20,7 +21,6 @@
 #else
 #include "gpt_kernels_host.h"
 #endif
-#include "train_compute.h"
 
 typedef struct train_device {
     memo_device* device;

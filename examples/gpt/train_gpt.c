@@ -2,7 +2,7 @@
  *
  *     gcc -std=c99 -O3 -I. -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
  *         -lpthread -lm
- *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
+ *         faster with   -DGPT_BLAS='"libopenblas.so.0"' -ldl    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
  * A run has four phases on a host device of the given capacity.  It profiles one layer to plan
@@ -366,8 +366,8 @@ static memo_status work(job* j, memo_error* error) {
     memo_status status = teams ? MEMO_STATUS_OK : no_memory("the policies", error);
 
     /* As Ctrl-C, now that there is something to save; nohup stays. */
-    signal(SIGTERM, on_interrupt);
-    if (signal(SIGHUP, on_interrupt) == SIG_IGN) signal(SIGHUP, SIG_IGN);
+    catch_signal(SIGTERM);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP);
     for (int policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
         status = plan_policy(j, policy, error);
     if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
@@ -411,15 +411,10 @@ static void job_destroy(job* j) {
 int main(int argc, char** argv) {
     job j = {0};
     memo_error error;
-    struct sigaction action;
     int is_training = 0, code;
 
     tool_keep_standard_streams();
-    compute_choose_kernels(argv);
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
-    sigaction(SIGINT, &action, NULL);
+    catch_signal(SIGINT);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
 
@@ -436,10 +431,10 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        compute_begin(j.options.ranks);
+        status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!j.options.is_random)
             train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
-        status = check_outputs(&j, &error);
+        if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
@@ -450,6 +445,7 @@ int main(int argc, char** argv) {
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
+    if (status) compute_explain(&error);
     job_destroy(&j);
     gpt_helpers_end();
     return train_ranks_end(code, status, error.message);

@@ -13,11 +13,20 @@
 #include "train_ranks.h"
 #include "train_text.h"
 
-/* Ctrl-C sets it, and loops over steps read it.  A second Ctrl-C ends the program at once. */
+/* Ctrl-C sets it, and loops over steps read it. */
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) {
     (void)signal_number;
     interrupted = 1;
+}
+
+/* The first signal of this kind interrupts; a second one ends the program at once. */
+static void catch_signal(int signal_number) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    sigaction(signal_number, &action, NULL);
 }
 
 static memo_status no_memory(const char* what, memo_error* error) {
