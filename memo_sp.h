@@ -719,8 +719,13 @@ typedef struct memo_ulysses_heads {
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
- * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
- * the contribution of a step.  If a hop brings a part of a run, the buffers for keys and values are
+ * That is the way RING.  In the way DIRECT each step's keys come straight from their owner, and only
+ * the rows that this rank reads; steps in which no rank reads anything are left out.  The gradients
+ * of these rows return to the owner at once, while the next step computes; step 0 comes last in
+ * backward.  The owner adds them in fp32, in the order of steps.  In the sharding "documents" all rows of a rank travel.
+ *
+ * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
+ * three), one for the contribution of a step.  If a hop brings a part of a run, the buffers for keys and values are
  * cleared before the first step, so that attention never loads NaN from them.  memo_schedule_check
  * finds a race if any of these waits is removed:
  *
@@ -741,6 +746,21 @@ typedef struct memo_ulysses_heads {
  * layers.  All ranks of the mesh's sequence group must create them alike, and call forward and
  * backward in the same order.  A degree of 1 costs
  * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
+
+/* How keys and values reach the ranks that read them. */
+typedef enum memo_exchange_way {
+    /* RING or DIRECT, as each exchange finds: the way whose busiest ranks send fewer bytes, summed
+     * over the steps of a forward and a backward.  If both send as many: RING. */
+    MEMO_EXCHANGE_AUTO = 0,
+    MEMO_EXCHANGE_RING,   /* from neighbor to neighbor */
+    MEMO_EXCHANGE_DIRECT, /* from each owner to each reader; needs one more buffer than RING */
+    /* An all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
+     * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
+     * the order of positions, and nothing is merged.  But no computation hides the transfer, and
+     * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
+     * (extras/memo_layout.h) compares it with RING. */
+    MEMO_EXCHANGE_GATHER
+} memo_exchange_way;
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
@@ -773,15 +793,10 @@ typedef struct memo_sp_attention_desc {
     int32_t first_q_head;
     /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has
      * 16 bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that
-     * of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  With
-     * gathers_keys each contribution is rounded once. */
+     * of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  In
+     * the ways DIRECT and GATHER each contribution is rounded once. */
     int32_t rounds_gradients;
-    /* 1: an all-gather brings all keys and values of the ring before attention (as in Llama 3), and
-     * a reduce-scatter returns their gradients.  The local attention is called once, with all keys
-     * in the order of positions, and nothing is merged.  But no computation hides the transfer, and
-     * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
-     * (extras/memo_layout.h) compares both. */
-    int32_t gathers_keys;
+    memo_exchange_way way; /* chapter 6 */
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
      * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
@@ -809,8 +824,8 @@ typedef struct memo_sp_attention_sizes {
      *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
      *   ring forward       Hkv m D (rd - 1), in type
      *   ring backward      the same, and Hkv m D rd in fp32 (rounds_gradients: in type);
-     *                      with gathers_keys Hkv m D (rd - 1)
-     * The ring's bytes are upper bounds, exact for a full mask: only rows that a later step reads
+     *                      in the way GATHER Hkv m D (rd - 1)
+     * The ring's bytes are upper bounds, exact for RING and a full mask: only rows that are read
      * travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
@@ -884,6 +899,16 @@ MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
 /* Waits for the desc's stream, which may still read the documents.  Call it before
  * memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
+
+/* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
+ * sequences of the batch; and the fewest that would do: each row once to each rank that reads it,
+ * each gradient once from that rank.  With key runs of documents needed_rows is -1: not counted. */
+typedef struct memo_exchange_info {
+    memo_exchange_way way; /* not AUTO */
+    int32_t n_steps;       /* with step 0, which needs no exchange */
+    int64_t sent_rows[2], needed_rows[2];
+} memo_exchange_info;
+MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
  * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
@@ -5605,7 +5630,8 @@ typedef struct memoi_shape {
     float scale, softcap;
     int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
-    memo_type carried_type;             /* of d_k and d_v in the ring: F32, or type */
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
+    memo_exchange_way way;
     int32_t gathers_keys, has_gathered; /* now all keys are one run of this rank */
     int32_t n_groups;                   /* of the heads of each rank */
     int32_t group;                      /* the one that heads are of; -1: all */
@@ -5903,11 +5929,23 @@ typedef struct memoi_exchange_ranges {
     int64_t n_rows;
 } memoi_exchange_ranges;
 
+/* Rows of an owner's keys that a reader reads: pieces of runs, ascending.  Of many runs all rows,
+ * without runs here. */
+enum { MEMOI_PIECES_MAX = 2 * MEMO_RUNS_MAX };
+typedef struct memoi_exchange_pieces {
+    memo_run runs[MEMOI_PIECES_MAX];  /* positions */
+    int64_t begin[MEMOI_PIECES_MAX];  /* first row of the owner */
+    int32_t run_of[MEMOI_PIECES_MAX]; /* of the owner */
+    int32_t n;
+    int64_t n_rows;
+} memoi_exchange_pieces;
+
 /* Step s of a sequence: runs of queries [q_begin, q_end) and of keys [k_begin, k_end), and their
  * first rows and numbers of rows.  q_end 0: nothing. */
 typedef struct memoi_exchange_step {
     int32_t q_begin, q_end, k_begin, k_end;
     int64_t q_row, k_row, n_q_rows, n_k_rows;
+    const memo_run *q_runs, *k_runs; /* [q_begin], [k_begin] */
 } memoi_exchange_step;
 
 /* Of one rank. */
@@ -5923,6 +5961,12 @@ struct memo_exchange {
     memoi_exchange_step* steps;    /* (ring, n_parts) */
     memoi_exchange_ranges* hops;   /* (2, ring, n_parts): rows that exchange s sends, receives */
     memoi_exchange_ranges carried; /* rows of d_k and d_v that travel */
+
+    /* The way DIRECT.  Its steps are numbered without those in which no rank reads anything. */
+    int32_t is_direct;
+    int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
+    memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
+    int64_t* busiest;              /* (4, ring): rows by step, of RING and DIRECT; of one rank */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -5933,6 +5977,12 @@ MEMOI memoi_exchange_ranges* memoi_exchange_hop(const memo_exchange* plan, int i
                                                 int32_t s, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->hops[(is_receive * rd + s) * plan->shape.n_parts + part];
+}
+
+MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
+                                                      int32_t distance, int32_t part) {
+    const int64_t rd = plan->shape.sharding.ring;
+    return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
 }
 
 /* --- runs --- */
@@ -6075,23 +6125,32 @@ MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
 
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
     memoi_shape shape = plan->shape;
-    const int32_t rd = shape.sharding.ring, k_rank = (shape.ring_rank - s + rd) % rd;
+    const int32_t rd = shape.sharding.ring, distance = plan->distances[s];
+    const int32_t k_rank = (shape.ring_rank - distance + rd) % rd;
+    const memoi_exchange_pieces* pieces = memoi_exchange_pieces_of(plan, 1, distance, part);
     memoi_exchange_step* r = &plan->steps[(int64_t)s * shape.n_parts + part];
     const memo_run *q_runs, *k_runs;
     int32_t n_q, n_k;
     shape.has_gathered = shape.gathers_keys;
     q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &n_q);
     k_runs = memoi_shape_runs(&shape, 1, part, k_rank, &n_k);
-    if (s) {
-        memoi_exchange_rectangle(&shape, &plan->masks[part], part, shape.ring_rank, k_rank, r);
-    } else { /* everything, because it sets every row */
-        r->q_end = n_q;
-        r->k_end = n_k;
+    if (!s ||
+        !memoi_exchange_rectangle(&shape, &plan->masks[part], part, shape.ring_rank, k_rank, r)) {
+        r->q_end = s ? 0 : n_q; /* step 0: everything, because it sets every row */
+        r->k_end = s ? 0 : n_k;
     }
+    if (s && plan->is_direct && shape.key_sharding.kind != MEMO_SHARDING_DOCUMENTS) {
+        k_runs = pieces->runs; /* which arrive one after another */
+        r->k_begin = 0;
+        r->k_end = pieces->n;
+        if (!pieces->n) r->q_end = 0;
+    }
+    r->q_runs = q_runs + r->q_begin;
+    r->k_runs = k_runs + r->k_begin;
     r->q_row = memoi_exchange_runs_rows(q_runs, r->q_begin);
     r->k_row = memoi_exchange_runs_rows(k_runs, r->k_begin);
-    r->n_q_rows = memoi_exchange_runs_rows(q_runs + r->q_begin, r->q_end - r->q_begin);
-    r->n_k_rows = memoi_exchange_runs_rows(k_runs + r->k_begin, r->k_end - r->k_begin);
+    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->q_end - r->q_begin);
+    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->k_end - r->k_begin);
 }
 
 /* --- hops --- */
@@ -6104,23 +6163,63 @@ MEMOI void memoi_exchange_extend(memoi_exchange_rows* rows, int64_t begin, int64
     rows->end = memob_max(rows->end, end);
 }
 
-/* Extends rows, by run, by those of an owner's keys that a rank reads. */
-MEMOI void memoi_exchange_read_rows(const memo_exchange* plan, int32_t part, int32_t owner,
-                                    int32_t reader, memoi_exchange_ranges* ranges) {
+/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
+ * see; a third piece of a run joins the second. */
+MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
+                                                int32_t owner, int32_t reader) {
+    const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
     int32_t n_runs, n_q_runs, q, k;
-    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
-    const memo_run* q_runs = memoi_shape_runs(&plan->shape, 0, part, reader, &n_q_runs);
-    for (q = 0; q < n_q_runs; q++) {
-        int64_t low, high, begin, end;
-        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
-        for (k = 0; k < n_runs; k++) {
+    const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
+    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
+    memoi_exchange_pieces p;
+    memoi_exchange_step ignored;
+    int64_t row = 0;
+    memset(&p, 0, sizeof p);
+    /* Of many runs most are needed in part, and a search would take long. */
+    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
+        p.n = memoi_exchange_rectangle(shape, mask, part, reader, owner, &ignored);
+        p.n_rows = p.runs[0].count = p.n ? shape->key_sharding.ring_tokens : 0;
+        return p;
+    }
+
+    for (k = 0; k < n_runs; row += runs[k++].count) {
+        const int32_t first = p.n;
+        for (q = 0; q < n_q_runs; q++) {
+            int64_t low, high, begin, end, seen;
+            if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
             memoi_mask_run_interval(&runs[k], low, high, &begin, &end);
             if (begin == end || !memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[k])) continue;
-            /* Padding goes with the last token, so that whole runs stay whole. */
-            if (end == memoi_sharding_run_below(&runs[k], mask->n_keys)) end = runs[k].count;
-            memoi_exchange_extend(&ranges->rows[k], begin, end);
+            seen = p.n > first ? p.begin[p.n - 1] - row + p.runs[p.n - 1].count : -1;
+            if (begin > seen && p.n - first < 2) {
+                p.begin[p.n] = row + begin;
+                p.run_of[p.n] = k;
+                p.runs[p.n].start = runs[k].start + begin * runs[k].stride;
+                p.runs[p.n].stride = runs[k].stride;
+                p.n++;
+                seen = begin;
+            }
+            if (end <= seen) continue;
+            p.runs[p.n - 1].count += end - seen;
+            p.n_rows += end - seen;
         }
+    }
+    return p;
+}
+
+/* Extends rows, by run, by those that a rank reads. */
+MEMOI void memoi_exchange_read_rows(const memo_exchange* plan, int32_t part, int32_t owner,
+                                    const memoi_exchange_pieces* p, memoi_exchange_ranges* ranges) {
+    int32_t n_runs, i;
+    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
+    for (i = 0; i < p->n; i++) {
+        const int32_t k = p->run_of[i];
+        const int64_t begin = p->begin[i] - memoi_exchange_runs_rows(runs, k);
+        int64_t end = begin + p->runs[i].count;
+        /* Padding goes with the last token, so that whole runs stay whole. */
+        if (end == memoi_sharding_run_below(&runs[k], plan->masks[part].n_keys))
+            end = runs[k].count;
+        memoi_exchange_extend(&ranges->rows[k], begin, end);
     }
 }
 
@@ -6147,8 +6246,10 @@ MEMOI int memoi_exchange_place_rows(const memo_exchange* plan, int32_t part, int
 }
 
 /* An owner's keys on their way, from the last reader to the first: exchange s carries the rows that
- * steps after s read.  Sender and receiver both find them. */
-MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t owner) {
+ * steps after s read.  Sender and receiver both find them.  rows (2, ring): adds the number of rows
+ * in each exchange of the way RING, and in each step of the way DIRECT. */
+MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t owner,
+                                    int64_t* rows) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int32_t distance = (me - owner + rd) % rd; /* hops to this rank */
@@ -6157,15 +6258,20 @@ MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t o
     memset(&read, 0, sizeof read);
     memset(&placed, 0, sizeof placed);
     for (s = plan->last_step - 1; s >= 0; s--) {
+        const memoi_exchange_pieces p =
+            memoi_exchange_read(plan, part, owner, (owner + s + 1) % rd);
         int is_cut = 0;
-        /* Of many runs most are needed in part, and a search would take long. */
+        if (!distance) *memoi_exchange_pieces_of(plan, 0, s + 1, part) = p;
+        if (s + 1 == distance) *memoi_exchange_pieces_of(plan, 1, s + 1, part) = p;
         if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
             placed.rows[0].end = placed.n_rows = shape->key_sharding.ring_tokens;
         } else {
-            memoi_exchange_read_rows(plan, part, owner, (owner + s + 1) % rd, &read);
+            memoi_exchange_read_rows(plan, part, owner, &p, &read);
             placed = read;
             is_cut = memoi_exchange_place_rows(plan, part, owner, &placed);
         }
+        rows[s] += placed.n_rows;
+        rows[rd + s + 1] += p.n_rows;
         if (s == distance) *memoi_exchange_hop(plan, 0, s, part) = placed;
         if (s != (distance + rd - 1) % rd) continue;
         *memoi_exchange_hop(plan, 1, s, part) = placed;
@@ -6179,18 +6285,71 @@ MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t o
         memoi_exchange_extend(&plan->carried.rows[k], placed.rows[k].begin, placed.rows[k].end);
 }
 
+/* DIRECT, if its busiest ranks send fewer bytes: keys in both passes, gradients in backward. */
+MEMOI int memoi_exchange_is_direct(const memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const double weight =
+        (double)memo_type_bytes(shape->carried_type) / (double)memo_type_bytes(shape->type);
+    const int64_t rd = shape->sharding.ring, carried = plan->carried.n_rows * shape->n_parts;
+    double ring = (double)(plan->last_step + 1) * (double)carried * weight, direct = 0;
+    int64_t s;
+    if (!plan->last_step || shape->way == MEMO_EXCHANGE_RING) return 0;
+    for (s = 0; s < rd; s++) {
+        ring += 2 * (double)plan->busiest[s];
+        direct += (2 + weight) * (double)plan->busiest[rd + s];
+    }
+    return shape->way == MEMO_EXCHANGE_DIRECT || direct < ring;
+}
+
 /* What passes need, once the tokens and the masks are there. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring;
+    int64_t *busiest = plan->busiest, *rows = busiest + 2 * rd;
     int32_t part, s, owner, k;
     plan->last_step = shape->gathers_keys ? 0 : memoi_exchange_last_step(plan);
-    for (part = 0; part < shape->n_parts; part++) {
-        for (s = 0; s <= plan->last_step; s++) memoi_exchange_make_step(plan, s, part);
-        for (owner = 0; owner < shape->sharding.ring; owner++)
-            memoi_exchange_make_hops(plan, part, owner);
+    for (owner = 0; owner < rd && plan->last_step; owner++) {
+        memset(rows, 0, 2 * (size_t)rd * sizeof *rows);
+        for (part = 0; part < shape->n_parts; part++)
+            memoi_exchange_make_hops(plan, part, owner, rows);
+        for (s = 0; s < 2 * rd; s++) busiest[s] = memob_max(busiest[s], rows[s]);
     }
     for (k = 0; k < MEMO_RUNS_MAX; k++)
         plan->carried.n_rows += plan->carried.rows[k].end - plan->carried.rows[k].begin;
+
+    plan->is_direct = memoi_exchange_is_direct(plan);
+    for (s = k = 0; s <= plan->last_step; s++)
+        if (!s || !plan->is_direct || busiest[rd + s]) plan->distances[k++] = s;
+    plan->last_step = k - 1;
+    if (plan->is_direct) plan->cuts_runs = 0; /* only rows that are read arrive */
+    for (part = 0; part < shape->n_parts; part++)
+        for (s = 0; s <= plan->last_step; s++) memoi_exchange_make_step(plan, s, part);
+}
+
+void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring, each = shape->n_batch / shape->n_parts;
+    int32_t part, s;
+    memset(info, 0, sizeof *info);
+    info->way = shape->gathers_keys ? MEMO_EXCHANGE_GATHER
+                : plan->is_direct   ? MEMO_EXCHANGE_DIRECT
+                                    : MEMO_EXCHANGE_RING;
+    info->n_steps = plan->last_step + 1;
+    for (part = 0; part < shape->n_parts; part++) {
+        for (s = 1; s < rd; s++) {
+            info->needed_rows[0] += each * memoi_exchange_pieces_of(plan, 0, s, part)->n_rows;
+            info->needed_rows[1] += each * memoi_exchange_pieces_of(plan, 1, s, part)->n_rows;
+            info->sent_rows[0] += each * memoi_exchange_hop(plan, 0, s - 1, part)->n_rows;
+        }
+        if (plan->last_step)
+            info->sent_rows[1] += each * plan->carried.n_rows * (plan->last_step + 1);
+    }
+    if (plan->is_direct) memcpy(info->sent_rows, info->needed_rows, sizeof info->sent_rows);
+    if (shape->gathers_keys)
+        info->sent_rows[0] = info->sent_rows[1] =
+            (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
+    if (shape->gathers_keys || shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS)
+        info->needed_rows[0] = info->needed_rows[1] = -1;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6205,6 +6364,7 @@ typedef struct memoi_ring_buffers {
     /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
     char* d_kv[2][2];
     float* d_kv_step[2]; /* the contribution of a step */
+    char* d_kv_in[2];    /* DIRECT: contributions that arrive */
     /* Keys gathered from all ranks, by rank and by position. */
     char *gathered, *kv_all[2];
     float* d_kv_all[2];
@@ -6227,11 +6387,19 @@ typedef struct memoi_ring {
     char* d_kv_final[2]; /* destination of the last hop; may be one of the buffers */
     memoi_ring_buffers buffers;
 
-    int32_t last_step;  /* the last one in which any rank computes */
-    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
-    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
-    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
-    int32_t has_worked; /* this rank computed in the previous step */
+    int32_t last_step;   /* the last one in which any rank computes */
+    memo_type kept_type; /* of d_kv_final */
+    int32_t is_ready;    /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
+    int32_t is_open;     /* the end needs no wait: a later ring of this pass waits for it */
+    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
+    int32_t has_worked;  /* this rank computed in the previous step */
+
+    /* DIRECT.  Exchanges in which this rank takes no part are left out. */
+    int32_t has_begun;   /* an exchange of this ring */
+    int32_t n_exchanged; /* 1 + the latest exchange */
+    int32_t n_given;     /* 1 + the latest that sent a contribution */
+    int32_t has_arrived; /* contributions of the latest exchange are still to be added */
+    int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
 } memoi_ring;
 
 MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
@@ -6364,12 +6532,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
                                             const memoi_exchange_step* r, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
-    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
     const int64_t n_keys = shape->key_sharding.ring_tokens;
     /* The step's d_k and d_v, from the ones that travel. */
-    const int is_apart = s || shape->carried_type != MEMO_TYPE_F32;
+    const int is_apart = s || ring->kept_type != MEMO_TYPE_F32;
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     block.type = shape->type;
@@ -6379,9 +6544,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
-    block.q_runs = q_runs + r->q_begin;
+    block.q_runs = r->q_runs;
     block.n_q_runs = r->q_end - r->q_begin;
-    block.k_runs = k_runs + r->k_begin;
+    block.k_runs = r->k_runs;
     block.n_k_runs = r->k_end - r->k_begin;
     block.mask = ring->plan->masks[part];
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
@@ -6520,7 +6685,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, step, s);
         if (s) memoi_ring_await(ring, s - 1); /* the keys */
-        if (ring->is_backward && (s || shape->carried_type != MEMO_TYPE_F32)) {
+        if (ring->is_backward && (s || ring->kept_type != MEMO_TYPE_F32)) {
             memoi_ring_carry(ring, &block, step, s);
         } else {
             memoi_ring_attend(ring, &block, step);
@@ -6539,9 +6704,10 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     int32_t n_exchanges = memoi_ring_n_exchanges(ring), is_v, i;
     ring->n_awaited = 0;
     ring->has_worked = 0;
+    ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
     if (ring->is_backward) {
         /* The first step sets rounded gradients; an earlier group may have begun them. */
-        int is_cleared = shape->carried_type == MEMO_TYPE_F32 &&
+        int is_cleared = ring->kept_type == MEMO_TYPE_F32 &&
                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -6598,6 +6764,191 @@ MEMOI void memoi_ring_steps(memoi_ring* ring) {
     if (!n_exchanges) return;
     if (!ring->is_open) memoi_ring_await(ring, n_exchanges - 1);
     for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_join(ring, is_v);
+}
+
+/* --- each owner to its readers --- */
+
+/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
+ * step s - 1 to d_k or d_v, back to the owner.  Returns its bytes; enqueues 0: only that. */
+MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t s,
+                                     int32_t is_receive, int enqueues) {
+    const memoi_shape* shape = ring->shape;
+    const int is_kv = tensor < MEMOI_RING_D_K, is_v = tensor % 2;
+    const int is_own = is_kv != is_receive; /* rows of this rank's keys */
+    const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
+    const int32_t distance = ring->plan->distances[step];
+    const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const memo_type type = is_kv ? shape->type : shape->carried_type;
+    const int64_t row = memoi_ring_kv_row(shape, is_v), row_bytes = row * memo_type_bytes(type);
+    char* const address = is_kv        ? memoi_ring_place(ring, tensor, is_own ? 0 : step)
+                          : is_receive ? ring->buffers.d_kv_in[is_v]
+                                       : ring->buffers.d_kv[is_v][0];
+    int64_t n_bytes = 0;
+    int32_t b, k;
+    for (b = 0; b < shape->n_batch; b++) {
+        const memoi_exchange_pieces* p =
+            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
+        int64_t at = b * shape->key_sharding.ring_tokens; /* one after another */
+        for (k = 0; k < p->n; at += p->runs[k++].count) {
+            const int64_t n = p->runs[k].count;
+            const int64_t place =
+                is_kv && is_own ? b * shape->key_sharding.ring_tokens + p->begin[k] : at;
+            n_bytes += n * row_bytes;
+            if (enqueues)
+                memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                                     address + place * row_bytes, n * row, type, peer);
+        }
+    }
+    return n_bytes;
+}
+
+/* Exchange s, one group of messages, if this rank takes part. */
+MEMOI void memoi_ring_exchange_pieces(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
+    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
+    memoi_target* target = ring->target;
+    char name[40]; /* only the ranks that take part have it */
+    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0, 0};
+    int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
+    int i;
+    for (i = first; i < end; i++) {
+        const int is_kv = i < MEMOI_RING_D_K, is_v = i % 2;
+        const int64_t whole = memoi_ring_kv_elements(shape, is_v) *
+                              memo_type_bytes(is_kv ? shape->type : shape->carried_type);
+        out[i] = memoi_ring_send_pieces(ring, i, s, 0, 0);
+        in[i] = memoi_ring_send_pieces(ring, i, s, 1, 0);
+        n_out += out[i];
+        n_in += in[i];
+        /* Whole buffers are announced, whichever rows travel. */
+        if (out[i])
+            reads[n_reads++] = memob_range_at(
+                is_kv ? memoi_ring_place(ring, i, 0) : ring->buffers.d_kv[is_v][0], whole);
+        if (in[i])
+            writes[n_writes++] = memob_range_at(
+                is_kv ? memoi_ring_place(ring, i, s + 1) : ring->buffers.d_kv_in[is_v], whole);
+    }
+    if (!n_out && !n_in) return;
+
+    /* The start; a step that used the buffer to fill, or made the contribution to send. */
+    if ((!ring->has_begun && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
+        out[MEMOI_RING_D_K] || (in[MEMOI_RING_D_K] && ring->uses[2])) {
+        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
+        memset(ring->uses, 0, sizeof ring->uses);
+    }
+    ring->has_begun = 1;
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "direct exchange %d", (int)s);
+    memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", s);
+    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send_pieces(ring, i / 2, s, i % 2, 1);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
+    ring->n_exchanged = s + 1;
+    if (out[MEMOI_RING_D_K]) ring->n_given = s + 1;
+    ring->has_arrived = in[MEMOI_RING_D_K] > 0;
+}
+
+/* A backward step on another rank's keys: their rows go back as they came, in carried_type. */
+MEMOI void memoi_ring_contribute(memoi_ring* ring, const memo_attention_block* block,
+                                 const memoi_exchange_step* r, int32_t s, int32_t part) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n_rows =
+        memoi_exchange_pieces_of(ring->plan, 1, ring->plan->distances[s], part)->n_rows;
+    const int64_t bytes = memo_type_bytes(shape->carried_type);
+    int32_t is_copied, is_v, b;
+    for (is_copied = 0; is_copied < 2; is_copied++) {
+        for (is_v = 0; is_v < 2; is_v++)
+            for (b = 0; b < block->n_batch; b++) {
+                const int64_t row = memoi_ring_kv_row(shape, is_v);
+                const int64_t at = (part + b) * shape->key_sharding.ring_tokens * row;
+                float* made = ring->buffers.d_kv_step[is_v] + at;
+                if (is_copied)
+                    memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE,
+                                      ring->buffers.d_kv[is_v][0] + at * bytes, shape->carried_type,
+                                      made, MEMO_TYPE_F32, n_rows * row);
+                else
+                    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, made, n_rows * row * 4);
+            }
+        if (is_copied) continue;
+        memoi_ring_attend(ring, block, r);
+        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
+    }
+}
+
+/* Adds what the readers of step s return. */
+MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    const memo_type type = shape->carried_type;
+    int32_t is_v, b, k;
+    memoi_ring_await(ring, ring->n_exchanged - 1);
+    for (is_v = 0; is_v < 2; is_v++)
+        for (b = 0; b < shape->n_batch; b++) {
+            const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
+                ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+            const int64_t row = memoi_ring_kv_row(shape, is_v);
+            const int64_t first = b * shape->key_sharding.ring_tokens;
+            int64_t at = first * row * memo_type_bytes(type);
+            for (k = 0; k < p->n; at += p->runs[k++].count * row * memo_type_bytes(type)) {
+                float* sums = (float*)(void*)ring->d_kv_final[is_v] + (first + p->begin[k]) * row;
+                const memo_add_desc add = {sums,
+                                           sums,
+                                           ring->buffers.d_kv_in[is_v] + at,
+                                           MEMO_TYPE_F32,
+                                           MEMO_TYPE_F32,
+                                           type,
+                                           1,
+                                           p->runs[k].count * row,
+                                           0,
+                                           0,
+                                           0};
+                memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD, &add);
+            }
+        }
+    ring->has_arrived = 0;
+    ring->uses[2] = 1;
+    ring->has_worked = 1;
+}
+
+/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind which
+ * the last contributions return. */
+MEMOI void memoi_ring_step_pieces(memoi_ring* ring, int32_t s) {
+    const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
+    const int is_idle = ring->is_backward && !s;
+    int32_t part;
+    ring->has_worked = 0;
+    for (part = 0; part < ring->shape->n_parts && !is_idle; part++) {
+        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
+        memo_attention_block block;
+        if (!step->q_end) continue;
+        ring->has_worked = 1;
+        block = memoi_ring_block(ring, part, step, i);
+        if (i) {
+            memoi_ring_await(ring, i - 1); /* the keys */
+            ring->uses[(i + 1) % 2] = 1;
+        }
+        if (i && ring->is_backward) {
+            memoi_ring_contribute(ring, &block, step, i, part);
+        } else {
+            memoi_ring_attend(ring, &block, step);
+            if (i) memoi_ring_merge(ring, &block, step);
+        }
+    }
+    if (ring->has_arrived) memoi_ring_add_pieces(ring, s - 1);
+    if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
+        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+}
+
+MEMOI void memoi_ring_steps_direct(memoi_ring* ring) {
+    const int32_t n = ring->last_step + 1 + ring->is_backward;
+    int32_t s;
+    memoi_ring_begin(ring);
+    for (s = 0; s < n; s++) {
+        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange_pieces(ring, s);
+        memoi_ring_step_pieces(ring, s);
+    }
+    if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 }
 
 /* --- all keys gathered --- */
@@ -6663,13 +7014,14 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     memoi_ring all = *ring;
     int is_v;
     if (!shape.gathers_keys) {
-        memoi_ring_steps(ring);
+        (ring->last_step && ring->plan->is_direct ? memoi_ring_steps_direct
+                                                  : memoi_ring_steps)(ring);
         return;
     }
     if (!shape.heads.n_q) return;
     shape.has_gathered = 1;
     shape.key_sharding.ring_tokens = shape.key_sharding.padded_tokens;
-    shape.carried_type = MEMO_TYPE_F32;
+    shape.carried_type = all.kept_type = MEMO_TYPE_F32;
     all.shape = &shape;
     for (is_v = 0; is_v < 2; is_v++) {
         memoi_ring_gather(ring, is_v, 0);
@@ -6777,6 +7129,7 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, way, MEMO_EXCHANGE_AUTO, MEMO_EXCHANGE_GATHER) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, first_q_head, 0, INT32_MAX - desc->n_q_heads) ||
@@ -6871,7 +7224,8 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->gathers_keys = desc->gathers_keys && desc->sharding.ring > 1;
+    shape->way = desc->sharding.ring > 1 ? desc->way : MEMO_EXCHANGE_RING;
+    shape->gathers_keys = shape->way == MEMO_EXCHANGE_GATHER;
     shape->group = -1;
     shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
@@ -6992,6 +7346,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
+    int may_be_direct = has_ring && shape->way != MEMO_EXCHANGE_RING;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
             carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
@@ -7002,8 +7357,11 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     for (is_v = 0; is_v < 2; is_v++) {
         int64_t n = memoi_ring_kv_elements(shape, is_v);
         for (i = 0; i < 2; i++)
-            if (has_ring || (i == 1 && !memoi_hybrid_is_direct(shape)))
-                buffers->ring.d_kv[is_v][i] = memoi_hybrid_carve(carver, n * carried_bytes);
+            if (has_ring || (i == 1 && !memoi_hybrid_is_direct(shape))) /* DIRECT sums in fp32 */
+                buffers->ring.d_kv[is_v][i] =
+                    memoi_hybrid_carve(carver, n * (i && may_be_direct ? 4 : carried_bytes));
+        if (may_be_direct)
+            buffers->ring.d_kv_in[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
         if (has_ring) buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
@@ -7127,7 +7485,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size or v_head_size")            \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: gathers_keys, rounds_gradients, sends_again or "               \
+    K(WAY, "memo_sp_attention_desc: way, rounds_gradients, sends_again or "                        \
            "ulysses_groups")                                                                       \
     K(SHARDING, "memo_sp_attention_desc: sharding or row_shardings")                               \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
@@ -7150,8 +7508,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
     const int64_t heads[] = {shape->n_q_heads, shape->n_kv_heads, shape->head_size,
                              shape->v_head_size};
     const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
-    const int64_t way[] = {shape->gathers_keys, shape->carried_type, shape->sends_again,
-                           shape->n_groups};
+    const int64_t way[] = {shape->way, shape->carried_type, shape->sends_again, shape->n_groups};
     int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
@@ -7352,6 +7709,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
     plan->hops = (memoi_exchange_ranges*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                           sizeof(memoi_exchange_ranges));
+    plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
+    plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
+                                                            sizeof(memoi_exchange_pieces));
+    plan->busiest = (int64_t*)memob_arrays_add(&plan->arrays, 4 * (int64_t)shape->sharding.ring, 8);
     for (i = 0; i < n_tokens && !plan->arrays.failed; i++)
         memoi_exchange_take_tokens(
             &tokens[i], i < shape->n_tokens_of ? &shardings[i] : &plan->attention->shardings[i],
@@ -7535,7 +7896,14 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     }
     ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
     ring->row_dots = b->dots[g % 2];
+    ring->kept_type = group->carried_type;
     ring->d_q = is_direct ? (float*)t->d_q : b->out;
+
+    if (ring->last_step && ring->plan->is_direct) {
+        ring->kept_type = MEMO_TYPE_F32;
+        for (i = 0; i < 2; i++) ring->d_kv_final[i] = ring->buffers.d_kv[i][1];
+        return;
+    }
 
     /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
      * to receive. */
@@ -7562,7 +7930,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memo_sp_attention_tensors* t = &walk->tensors;
     const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
-    const memo_type type = i ? group->carried_type : MEMO_TYPE_F32; /* as it was computed */
+    const memo_type type = i ? ring->kept_type : MEMO_TYPE_F32; /* as it was computed */
     const int32_t k = ring->is_backward + i,
                   size = k == 1 || k == 2 ? group->head_size : group->v_head_size;
     int has_ulysses = group->sharding.ulysses > 1;

@@ -37,12 +37,15 @@ static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, in
     return n;
 }
 
-/* An operation that all ranks do together. */
-static int ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
+/* An operation that all ranks do together, or in the way DIRECT those that have its number.
+ * Returns 0, or 1 + the number. */
+static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
+    static const char direct[] = "direct exchange ";
     const char* name = part->text + op->name;
-    return op->kind == MEMO_OP_RUN &&
-           (!strcmp(name, "ring exchange") || !strcmp(name, "gather keys") ||
-            !strcmp(name, "scatter gradients"));
+    if (op->kind != MEMO_OP_RUN) return 0;
+    if (!strncmp(name, direct, sizeof direct - 1)) return 1 + atoi(name + sizeof direct - 1);
+    return !strcmp(name, "ring exchange") || !strcmp(name, "gather keys") ||
+           !strcmp(name, "scatter gradients");
 }
 
 /* A rank's attention and links on paper. */
@@ -232,28 +235,36 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         status = ring_schedule_begin(schedule, parts[r], r, streams[r], &first_event[r], error);
 
     while (!status) {
-        int32_t more[RING_SCHEDULE_RANKS];
+        int32_t more[RING_SCHEDULE_RANKS], n_more = 0, next = INT32_MAX, first = -1;
         double longest_s = 0;
         int64_t most = 0;
         /* Each rank up to its next exchange. */
         for (r = 0; r < n; r++)
             for (; at[r] < parts[r]->n_ops && !status; at[r]++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
-                if (ring_schedule_joins(parts[r], op)) break;
+                const int32_t joins = ring_schedule_joins(parts[r], op);
+                if (joins && joins < next) next = joins;
+                if (joins) break;
                 status = ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r],
                                            op->duration_s, op->link_bytes, NULL, 0, error);
             }
-        if (status || at[0] == parts[0]->n_ops) break;
+        if (status || next == INT32_MAX) break;
 
-        /* Their exchange. */
+        /* The exchange with the lowest number. */
         for (r = 0; r < n; r++) {
-            const memo_op* op = &parts[r]->ops[at[r]++];
+            const memo_op* op = &parts[r]->ops[at[r]];
+            if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
+            at[r]++;
             longest_s = op->duration_s > longest_s ? op->duration_s : longest_s;
             most = op->link_bytes > most ? op->link_bytes : most;
-            if (r) more[r - 1] = streams[r][op->stream];
+            if (first < 0)
+                first = r;
+            else
+                more[n_more++] = streams[r][op->stream];
         }
-        status = ring_schedule_add(schedule, parts[0], &parts[0]->ops[at[0] - 1], streams[0],
-                                   first_event[0], longest_s, most, more, n - 1, error);
+        status = ring_schedule_add(schedule, parts[first], &parts[first]->ops[at[first] - 1],
+                                   streams[first], first_event[first], longest_s, most, more,
+                                   n_more, error);
     }
     for (r = 0; r < n; r++) memo_recorder_destroy(recorders[r]);
     return status;

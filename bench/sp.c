@@ -1,9 +1,10 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | ways]
  *
- * host prints the host's time alone: of a plan of the exchange, and of a call of a layer.
+ * host prints the host's time alone: of a plan of the exchange, and of a call of a layer.  ways
+ * prints simulated times of the ways RING and DIRECT.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -136,7 +137,7 @@ static memo_sp_attention_desc desc_of(const run* r) {
     desc.n_q_heads = desc.n_kv_heads = r->n_heads;
     desc.head_size = HEAD_SIZE;
     desc.ulysses_groups = r->groups;
-    desc.gathers_keys = r->gathers;
+    desc.way = r->gathers ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
     return desc;
 }
 
@@ -552,14 +553,69 @@ static void report_memory(void) {
     printf("\n");
 }
 
+/* ---- ways of the exchange ---- */
+
+/* Causal attention of 131,072 tokens on a zigzag ring of 16, 32 heads, 8 key heads of 128, bf16:
+ * 600 TFLOP/s, links of 50 GB/s and 10 us.  window 0: none. */
+static void report_ways(int64_t window, int32_t rounds_gradients) {
+    static const char* const names[] = {"auto", "ring", "direct"};
+    int way, is_backward;
+    for (way = MEMO_EXCHANGE_RING; way <= MEMO_EXCHANGE_DIRECT; way++) {
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_mask mask = memo_mask_default();
+        memo_error error;
+        ring_costs costs;
+        int64_t n_pairs = 0, q;
+        sharding_desc.ring = 16;
+        sharding_desc.n_tokens = 131072;
+        desc.n_q_heads = 32;
+        desc.n_kv_heads = 8;
+        desc.head_size = 128;
+        desc.type = MEMO_TYPE_BF16;
+        desc.rounds_gradients = rounds_gradients;
+        desc.way = (memo_exchange_way)way;
+        mask.window_before = window;
+        if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
+        for (q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
+        memset(&costs, 0, sizeof costs);
+        costs.forward_s_per_score = 4 * 128 / 600e12;
+        costs.backward_s_per_score = 2.5 * costs.forward_s_per_score;
+        costs.ring_bytes_per_s = 50e9;
+        costs.ring_latency_s = 1e-5;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_schedule* schedule = NULL;
+            memo_simulation* simulation = NULL;
+            double ideal_s = (double)n_pairs / 16 * 32 *
+                             (is_backward ? costs.backward_s_per_score : costs.forward_s_per_score);
+            if (memo_schedule_create(&schedule, &error) ||
+                ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+                memo_schedule_simulate(schedule, &simulation, &error))
+                fail(&error);
+            printf("%6lld  %-6s  %-9s  %-8s  %8.2f  %9.2f  %5.2f\n", (long long)window, names[way],
+                   rounds_gradients ? "bf16" : "fp32", is_backward ? "backward" : "forward",
+                   1e3 * ideal_s, 1e3 * simulation->makespan_s, simulation->makespan_s / ideal_s);
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
+    }
+}
+
 int main(int argc, char** argv) {
-    bench_help(argc, argv, "[REPETITIONS | host]");
+    bench_help(argc, argv, "[REPETITIONS | host | ways]");
     if (argc == 2 && !strcmp(argv[1], "host")) {
         int64_t n;
         printf("2^20 tokens, ring 64, on one rank\n\n"
                "sharding   documents   plan ms  forward us  backward us\n");
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "ways")) {
+        printf("window  way     gradients  pass      ideal ms  simulated  ratio\n");
+        report_ways(4096, 0);
+        report_ways(4096, 1);
+        report_ways(0, 0);
         return 0;
     }
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);

@@ -170,7 +170,7 @@ typedef struct memo_parallel_desc {
      * heads.  Each group counts as an equal part of all bytes. */
     int32_t max_ulysses_groups;
     /* 0: keys and values are gathered instead of going round
-     * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
+     * (MEMO_EXCHANGE_GATHER) if that is faster and fits. */
     int32_t never_gathers_keys;
     /* 1: memory.attention_bytes is not counted, as in the papers. */
     int32_t excludes_attention_memory;
@@ -652,7 +652,7 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     attention.type = s->desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     attention.rounds_gradients = s->desc->kv_gradient_bytes < 4;
     attention.ulysses_groups = way.n_groups;
-    attention.gathers_keys = way.gathers_keys;
+    attention.way = way.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
     return !memo_sharding_make(&sharding, &attention.sharding, NULL) &&
            !memo_sp_attention_desc_get_sizes(&attention, sizes, NULL);
 }

@@ -510,7 +510,7 @@ TEST(attention_memory_is_that_of_memo_sp) {
         a.type = d.element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         a.rounds_gradients = d.kv_gradient_bytes < 4;
         a.ulysses_groups = p.ulysses_groups;
-        a.gathers_keys = p.gathers_keys;
+        a.way = p.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
         for (a.ulysses_rank = 0; a.ulysses_rank < l.ulysses; a.ulysses_rank++) {
             CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
             if (sizes.device_bytes > most) most = sizes.device_bytes;

@@ -165,6 +165,7 @@ static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int
     desc.n_kv_heads = n_kv_heads;
     desc.head_size = head_size;
     desc.type = type;
+    desc.way = MEMO_EXCHANGE_RING;
     return desc;
 }
 
@@ -288,20 +289,23 @@ TEST(every_mask_in_every_sharding_is_exact) {
         for (int sharding = 0; sharding < 4; sharding++)
             for (int mask = 0; mask < 2; mask++)
                 for (int window = 0; window < 6; window += 1 + 2 * IS_SLOW)
-                    for (int k = 0; k < 2;
-                         k++) { /* documents; prefixes, now with and now without */
+                    for (int k = 0; k < 4;
+                         k++) { /* documents; prefixes, now with and now without; both ways */
+                        const memo_exchange_way way =
+                            k < 2 ? MEMO_EXCHANGE_RING : MEMO_EXCHANGE_DIRECT;
                         attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
+                        if (k >= 2 && c.ring == 1) continue;
                         c.sharding = (memo_sharding_kind)sharding;
                         c.mask = (memo_mask_kind)mask;
                         c.window = windows[window][0];
                         c.window_after = windows[window][1];
                         c.has_prefixes = (k + window + i) % 2;
                         memcpy(c.prefixes, prefixes, sizeof prefixes);
-                        if (k || sharding == MEMO_SHARDING_DOCUMENTS)
+                        if (k % 2 || sharding == MEMO_SHARDING_DOCUMENTS)
                             set_documents(&c, begins, 5);
                         else
                             c.prefixes[0] = 23;
-                        c.gathers_keys = i == 1 && window % 3 == 2;
+                        c.way = i == 1 && window % 3 == 2 ? MEMO_EXCHANGE_GATHER : way;
                         expect_exact(&c);
                     }
     report_worst();
@@ -326,7 +330,7 @@ TEST(sinks_are_exact) {
                 c.window = k == 2 ? 9 : 0;
                 c.sends_again = k == 1;
                 c.ulysses_groups = k;
-                c.gathers_keys = k == 2 && i % 2;
+                if (k == 2 && i % 2) c.way = MEMO_EXCHANGE_GATHER;
                 c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
                 if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) set_documents(&c, begins, 5);
                 expect_close(&c, 2e-3, 6e-3, NULL);
@@ -417,7 +421,7 @@ TEST(random_cases_are_exact) {
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
-        c.gathers_keys = memo_test_int(0, 3) == 0;
+        c.way = (memo_exchange_way)memo_test_int(0, 3);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
@@ -873,6 +877,90 @@ TEST(what_sees_nothing_is_not_computed) {
                     c.others = &others;
                     if (i % 2) expect_only_what_is_seen(&c);
                 }
+}
+
+/* Does a query of rank `reader` see the key? */
+static int is_read_by(const attention_case* c, const memo_sharding* sharding, int32_t reader,
+                      int64_t key) {
+    int32_t holder;
+    int64_t row, query;
+    for (query = 0; query < c->n_tokens; query++) {
+        memo_sharding_find(sharding, query, &holder, &row);
+        if (holder / c->ulysses == reader && is_visible(c, query, key)) return 1;
+    }
+    return 0;
+}
+
+/* In the way DIRECT each row goes once to each rank that reads it, and its gradient comes back once:
+ * no more and no less, found pair by pair. */
+TEST(direct_rows_are_those_that_are_read) {
+    int64_t n_sent = 0, n_read = 0, n_of_ring = 0;
+    for (int i = 0; i < (IS_SLOW ? 6 : 40); i++) {
+        attention_case c = case_of((int32_t)memo_test_int(2, 6), (int32_t)memo_test_int(1, 2),
+                                   memo_test_int(12, 150), 2, 2, 4);
+        int64_t rows[2][6] = {{0}}, key, row;
+        memo_sharding sharding;
+        world all;
+        c.sharding = i % 3 == 2 ? MEMO_SHARDING_STRIPED : (memo_sharding_kind)(i % 3);
+        c.mask = (memo_mask_kind)(i % 5 == 4);
+        c.window = memo_test_int(0, 2) ? memo_test_int(1, 40) : 0;
+        if (memo_test_int(0, 1)) random_documents(&c, 6);
+        c.way = MEMO_EXCHANGE_DIRECT;
+        CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        for (key = 0; key < c.n_tokens; key++)
+            for (int32_t reader = 0; reader < c.ring; reader++) {
+                int32_t holder;
+                memo_sharding_find(&sharding, key, &holder, &row);
+                holder /= c.ulysses;
+                if (holder == reader || !is_read_by(&c, &sharding, reader, key)) continue;
+                rows[0][holder]++; /* keys */
+                rows[1][reader]++; /* gradients */
+            }
+        world_of(&c, &all);
+        for (int32_t r = 0; r < c.ring * c.ulysses; r++) {
+            const run_result* x = &all.results[r];
+            const int64_t bytes = x->sizes.heads.n_kv * 2 * 4 * 4;
+            /* Between short documents striped queries leave out a few keys, which travel. */
+            const int64_t more = c.sharding == MEMO_SHARDING_STRIPED ? 12 * bytes : 0;
+            const int64_t forward = x->ring_forward_bytes - rows[0][x->ring_rank] * bytes;
+            const int64_t backward = x->ring_backward_bytes - forward -
+                                     (rows[0][x->ring_rank] + rows[1][x->ring_rank]) * bytes;
+            CHECK_CASE(forward >= 0 && forward <= more && backward >= 0 && backward <= more,
+                       "%s: rank %d sends %lld and %lld bytes more than are read", case_text(&c),
+                       (int)r, (long long)forward, (long long)backward);
+            n_read += (2 * rows[0][x->ring_rank] + rows[1][x->ring_rank]) * bytes;
+            n_sent += x->ring_forward_bytes + x->ring_backward_bytes;
+        }
+        c.way = MEMO_EXCHANGE_RING;
+        world_of(&c, &all);
+        for (int32_t r = 0; r < c.ring * c.ulysses; r++)
+            n_of_ring += all.results[r].ring_forward_bytes + all.results[r].ring_backward_bytes;
+    }
+    printf("# RING sends %.2f times the bytes of DIRECT\n", (double)n_of_ring / (double)n_sent);
+    CHECK(n_of_ring > n_sent);
+    CHECK_CASE((double)n_sent <= 1.02 * (double)n_read, "%lld bytes, %lld are read",
+               (long long)n_sent, (long long)n_read);
+}
+
+/* What one rank enqueues in the way DIRECT has no race, and no wait too many. */
+TEST(direct_waits_are_necessary) {
+    for (int i = 0; i < (IS_SLOW ? 8 : 60); i++) {
+        attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 2),
+                                   memo_test_int(12, 120), 4, (int32_t)memo_test_int(1, 2) * 2, 8);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 2) ? memo_test_int(1, 40) : 0;
+        if (memo_test_int(0, 1)) random_documents(&c, 6);
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        c.rounds_gradients = (int32_t)memo_test_int(0, 1);
+        c.overwrites = i % 2;
+        c.way = MEMO_EXCHANGE_DIRECT;
+        expect_recorded(&c, (int32_t)memo_test_int(0, c.ring * c.ulysses - 1), 1 + !c.overwrites,
+                        3e-3, 1e-2);
+    }
+    report_worst();
 }
 
 /* One object, a batch of two sequences after another; one rank of a ring of one, with its own
@@ -1333,7 +1421,7 @@ TEST(gathered_keys_are_exact) {
                                    n_kv_heads, (int32_t)memo_test_int(2, 16)),
                        other;
         world all;
-        c.gathers_keys = 1;
+        c.way = MEMO_EXCHANGE_GATHER;
         c.rounds_gradients = i % 5 == 4;
         c.sharding = (memo_sharding_kind)(i % 4);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -1417,7 +1505,7 @@ TEST(gathered_keys_are_simulated) {
         memo_mask mask = memo_mask_default();
         own_times* simulation = NULL;
         double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
-        desc.gathers_keys = 1;
+        desc.way = MEMO_EXCHANGE_GATHER;
         ring_costs costs = {.forward_s_per_score = 1e-9,
                             .backward_s_per_score = 2e-9,
                             .ring_bytes_per_s = 1e9,
@@ -1744,7 +1832,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
         disagreement one = {"memo_sp_attention_backward on another",
                             cases[i][0],
                             cases[i][1],
-                            0,
+                            MEMO_EXCHANGE_RING,
                             MEMO_SHARDING_ZIGZAG,
                             cases[i][2],
                             0};
@@ -1756,7 +1844,8 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 TEST(every_exchange_compares_the_ranks) {
     static const char* const fields[] = {"window_before", "has_sinks", "prefixes"};
     for (int i = 0; i < 9; i++) {
-        disagreement one = {fields[i % 3], 2, 1, 0, MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
+        disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_AUTO,
+                            MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
         CHECK_OK(thread_ranks_run(2, disagree, &one, &error));
     }
 }
@@ -1766,9 +1855,12 @@ TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
         "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
         "has_sinks",      ".kind",         "window_before", "document_begins",  "key_begins",
-        "prefixes",       "row_shardings", "gathers_keys",  "rounds_gradients", "sends_again",
+        "prefixes",       "row_shardings", "way",           "rounds_gradients", "sends_again",
         "ulysses_groups", "key_sharding"};
-    static const int32_t ways[][3] = {{3, 1, 0}, {3, 1, 1}, {1, 4, 0}}; /* gathers keys */
+    static const int32_t ways[][3] = {{3, 1, MEMO_EXCHANGE_RING},
+                                      {3, 1, MEMO_EXCHANGE_GATHER},
+                                      {3, 1, MEMO_EXCHANGE_DIRECT},
+                                      {1, 4, MEMO_EXCHANGE_RING}};
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
         for (k = 0; k < 2 * sizeof ways / sizeof *ways; k++) {

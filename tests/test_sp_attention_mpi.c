@@ -55,7 +55,8 @@ TEST(every_way_to_split_the_ranks_is_exact) {
             c.sends_again = k % 2;
             c.ring_is_inner = k % 2;
             c.ulysses_groups = k % 3;
-            c.gathers_keys = k % 4 == 3;
+            if (k % 4 == 3) c.way = MEMO_EXCHANGE_GATHER;
+            if (k % 4 == 2) c.way = MEMO_EXCHANGE_DIRECT;
             expect_exact(&c);
         }
     }
@@ -78,12 +79,15 @@ TEST(packed_documents_and_16_bit_types_are_right) {
 
 /* Not in debug mode: the labels at the begin of a pass tell. */
 TEST(ranks_that_disagree_are_refused) {
-    static const char* const fields[] = {"scale", "document_begins", "gathers_keys",
-                                         "ulysses_groups"};
+    static const char* const fields[] = {"scale", "document_begins", "way", "ulysses_groups"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (size_t way = 0; way < 3; way++) {
-            disagreement one = {fields[i], way < 2 ? mpi_size : 1, way < 2 ? 1 : mpi_size,
-                                way == 1,  MEMO_SHARDING_ZIGZAG,   mpi_size > 1 ? mpi_size - 1 : -1,
+            disagreement one = {fields[i],
+                                way < 2 ? mpi_size : 1,
+                                way < 2 ? 1 : mpi_size,
+                                way == 1 ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING,
+                                MEMO_SHARDING_ZIGZAG,
+                                mpi_size > 1 ? mpi_size - 1 : -1,
                                 0};
             memo_host_device_desc desc = memo_host_device_desc_default();
             memo_device* device;
