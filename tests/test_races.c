@@ -73,7 +73,7 @@ TEST(races_that_others_shipped) {
         CHECK_CASE(check_file(path, 0) == n, "%s: as many operations as the faulty one", path);
     }
     closedir(folder);
-    CHECK_CASE(n_pairs >= 15 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
+    CHECK_CASE(n_pairs >= 16 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
                n_pairs);
 }
 
