@@ -279,7 +279,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * A plan fits or says what it lacks.  So a table of all policies is a loop:
  *
- *     for (desc.policy = 0; desc.policy < MEMO_N_POLICIES - 1; desc.policy++) {
+ *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+ *         desc.policy = (memo_policy)policy;
  *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
  *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes,
  *                plan->shortage);
@@ -344,11 +345,11 @@ typedef struct memo_session memo_session;
 
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
-    MEMO_POLICY_KEEP = 0,  /* every tensor stays on the device */
+    MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
+    MEMO_POLICY_KEEP,      /* every tensor stays on the device */
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
     MEMO_POLICY_SWAP,      /* every tensor is swapped, but those with rule KEPT */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
-    MEMO_POLICY_MEMO,      /* the fastest rows that fit; everything is kept if that fits */
     MEMO_POLICY_ROWS       /* memo_session_desc.rows */
 } memo_policy;
 #define MEMO_N_POLICIES 6
@@ -458,11 +459,12 @@ typedef struct memo_session_desc {
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
 
-    memo_policy policy; /* memo_session_desc_default: MEMO */
+    memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
      * n_layers, n_slices, n_tensors). */
     const int64_t* rows;
-    double alpha;     /* of policy ALPHA; negative (the default): planned */
+    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
+    double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
@@ -500,7 +502,7 @@ typedef struct memo_step_plan {
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
 } memo_step_plan;
 
-MEMO_API memo_session_desc memo_session_desc_default(void);
+MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
  * (shapes).  It runs 4 micro-batches of each shape with a backward, or 2 if the first takes over
@@ -4913,6 +4915,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 }
 
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
+    static const char name[] = "memo_plan_desc";
     memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
     const char* engine = "greedy";
     int64_t target, culprit, i;
@@ -4923,19 +4926,20 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     memoi_solution best;
     memo_status status;
     double begin = memob_now_s(), reserved_s;
-    status =
-        memob_check_integer("desc", "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX, error);
-    if (!status)
-        status =
-            memob_check_integer("desc", "node_limit", settings.node_limit, 0, INT64_MAX, error);
-    if (!status)
-        status =
-            memob_check_integer("desc", "n_threads", settings.n_threads, 0, MEMOI_THREADS, error);
-    if (!status && !(settings.time_limit_s >= 0))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "desc.time_limit_s: out of range (%g); 0 for the default, or more",
-                                settings.time_limit_s);
-    if (status) return status;
+    if ((status = memob_check_integer(name, "engine", (int64_t)settings.engine, 0,
+                                      MEMO_PLAN_ENGINE_BILEVEL, error)) ||
+        (status = memob_check_integer(name, "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX,
+                                      error)) ||
+        (status =
+             memob_check_integer(name, "node_limit", settings.node_limit, 0, INT64_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "n_threads", settings.n_threads, 0, MEMOI_THREADS, error)))
+        return status;
+    if (!(settings.time_limit_s >= 0))
+        return MEMOB_INVALID(error,
+                             "memo_plan_desc.time_limit_s: out of range (%g); 0 for the default, "
+                             "or more",
+                             settings.time_limit_s);
 
     /* Large plans get less time by default, because their search rarely ends. */
     if (!(settings.time_limit_s > 0))
@@ -6937,17 +6941,11 @@ struct memo_session {
     memob_arrays arrays; /* of both */
 };
 
-memo_session_desc memo_session_desc_default(void) {
-    memo_session_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.policy = MEMO_POLICY_MEMO;
-    desc.alpha = -1;
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_session_desc)
 
 const char* memo_policy_name(memo_policy policy) {
-    static const char* const names[MEMO_N_POLICIES] = {"keep",  "recompute", "swap",
-                                                       "alpha", "memo",      "rows"};
+    static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
+                                                       "swap", "alpha", "rows"};
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 
@@ -7044,12 +7042,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
                                           numbers[t].least, numbers[t].most, error)))
             return status;
-    if (!(desc->alpha <= 1)) /* NaN, too */
-        return MEMOB_INVALID(error,
-                             "memo_session_desc.alpha: out of range (%g); 0 to 1, or less than 0 "
-                             "(planned), are valid",
-                             desc->alpha);
-    if ((status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
+    if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
@@ -7339,7 +7333,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 15, N_BUDGETS = 3 };
+    enum { N = 16, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7358,6 +7352,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"buffers", own->n_buffers},
                  {"backward_recomputes", own->backward_recomputes},
                  {"spill_directory", own->spill_directory != NULL},
+                 {"has_alpha", own->has_alpha},
                  {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
                  {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
@@ -7481,6 +7476,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     *result = s;
     if (s) s->desc = *desc;
     if (s && plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (s && !desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (s && plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
     if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_fill(s, plan, error);
@@ -8550,7 +8546,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     int64_t *rows = memoi_session_rows_of(s), i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
+    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
     for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
@@ -8657,7 +8653,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
                                        int is_measured, memo_error* error) {
     const memo_policy policy = s->desc.policy;
-    const int is_alpha = policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0;
+    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
@@ -9220,7 +9216,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
+    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
     const int is_memo = desc->policy == MEMO_POLICY_MEMO;
     memo_session_desc first = *desc;
     memo_profile* profiles;

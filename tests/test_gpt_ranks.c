@@ -114,7 +114,8 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
         if (k % 2) config = with_masks(config, 7, 21);
         config.type = type;
         own_training keep = trained(config, MEMO_POLICY_KEEP, 1);
-        for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
+        for (int policy = MEMO_POLICY_MEMO; policy <= MEMO_POLICY_ALPHA; policy++) {
+            if (policy == MEMO_POLICY_KEEP) continue;
             own_training t = trained(config, (memo_policy)policy, 1);
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
         }
@@ -139,7 +140,7 @@ TEST(groups_of_heads_give_the_same_bits) {
             config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             own_training whole = trained(config, MEMO_POLICY_KEEP, 1);
             n_group_queries = 1;
-            for (int32_t policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
+            for (int32_t policy = MEMO_POLICY_MEMO; policy <= MEMO_POLICY_ALPHA; policy++) {
                 own_training t = training_of(config, (memo_policy)policy, 1);
                 t.records = 1;
                 t.n_races = -1;

@@ -963,7 +963,12 @@ TEST(odd_problems_are_answered) {
     desc.capacity_bytes = 80;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     desc.time_limit_s = -1;
-    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
+                "memo_plan_desc.time_limit_s: out of range (-1)");
+    desc.time_limit_s = 0;
+    desc.engine = (memo_plan_engine)9;
+    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
+                "memo_plan_desc.engine: out of range (9); 0 to 3 are valid");
     memo_plan_destroy(plan);
 
     /* Sizes that a double cannot hold exactly. */

@@ -524,9 +524,11 @@ TEST(bad_descs_are_refused) {
     CHECK_ERROR(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT,
                 "memo_profile_desc.spill_directory: an empty string; NULL");
     m.desc.spill_directory = NULL;
-    m.desc.alpha = NAN;
-    expect_refused(&m.desc, "0 to 1, or less than 0 (planned), are valid");
+    m.desc.alpha = NAN, m.desc.has_alpha = 1;
+    expect_refused(&m.desc, "memo_session_desc.alpha: out of range (nan); 0 to 1 are valid");
     m.desc.alpha = -1;
+    expect_refused(&m.desc, "memo_session_desc.alpha: out of range (-1); 0 to 1 are valid");
+    m.desc.has_alpha = 0;
     m.desc.compute_stream = NULL;
     expect_refused(&m.desc, "compute_stream: NULL; pass a stream");
     CHECK_ERROR(memo_stream_synchronize(m.host, NULL, &error), INVALID_ARGUMENT,
@@ -992,6 +994,9 @@ TEST(policies_are_compared_without_a_device) {
     double step_s[MEMO_N_POLICIES];
     model m;
     tight_model(&m);
+    memo_session_desc zero, initial = memo_session_desc_default();
+    memset(&zero, 0, sizeof zero);
+    CHECK(!memcmp(&zero, &initial, sizeof zero) && zero.policy == MEMO_POLICY_MEMO);
     open_device(&m, 256 << 10, 0);
     m.desc.device_bytes = 200 << 10;
     CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
@@ -1002,7 +1007,8 @@ TEST(policies_are_compared_without_a_device) {
         m.desc.policy = (memo_policy)policy;
         CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
         if (!plan) continue;
-        CHECK_CASE(plan->fits == (policy >= MEMO_POLICY_ALPHA || plan->device_bytes <= 200 << 10) &&
+        CHECK_CASE(plan->fits == (policy == MEMO_POLICY_MEMO || policy == MEMO_POLICY_ALPHA ||
+                                  plan->device_bytes <= 200 << 10) &&
                        plan->fits == !*plan->shortage,
                    "%s: %s", memo_policy_name(plan->policy), plan->shortage);
         CHECK_IS(plan->device_bytes, ==,
@@ -1828,7 +1834,7 @@ TEST(mistakes_are_found) {
         model m;
         random_model(&m);
         m.desc.is_checked = 1;
-        m.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_MEMO);
+        m.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_ALPHA);
         if (m.desc.policy == MEMO_POLICY_MEMO) m.desc.policy = MEMO_POLICY_RECOMPUTE;
         open_device(&m, 0, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));

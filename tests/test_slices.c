@@ -206,7 +206,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->desc.buffers = m->buffers;
     m->desc.n_buffers = 1;
     m->desc.policy = policy;
-    m->desc.alpha = 0.5;
+    m->desc.has_alpha = 1, m->desc.alpha = 0.5;
     for (int i = 0; i < LAYERS * 5 * C * C; i++) (&m->w[0][0][0][0])[i] = 0.4 * sin(i * 1.7 + 1);
     for (int i = 0; i < ROWS_MOST * C; i++) (&m->x[0][0])[i] = cos(i * 0.9);
 }

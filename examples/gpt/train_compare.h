@@ -125,8 +125,9 @@ static void print_differences(const job* j, double* scratch) {
                n == 1 ? " alone" : "s", ROUNDS_TO_DIFFER + 1);
         return;
     }
-    for (int a = 0; a < train_n_policies(&j->options); a++)
-        for (int b = a + 1; b < train_n_policies(&j->options); b++) {
+    for (int i = 0; i < train_n_policies(&j->options); i++)
+        for (int k = i + 1; k < train_n_policies(&j->options); k++) {
+            const memo_policy a = policy_order[i], b = policy_order[k];
             const comparison *x = &j->compared[a], *y = &j->compared[b];
             const spread difference =
                 difference_of(y->step_s + first, x->step_s + first, n, scratch);
@@ -139,6 +140,7 @@ static void print_differences(const job* j, double* scratch) {
 
 /* Returns whether all losses and gradients have the same bits. */
 static int print_comparison(const job* j, double* scratch) {
+    const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
     int are_equal = 1;
     printf("\n%lld step%s of every policy, %s, each from the initial parameters; times are medians "
@@ -148,31 +150,33 @@ static int print_comparison(const job* j, double* scratch) {
            n == 1 ? "" : " after the first");
     printf("policy      alpha  device peak   host peak  moved/step   step time  quartiles, ms   "
            "  stall  loss diff  gradients  budget\n");
-    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
         const spread step_s = spread_of_steps(j, row->step_s, scratch);
         const int has_same_gradients =
-            !memcmp(row->digests, j->compared->digests, (size_t)n * sizeof *row->digests);
+            !memcmp(row->digests, keep->digests, (size_t)n * sizeof *row->digests);
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
-            difference = fmax(difference, fabs(row->losses[step] - j->compared->losses[step]));
+            difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
                bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
                1e3 * step_s.median, 1e3 * step_s.low, 1e3 * step_s.high,
                1e3 * spread_of_steps(j, row->stall_s, scratch).median, difference,
-               policy == 0          ? "reference"
-               : has_same_gradients ? "equal"
-                                    : "DIFFER",
+               policy == MEMO_POLICY_KEEP ? "reference"
+               : has_same_gradients       ? "equal"
+                                          : "DIFFER",
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
         are_equal &= has_same_gradients &&
-                     !memcmp(row->losses, j->compared->losses, (size_t)n * sizeof *row->losses);
+                     !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
     print_differences(j, scratch);
 
     /* Of planned rows. */
-    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
         const double layers_s = spread_of_steps(j, row->layers_s, scratch).median;
         if (row->predicted_s > 0)
@@ -205,7 +209,8 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     if (o->compare > o->steps) o->compare = o->steps;
     j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
     if (!j->compared) return no_memory("--compare", error);
-    for (int policy = 0; policy < train_n_policies(o); policy++) {
+    for (int i = 0; i < train_n_policies(o); i++) {
+        const memo_policy policy = policy_order[i];
         comparison* row = &j->compared[policy];
         row->step_s = (double*)calloc((size_t)(4 * o->compare), sizeof *row->step_s);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
@@ -214,7 +219,7 @@ static memo_status begin_comparison(job* j, memo_error* error) {
         row->stall_s = row->layers_s + o->compare;
         row->losses = row->stall_s + o->compare;
         plan_shortage(j->plans[policy], row->shortage, sizeof row->shortage);
-        alpha_name(o, (memo_policy)policy, j->plans[policy], row->alpha, sizeof row->alpha);
+        alpha_name(o, policy, j->plans[policy], row->alpha, sizeof row->alpha);
         row->predicted_s = predicted_times(o, j->plans[policy]).layers_s;
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
     }
@@ -228,8 +233,9 @@ static memo_status begin_comparison(job* j, memo_error* error) {
 static memo_status prepare_turns(run* r, job* j, memo_error* error) {
     int64_t device_bytes = 0, host_bytes = 0, lacks;
     memo_status status = choose_steps(r, j, error);
-    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
-        if (policy == (int)r->policy) continue;
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        const memo_policy policy = policy_order[i];
+        if (policy == r->policy) continue;
         device_bytes += j->plans[policy]->device_bytes;
         host_bytes += j->plans[policy]->host_bytes;
     }
@@ -257,8 +263,8 @@ static memo_status compare_policies(job* j, team* teams, int is_shared, memo_err
     const int n = train_n_policies(o), chosen = (int)o->policy;
     int policies[N_POLICIES], begin, end;
     memo_status status = begin_comparison(j, error);
-    for (int i = 0, policy = 0; policy < n; policy++)
-        if (policy != chosen) policies[i++] = policy;
+    for (int i = 0, k = 0; k < n; k++)
+        if (policy_order[k] != (memo_policy)chosen) policies[i++] = (int)policy_order[k];
     policies[n - 1] = chosen;
 
     for (begin = 0; begin < n && !status && !j->stops; begin = end) {

@@ -157,11 +157,10 @@ static memo_status rehearse(job* j, memo_error* error) {
 /* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
 /* Plans a policy, unless it is planned. */
-static memo_status plan_policy(job* j, int policy, memo_error* error) {
+static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     const memo_profile* profile = j->has_profile ? &j->profile : NULL;
-    return j->plans[policy]
-               ? MEMO_STATUS_OK
-               : train_plan(&j->options, (memo_policy)policy, profile, &j->plans[policy], error);
+    return j->plans[policy] ? MEMO_STATUS_OK
+                            : train_plan(&j->options, policy, profile, &j->plans[policy], error);
 }
 
 static void forget_plans(job* j) {
@@ -238,7 +237,7 @@ static memo_status plan_run(job* j, memo_error* error) {
     status = needs_profile(j, &needs, error);
     if (!status && needs) measured = measure_profile(j, &why);
     if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
-        status = plan_policy(j, (int)j->options.policy, error);
+        status = plan_policy(j, (memo_policy)j->options.policy, error);
     if (!status && *plan && !(*plan)->fits) {
         status = choose_slices(j, *plan, error);
         return status ? status : plan_run(j, error);
@@ -326,7 +325,8 @@ static memo_status dry_run(job* j, memo_error* error) {
     if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
         print_longest(o);
-    for (int i = 0; i < train_n_policies(o) && !status; i++) status = plan_policy(j, i, error);
+    for (int i = 0; i < train_n_policies(o) && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
     if (!status) print_policies(o, j->plans);
     return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
 }
@@ -334,7 +334,8 @@ static memo_status dry_run(job* j, memo_error* error) {
 /* Training repeats the steps of the comparison. */
 static memo_status check_training(const job* j, memo_error* error) {
     const int64_t n = gpt_min(j->options.compare, j->n_done);
-    if (!j->compared || memcmp(j->losses, j->compared->losses, (size_t)n * sizeof *j->losses) == 0)
+    if (!j->compared ||
+        memcmp(j->losses, j->compared[MEMO_POLICY_KEEP].losses, (size_t)n * sizeof *j->losses) == 0)
         return MEMO_STATUS_OK;
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
@@ -368,8 +369,8 @@ static memo_status work(job* j, memo_error* error) {
     /* As Ctrl-C, now that there is something to save; nohup stays. */
     catch_signal(SIGTERM);
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP);
-    for (int policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
-        status = plan_policy(j, policy, error);
+    for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
     if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
     if (!status && !j->stops && !is_shared)
         status = team_open(chosen, j, (memo_policy)o->policy, flags, error);

@@ -48,7 +48,14 @@ typedef struct train_options {
 } train_options;
 
 #define N_POLICIES 5
-static const char* const policy_names[N_POLICIES] = {"keep", "recompute", "swap", "alpha", "memo"};
+static const char* const policy_names[N_POLICIES] = {"memo", "keep", "recompute", "swap", "alpha"};
+/* In the order of tables.  Those from the fourth on plan rows. */
+static const memo_policy policy_order[N_POLICIES] = {
+    MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE, MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA, MEMO_POLICY_MEMO};
+
+static int plans_rows(long long policy) {
+    return policy == MEMO_POLICY_ALPHA || policy == MEMO_POLICY_MEMO;
+}
 
 typedef enum option_kind {
     OPTION_COUNT = 0, /* a whole number */
@@ -264,7 +271,8 @@ static const char** option_text(train_options* options, const option* o) {
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
 static const char* option_name(const option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
-    if (o->field == OPTION_FIELD(policy)) return i < N_POLICIES ? policy_names[i] : NULL;
+    if (o->field == OPTION_FIELD(policy))
+        return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
@@ -410,7 +418,8 @@ static memo_status option_set(train_options* options, const option* o, char* val
         for (i = 0; option_name(o, i) && strcmp(value, option_name(o, i)); i++) {
         }
         if (!option_name(o, i)) return option_bad_name(o, value, error);
-        *option_integer(options, o) = (int64_t)o->low + i;
+        *option_integer(options, o) =
+            o->field == OPTION_FIELD(policy) ? (int64_t)policy_order[i] : (int64_t)o->low + i;
         return MEMO_STATUS_OK;
 
     case OPTION_COUNT:
@@ -551,7 +560,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
          "without cuDNN's attention; make CUDNN=folder of cudnn-frontend "
          "build/examples/train_gpt_cuda builds a program with it"},
 #endif
-        {o->alpha >= 0 && o->policy < MEMO_POLICY_ALPHA && !o->compare, "--alpha",
+        {o->alpha >= 0 && !plans_rows(o->policy) && !o->compare, "--alpha",
          "with this --policy; alpha or memo would use it"},
         {!o->is_dry_run && o->vocabulary != 256 && !o->is_random, "--vocabulary",
          "on a text, whose 256 tokens are its bytes; --random-tokens would have more"},

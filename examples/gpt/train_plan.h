@@ -50,11 +50,11 @@ static gpt_config train_config(const train_options* o) {
     return config;
 }
 
-/* Returns how many of the policies, from the first, support the config.  Plans of rows need one
+/* Returns how many of policy_order, from the first, support the config.  Plans of rows need one
  * degree for all blocks. */
 static int train_n_policies(const train_options* o) {
     const gpt_config config = train_config(o);
-    return gpt_is_mixed(&config) ? MEMO_POLICY_SWAP + 1 : N_POLICIES;
+    return gpt_is_mixed(&config) ? 3 : N_POLICIES;
 }
 
 /* Of a rank. */
@@ -93,6 +93,7 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     const int64_t n_staged = train_staged_bytes(o);
     memo_session_desc desc = memo_session_desc_default();
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
+    desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.device_bytes = o->device_memory;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
@@ -150,7 +151,7 @@ static int plan_keeps_all(const memo_step_plan* plan) {
  * is kept. */
 static int plan_needs_times(const train_options* o, memo_policy policy,
                             const memo_step_plan* plan) {
-    return policy >= MEMO_POLICY_ALPHA && o->alpha < 0 && plan->fits &&
+    return plans_rows(policy) && o->alpha < 0 && plan->fits &&
            (policy == MEMO_POLICY_ALPHA || !plan_keeps_all(plan));
 }
 
@@ -197,7 +198,7 @@ static void print_alpha(const train_options* o, const memo_step_plan* plan) {
 static void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
                          int is_measured) {
     memo_text text = {0};
-    if (policy < MEMO_POLICY_ALPHA) return;
+    if (!plans_rows(policy)) return;
     if (is_by_alpha(o, policy))
         print_alpha(o, plan);
     else
@@ -235,10 +236,11 @@ static const char* alpha_name(const train_options* o, memo_policy policy,
 
 static void print_policies(const train_options* o, memo_step_plan* const* plans) {
     printf("\npolicy       alpha  device memory  host memory  moved in a step  fits\n");
-    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+    for (int i = 0; i < train_n_policies(o); i++) {
+        const memo_policy policy = policy_order[i];
         const memo_step_plan* plan = plans[policy];
         char reason[96], alpha[16];
-        alpha_name(o, (memo_policy)policy, plan, alpha, sizeof alpha);
+        alpha_name(o, policy, plan, alpha, sizeof alpha);
         plan_shortage(plan, reason, sizeof reason);
         printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy], alpha,
                bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes),

@@ -324,7 +324,7 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
     if (status) return status;
     gpt_config config = train_config(o);
     status = gpt_check_config(&config, error);
-    if (status || !gpt_is_mixed(&config) || o->policy <= MEMO_POLICY_SWAP) return status;
+    if (status || !gpt_is_mixed(&config) || !plans_rows(o->policy)) return status;
     return gpt_invalid(error,
                        "--policy %s plans rows, and with --degrees that differ a rank has other "
                        "rows of each block; --policy keep, recompute and swap work",

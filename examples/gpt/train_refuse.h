@@ -63,10 +63,11 @@ static void put_alternatives(const train_options* o, memo_policy except, memo_te
 
     /* Another policy. */
     if (o->alpha > 0) other.alpha = 0;
-    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
-        const int has_alpha = policy >= MEMO_POLICY_ALPHA && o->alpha >= 0;
-        if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
-        if (fits_with(&other, (memo_policy)policy))
+    for (int i = 0; i < train_n_policies(o); i++) {
+        const memo_policy policy = policy_order[i];
+        const int has_alpha = plans_rows(policy) && o->alpha >= 0;
+        if (policy == except && !(has_alpha && o->alpha > 0)) continue;
+        if (fits_with(&other, policy))
             memo_text_put(text, ", --policy %s%s", policy_names[policy],
                           has_alpha ? " --alpha 0" : "");
     }
@@ -93,7 +94,7 @@ static void put_alternatives(const train_options* o, memo_policy except, memo_te
 static const char* refused_policy(const train_options* o, memo_policy policy,
                                   const memo_step_plan* plan, char* text, size_t n_text) {
     const char* name = policy_names[policy];
-    if (policy < MEMO_POLICY_ALPHA)
+    if (!plans_rows(policy))
         snprintf(text, n_text, "policy %s needs", name);
     else if (o->alpha > 0)
         snprintf(text, n_text, "policy %s needs at alpha %.4g", name, alpha_of(plan));

@@ -142,9 +142,8 @@ static void check_model(gpt_config config, double loss_tolerance, double gradien
     CHECK_IS(fabs(keep.norm[0] / host.norm[0] - 1), <, gradient_tolerance);
     CHECK_IS(fabs(keep.loss[1] / host.loss[1] - 1), <, 100 * loss_tolerance);
     for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_ALPHA; policy++) {
-        static const char* const names[] = {"keep", "recompute", "swap", "alpha"};
         const gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0.5);
-        check_rows(device, config, names[policy], desc.rows, keep);
+        check_rows(device, config, memo_policy_name((memo_policy)policy), desc.rows, keep);
     }
     check_rows(device, config, "odd stages", rows_of_stages(&config, 0), keep);
     check_rows(device, config, "even stages", rows_of_stages(&config, 1), keep);
