@@ -332,16 +332,22 @@ release: ## make a release VERSION=1.2.3: headers, changelog, commit, tag, archi
 	@sh scripts/release.sh "$(VERSION)" $(HEADERS) $(EXTRAS)
 
 # memo.pc names both folders of headers.
-INSTALLED = $(HEADERS:%=include/%) $(EXTRAS:%=include/memo/%) share/pkgconfig/memo.pc
+INSTALLED = $(HEADERS:%=include/%) $(EXTRAS:%=include/memo/%) share/pkgconfig/memo.pc \
+	share/cmake/memo/memo-config.cmake share/cmake/memo/memo-config-version.cmake
 
-install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
-	mkdir -p "$(DESTDIR)$(PREFIX)/include/memo/extras" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+install: ## install headers, memo.pc and the CMake package under PREFIX (/usr/local), below DESTDIR
+	mkdir -p "$(DESTDIR)$(PREFIX)/include/memo/extras" "$(DESTDIR)$(PREFIX)/share/pkgconfig" \
+		"$(DESTDIR)$(PREFIX)/share/cmake/memo"
 	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
 	cp $(EXTRAS) "$(DESTDIR)$(PREFIX)/include/memo/extras/"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' memo.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/memo.pc"
+	cp cmake/memo-config.cmake "$(DESTDIR)$(PREFIX)/share/cmake/memo/"
+	sed -e 's|@VERSION@|$(VERSION)|' cmake/memo-config-version.cmake.in \
+		>"$(DESTDIR)$(PREFIX)/share/cmake/memo/memo-config-version.cmake"
 	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(INSTALLED)
 uninstall: ## remove the installed files
-	cd "$(DESTDIR)$(PREFIX)" && rm -f $(INSTALLED) && { rmdir include/memo/extras include/memo 2>/dev/null || true; }
+	cd "$(DESTDIR)$(PREFIX)" && rm -f $(INSTALLED) && \
+		{ rmdir include/memo/extras include/memo share/cmake/memo 2>/dev/null || true; }
 
 # ---- the rest ----
 
