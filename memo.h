@@ -987,7 +987,7 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * only some kinds have.
  *
  * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
- * device memory does not grow with the length.  A *step* is a slice of a layer: step i computes
+ * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i computes
  * slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer" then means
  * step in this chapter and in every call; n_layers counts steps.  Backwards go from the last step
  * to the first.  Tensors are of a slice, but for those with these rules:

@@ -406,8 +406,8 @@ typedef struct memo_session_desc {
     int32_t n_tensors, n_layers;
     int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* 0: 1 */
-    /* Rows of a slice, a multiple of tile_rows: device memory then does not grow with n_rows, see
-     * Slices above.  n_rows: a layer is computed at once.  0: if there is a HANDED tensor, the
+    /* Rows of a slice, a multiple of tile_rows: of the tensors only those of rule LAYER then take
+     * more device memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there is a HANDED tensor, the
      * planner chooses, at least 1,024 rows: the largest that fits, or a smaller one if that is
      * faster. */
     int64_t slice_rows;

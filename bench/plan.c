@@ -13,8 +13,9 @@
  * For your own trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.
  * Environment:
  *
- *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
- *                benchmarks/challenging of google/minimalloc)
+ *   INSTANCES    folder of the public hard instances A to K: benchmarks/challenging of google/minimalloc
+ *   MORE_INSTANCES  optional: a folder of other problems, as .csv, .csv.gz, .trace, or .json with clocks;
+ *                the tables that name such files take them from here
  *   MINIMALLOC   optional: the program of this public solver (github.com/google/minimalloc), which
  *                is then timed too
  *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
@@ -117,8 +118,7 @@ static const char instances[] = "ABCDEFGHIJK";
 static memo_plan* read_instance(char letter) {
     char path[512];
     const char* folder = getenv("INSTANCES");
-    snprintf(path, sizeof path, "%s/%c.1048576.csv", folder ? folder : "../shared/minimalloc",
-             letter);
+    snprintf(path, sizeof path, "%s/%c.1048576.csv", folder ? folder : ".", letter);
     return read_csv(path);
 }
 
@@ -1138,10 +1138,15 @@ static void print_peer_row(const char* name, memo_plan* plan, const clocked* clo
     memo_plan_destroy(plan);
 }
 
-/* All but the problems of degrees. */
-#define SHARED_INSTANCES "../shared/instances/[!d]*"
+/* A file of MORE_INSTANCES; a pattern gives several. */
+static const char* more_instances(const char* file, char path[512]) {
+    const char* folder = getenv("MORE_INSTANCES");
+    snprintf(path, 512, "%s/%s", folder ? folder : "/nonexistent", file);
+    return path;
+}
+#define PROBLEMS_OF_BUFFERS "[!d]*" /* all but the problems of degrees */
 
-/* A file of ../shared/instances by the end of its name; NULL: of another kind.  The caller frees
+/* A file of MORE_INSTANCES by the end of its name; NULL: of another kind.  The caller frees
  * *clocks. */
 static memo_plan* read_any(const char* path, clocked** clocks) {
     const char* end = strrchr(path, '.');
@@ -1182,6 +1187,7 @@ static void print_peers(double limit) {
                   {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31350},
                   {"aligned", aligned, 40},    {"aligned", aligned, 200}};
     const char* letter;
+    char all[512];
     glob_t found;
     size_t k;
     int i;
@@ -1210,7 +1216,7 @@ static void print_peers(double limit) {
         if (plan) print_peer_row(trace_names[k], plan, NULL, limit);
     }
     memset(&found, 0, sizeof found);
-    if (glob(SHARED_INSTANCES, 0, NULL, &found)) found.gl_pathc = 0;
+    if (glob(more_instances(PROBLEMS_OF_BUFFERS, all), 0, NULL, &found)) found.gl_pathc = 0;
     for (k = 0; k < found.gl_pathc; k++) {
         clocked* clocks;
         const char* path = found.gl_pathv[k];
@@ -1593,12 +1599,12 @@ static void print_synchronization(double limit) {
             print_clocks(names[which], 4, pattern_of_streams((pattern)which, 4, counts[k], 7), 0,
                          limit);
     for (k = 0; k < 3; k++) {
-        char path[128];
+        char path[512], file[64];
         memo_plan* plan;
         clocked* clocks;
-        snprintf(path, sizeof path, "../shared/instances/%s.json", files[k]);
+        snprintf(file, sizeof file, "%s.json", files[k]);
         pattern_state = 7; /* of the order, which it shuffles */
-        plan = read_clocks(path, &clocks);
+        plan = read_clocks(more_instances(file, path), &clocks);
         if (!plan) continue;
         print_clocks(files[k], n_clocks, plan, k < 2 ? 1 << 20 : 0, limit);
         MEMO_FREE(clocks);
@@ -1749,12 +1755,12 @@ static void print_waits(double limit) {
     for (k = 0; k < 4; k++) {
         memo_trace* trace;
         memo_plan* plan;
-        char path[128];
+        char path[512], file[64];
         int64_t bare;
-        snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", files[k % 3]);
+        snprintf(file, sizeof file, "stream_%s.trace", files[k % 3]);
         if (k == 3)
             trace = offloading(32, 1, 0);
-        else if (memo_trace_read(path, &trace, &error))
+        else if (memo_trace_read(more_instances(file, path), &trace, &error))
             continue;
         if (memo_plan_from_trace(trace, 1, &plan, &error)) fail("waits", &error);
         bare = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).peak_bytes;
@@ -1875,9 +1881,10 @@ static memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
 }
 
 static void add_files(ablation* a) {
+    char all[512];
     glob_t found;
     size_t k;
-    if (glob(SHARED_INSTANCES, 0, NULL, &found)) return;
+    if (glob(more_instances(PROBLEMS_OF_BUFFERS, all), 0, NULL, &found)) return;
     for (k = 0; k < found.gl_pathc; k++) {
         clocked* clocks;
         const char* path = found.gl_pathv[k];

@@ -1,4 +1,5 @@
-/* 21_slices.c - a sequence in slices: device memory that does not grow with the length.
+/* 21_slices.c - a sequence in slices: on the device only keys, values and their gradients grow
+ * with the length.
  *
  * Layers of causal attention, h += attention(q, k, v) with q, k, v = h times a matrix.  A slice of
  * rows is computed at a time.  Only keys and values, which later slices read, and their gradients

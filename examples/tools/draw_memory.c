@@ -28,6 +28,7 @@ static const memo_session_buffer buffers[] = {
     {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
 
 static const char swapped_color[] = "#4878a8", other_color[] = "#e8a868", kept_color[] = "#b8b8b8";
+static const char staying_color[] = "url(#staying)"; /* hatched: see draw_rows */
 static const char frame[] = "fill=\"none\" stroke=\"#404040\" stroke-width=\"0.6\"";
 
 /* A third of what keeping every activation needs; times of a machine whose link is slow. */
@@ -104,6 +105,12 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
         }
 
     begin(&svg, 720, 540, "Addresses of activations, layer by layer");
+    memo_text_put(&svg,
+                  "<defs><pattern id=\"staying\" width=\"6\" height=\"6\" "
+                  "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
+                  "<rect width=\"6\" height=\"6\" fill=\"%s\"/><rect width=\"3\" height=\"6\" "
+                  "fill=\"#ffffff\" fill-opacity=\"0.6\"/></pattern></defs>\n",
+                  swapped_color);
     label(&svg, left, 20, "start", "device memory of the activations; each column is one layer");
     for (l = 0; l < L; l++) {
         char name[32];
@@ -117,13 +124,15 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
             const int64_t rows = desc.rows ? desc.rows[l * N_TENSORS + t] : T;
             const double x = left + l * column, width = column * 0.9;
             const double n = rows < 0 ? 0 : (double)rows;
+            /* The last two layers stay where they are: their backward comes first. */
+            const char* moved = l < plan->sizes.n_swapped_layers ? swapped_color : staying_color;
             if (rows < 0)
                 rectangle(&svg, x, y, width, row * T, kept_color);
             else if (l % 2) {
                 rectangle(&svg, x, y, width, row * (T - n), other_color);
-                rectangle(&svg, x, y + row * (T - n), width, row * n, swapped_color);
+                rectangle(&svg, x, y + row * (T - n), width, row * n, moved);
             } else {
-                rectangle(&svg, x, y, width, row * n, swapped_color);
+                rectangle(&svg, x, y, width, row * n, moved);
                 rectangle(&svg, x, y + row * n, width, row * (T - n), other_color);
             }
             memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" %s/>\n",
@@ -131,12 +140,14 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
             label(&svg, x + width / 2, y + row * T / 2 + 4, "middle", tensors[t].name);
         }
     }
-    rectangle(&svg, left, 505, 14, 14, swapped_color);
-    label(&svg, left + 20, 517, "start", "rows that leave for the host");
-    rectangle(&svg, left + 210, 505, 14, 14, other_color);
-    label(&svg, left + 230, 517, "start", "rows that are recomputed");
-    rectangle(&svg, left + 400, 505, 14, 14, kept_color);
-    label(&svg, left + 420, 517, "start", "kept on the device");
+    for (t = 0; t < 4; t++) {
+        static const char* const colors[] = {swapped_color, staying_color, other_color, kept_color};
+        static const char* const words[] = {"rows move to the host", "rows stay: last two layers",
+                                            "rows are recomputed", "tensor is kept"};
+        static const double at[] = {0, 165, 345, 505};
+        rectangle(&svg, left + at[t], 505, 14, 14, colors[t]);
+        label(&svg, left + at[t] + 20, 517, "start", words[t]);
+    }
     memo_text_put(&svg, "</svg>\n");
     memo_swap_destroy(swap);
     memo_host_device_destroy(host);
