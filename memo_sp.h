@@ -749,8 +749,8 @@ typedef struct memo_ulysses_heads {
 
 /* How keys and values reach the ranks that read them. */
 typedef enum memo_exchange_way {
-    /* RING or DIRECT, as each exchange finds: the way whose busiest ranks send fewer bytes, summed
-     * over the steps of a forward and a backward.  If both send as many: RING. */
+    /* RING, or DIRECT if that takes no longer and saves a tenth: of the bytes of the busiest ranks,
+     * summed over the steps of a forward and a backward, or of the bytes of all ranks. */
     MEMO_EXCHANGE_AUTO = 0,
     MEMO_EXCHANGE_RING,   /* from neighbor to neighbor */
     MEMO_EXCHANGE_DIRECT, /* from each owner to each reader; needs one more buffer than RING */
@@ -6023,7 +6023,8 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
     const int64_t most = 2 * sharding->n_documents + 1;
     int32_t r;
     tokens->sharding = *sharding;
-    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens), MEMO_RUNS_MAX);
+    /* 3 more, so that the ranks' runs, written in turn, lie in other sets of a cache. */
+    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens), MEMO_RUNS_MAX) + 3;
     tokens->runs =
         (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
     tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
@@ -6285,20 +6286,28 @@ MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t o
         memoi_exchange_extend(&plan->carried.rows[k], placed.rows[k].begin, placed.rows[k].end);
 }
 
-/* DIRECT, if its busiest ranks send fewer bytes: keys in both passes, gradients in backward. */
-MEMOI int memoi_exchange_is_direct(const memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
+/* Rows of keys count in both passes, of gradients by their bytes in backward.  direct and ring: rows
+ * of keys in all steps; gradient_rows: of RING. */
+MEMOI double memoi_exchange_ratio(const memoi_shape* shape, double direct, double ring,
+                                  double gradient_rows) {
     const double weight =
         (double)memo_type_bytes(shape->carried_type) / (double)memo_type_bytes(shape->type);
-    const int64_t rd = shape->sharding.ring, carried = plan->carried.n_rows * shape->n_parts;
-    double ring = (double)(plan->last_step + 1) * (double)carried * weight, direct = 0;
+    return (2 + weight) * direct / (2 * ring + weight * gradient_rows);
+}
+
+/* DIRECT must not take longer, and must save a tenth: of the time of the busiest ranks, or of the
+ * bytes of all. */
+MEMOI int memoi_exchange_is_direct(const memo_exchange* plan, const double total[2]) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring;
+    const double carried = (double)plan->carried.n_rows * shape->n_parts * (plan->last_step + 1);
+    double busiest[2] = {0, 0}, time, bytes;
     int64_t s;
     if (!plan->last_step || shape->way == MEMO_EXCHANGE_RING) return 0;
-    for (s = 0; s < rd; s++) {
-        ring += 2 * (double)plan->busiest[s];
-        direct += (2 + weight) * (double)plan->busiest[rd + s];
-    }
-    return shape->way == MEMO_EXCHANGE_DIRECT || direct < ring;
+    for (s = 0; s < 2 * rd; s++) busiest[s / rd] += (double)plan->busiest[s];
+    time = memoi_exchange_ratio(shape, busiest[1], busiest[0], carried);
+    bytes = memoi_exchange_ratio(shape, total[1], total[0], carried * (double)rd);
+    return shape->way == MEMO_EXCHANGE_DIRECT || (time <= 1 && (time < 0.9 || bytes < 0.9));
 }
 
 /* What passes need, once the tokens and the masks are there. */
@@ -6306,18 +6315,22 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring;
     int64_t *busiest = plan->busiest, *rows = busiest + 2 * rd;
+    double total[2] = {0, 0};
     int32_t part, s, owner, k;
     plan->last_step = shape->gathers_keys ? 0 : memoi_exchange_last_step(plan);
     for (owner = 0; owner < rd && plan->last_step; owner++) {
         memset(rows, 0, 2 * (size_t)rd * sizeof *rows);
         for (part = 0; part < shape->n_parts; part++)
             memoi_exchange_make_hops(plan, part, owner, rows);
-        for (s = 0; s < 2 * rd; s++) busiest[s] = memob_max(busiest[s], rows[s]);
+        for (s = 0; s < 2 * rd; s++) {
+            busiest[s] = memob_max(busiest[s], rows[s]);
+            total[s / rd] += (double)rows[s];
+        }
     }
     for (k = 0; k < MEMO_RUNS_MAX; k++)
         plan->carried.n_rows += plan->carried.rows[k].end - plan->carried.rows[k].begin;
 
-    plan->is_direct = memoi_exchange_is_direct(plan);
+    plan->is_direct = memoi_exchange_is_direct(plan, total);
     for (s = k = 0; s <= plan->last_step; s++)
         if (!s || !plan->is_direct || busiest[rd + s]) plan->distances[k++] = s;
     plan->last_step = k - 1;
