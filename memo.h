@@ -105,7 +105,7 @@
  *   sub-batch       one part of a batch; its collectives overlap the computation of other parts
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
- *           8 swap engine | then the implementation, whose rooms have words to
+ *           8 swap engine | 9 states | then the implementation, whose rooms have words to
  *           search for, such as >>swap engine.
  *
  * OPTIONS (define before the implementation)
@@ -1197,6 +1197,130 @@ typedef struct memo_kind_times {
     const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
 } memo_kind_times;
 
+/* ---- 9 states: weights, gradients, optimizer states ---------------------------------------------
+ *
+ * A *state* is bytes of a layer that live from step to step.  The trainer lists its states and the
+ * passes that use them.  The engine gives each state of each layer one address.  A resident state
+ * stays on the device.  A streamed state lies in pinned host memory; its bytes come to the device
+ * before a pass of its layer uses them, and go back after a pass has changed them.
+ *
+ *     memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
+ *                            {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
+ *                            {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
+ *
+ *     memo_states_set_batch(states, is_last, 0, &error);             // each micro-batch of a step
+ *     for (l = 0; l < L; l++) {
+ *         memo_states_begin(states, MEMO_STATES_PASS_FORWARD, l, &error);
+ *         ... enqueue kernels on memo_states_get_address(states, l, WEIGHTS) ...
+ *         memo_states_end(states, MEMO_STATES_PASS_FORWARD, l, &error);
+ *     }
+ *     ... the backward likewise, from the last layer to the first ...
+ *     ... after the last micro-batch of a step the update likewise, from the first layer ...
+ *
+ * Passes.  A step is any number of micro-batches, each a forward and a backward, and then one
+ * update.  If the update is fused, the backward of the last micro-batch updates each layer at once,
+ * so that nothing travels for the update alone.  Sums over ranks fit between backward and update of
+ * a layer; a norm of all gradients needs an update of its own.
+ *
+ * Gradients.  The engine fills a GRADIENT state with zero bytes when the first backward of a step
+ * begins its layer.  After the update its bytes have no meaning.
+ *
+ * Places.  Layers with streamed states use two places in turn, each as large as the layers there
+ * need.  So the states of one layer travel while another layer computes.  The layer that a pass
+ * ends with stays for the next pass.  Device memory: the resident states + both places.  Host
+ * memory: the streamed states.  What all layers share (an embedding) is a layer of its own kind.
+ *
+ * When a layer ends, its changed states leave, and those of the next layer in its place come.  The
+ * engine makes three waits for that, if anything is copied:
+ *
+ *   end     to host    waits for  the pass of the layer
+ *           to device  waits for  the pass of the layer, and for its changed states on the host
+ *   begin   compute    waits for  the layer's states on the device
+ *
+ * One thread at a time.  Only creation, get and set allocate, lock or synchronize. */
+
+enum {
+    MEMO_STATE_FORWARD = 1,  /* the forward reads it */
+    MEMO_STATE_BACKWARD = 2, /* the backward reads it */
+    MEMO_STATE_UPDATE = 4,   /* the update reads and writes it */
+    MEMO_STATE_GRADIENT = 8, /* the backward adds to it, the update reads it; no other use */
+    MEMO_STATE_WEIGHTS = 7   /* each pass uses it */
+};
+
+typedef struct memo_state {
+    const char* name;   /* no blanks */
+    int64_t size_bytes; /* of each layer that has the state */
+    uint32_t uses;      /* sum of the constants above; without UPDATE it is never copied back */
+    uint32_t kinds;     /* bit k: layers of kind k have the state; 0: all layers */
+} memo_state;
+#define MEMO_STATES_MAX 32
+
+typedef enum memo_states_pass {
+    MEMO_STATES_PASS_FORWARD = 0,
+    MEMO_STATES_PASS_BACKWARD,
+    MEMO_STATES_PASS_UPDATE
+} memo_states_pass;
+
+typedef struct memo_states_desc {
+    const memo_device* device; /* may be NULL unless an engine is created */
+    memo_stream compute_stream;
+    int32_t computes_on_host; /* as in memo_swap_desc */
+    const memo_state* states; /* copied; at most MEMO_STATES_MAX */
+    int32_t n_states, n_layers;
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;   /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    int32_t update_is_fused;    /* 1: the last backward of a step updates each layer */
+    void *device_memory, *host_memory; /* as in memo_swap_desc */
+} memo_states_desc;
+
+typedef struct memo_states_sizes {
+    int64_t device_bytes; /* resident_bytes + both places */
+    int64_t host_bytes;   /* pinned */
+    int64_t resident_bytes;
+} memo_states_sizes;
+
+typedef struct memo_states memo_states;
+
+MEMO_API memo_states_desc memo_states_desc_default(void);
+/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
+MEMO_API memo_status memo_states_desc_get_sizes(const memo_states_desc* desc,
+                                                memo_states_sizes* sizes, memo_error* error);
+/* All states are zero bytes at first.  Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY,
+ * OUT_OF_HOST_MEMORY, the device's. */
+MEMO_API memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
+                                        memo_error* error);
+/* Waits for the copies.  Synchronize the compute stream first. */
+MEMO_API void memo_states_destroy(memo_states* states);
+
+/* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
+ * its backward, or in it.  is_forward_only: no backward follows.
+ * Errors: INVALID_STATE (a micro-batch or an update is open), the device's. */
+MEMO_API memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
+                                           memo_error* error);
+/* Call begin and end around each layer of a pass, and enqueue its work on the compute stream in
+ * between.  A layer may begin before others end,
+ * unless it uses the same place.
+ * Errors: INVALID_STATE (wrong order), the device's; after an error call memo_states_abandon. */
+MEMO_API memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
+                                       memo_error* error);
+MEMO_API memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
+                                     memo_error* error);
+/* Abandons a step: gradients begin at zero again, and memo_states_set_batch comes next.  Returns
+ * INVALID_STATE, with the layers in the message, if the update has changed some layers but not all:
+ * these states must be set again. */
+MEMO_API memo_status memo_states_abandon(memo_states* states, memo_error* error);
+
+/* Address of a state of a layer, valid between begin and end of the layer; it never changes.  NULL:
+ * the layer lacks the state. */
+MEMO_API void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state);
+/* Copies a state of a layer from where it lies to host memory of the caller, or sets it.  Needs no
+ * room on the device.  It waits for the compute stream and for the copies.
+ * Errors: INVALID_STATE (a layer is open), the device's. */
+MEMO_API memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, void* bytes,
+                                     memo_error* error);
+MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state,
+                                     const void* bytes, memo_error* error);
+
 #ifdef __cplusplus
 }
 #endif
@@ -1232,7 +1356,8 @@ typedef struct memo_kind_times {
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap order           the operations of a step
- *     >>swap engine          they run on a device */
+ *     >>swap engine          they run on a device
+ *     >>states               states that travel between host and device */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -7617,6 +7742,571 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     }
     *stats = swap->stats;
     return MEMO_STATUS_OK;
+}
+
+/* ---- >>states -----------------------------------------------------------------------------------
+ * Knows: which states lie in which place, the order of a step's visits, and their waits.  Knows
+ * nothing of what the trainer computes. */
+
+/* A visit is a layer in a phase of a step.  What follows decides what is fetched, so there are
+ * three forwards. */
+enum {
+    MEMOI_PHASE_FORWARD = 0,  /* a backward follows */
+    MEMOI_PHASE_LAST_FORWARD, /* the last backward follows */
+    MEMOI_PHASE_EVALUATION,   /* no backward follows */
+    MEMOI_PHASE_BACKWARD,
+    MEMOI_PHASE_LAST_BACKWARD,
+    MEMOI_PHASE_UPDATE,
+    MEMOI_N_PHASES,
+    MEMOI_PHASE_NONE = MEMOI_N_PHASES /* no micro-batch is open */
+};
+
+typedef struct memoi_states_layer {
+    uint32_t has, streamed;       /* bit s: state s */
+    int32_t place;                /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients;        /* a backward of this step has ended */
+    int32_t next[MEMOI_N_PHASES]; /* phase * n_layers + layer that uses the place next; -1: none */
+} memoi_states_layer;
+
+/* What lies in a place. */
+typedef struct memoi_states_place {
+    int32_t layer;           /* -1: none */
+    uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
+    int32_t is_coming;       /* compute has not waited yet for the latest fetch */
+    memo_event computed, stored, loaded;
+} memoi_states_place;
+
+struct memo_states {
+    memo_device device;
+    memo_stream compute, to_host, to_device;
+    int32_t computes_on_host, is_fused, n_layers, n_states;
+    memo_state states[MEMO_STATES_MAX];
+    uint32_t gradients, updated; /* which states they are */
+    memoi_states_layer* layers;  /* (n_layers) */
+    int64_t* offsets;            /* (n_layers, n_states, 2): on the device; streamed: on the host */
+    memo_states_sizes sizes;
+    memoi_states_place places[2];
+    char *device_memory, *host_memory;
+    int32_t owns_device_memory, owns_host_memory;
+    int32_t phase, n_begun, n_ended; /* layers of the phase */
+};
+
+MEMOB_ZERO_DEFAULT(memo_states_desc)
+
+/* --- what does not change --- */
+
+MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_error* error) {
+    static const char name[] = "memo_states_desc";
+    memo_status status;
+    int32_t i;
+    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
+        (status = memob_check_integer(name, "n_states", desc->n_states, 1, MEMO_STATES_MAX, error)))
+        return status;
+    if (!desc->states)
+        return MEMOB_INVALID(error, "memo_states_desc.states: NULL; pass n_states states");
+
+    for (i = 0; i < desc->n_states; i++) {
+        const memo_state* state = &desc->states[i];
+        if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
+            return MEMOB_INVALID(error,
+                                 "memo_states_desc.states[%d].size_bytes: %lld bytes in each of %d "
+                                 "layers; 0 to 2^56 in all are valid",
+                                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
+        if (state->uses == 0 || state->uses > MEMO_STATE_GRADIENT)
+            return MEMOB_INVALID(error,
+                                 "memo_states_desc.states[%d].uses: %u; a sum of "
+                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, or "
+                                 "MEMO_STATE_GRADIENT alone, is valid",
+                                 (int)i, (unsigned)state->uses);
+    }
+    for (i = 0; i < desc->n_layers && desc->layer_kinds; i++)
+        if (desc->layer_kinds[i] < 0 || desc->layer_kinds[i] >= MEMOB_KINDS_MAX)
+            return MEMOB_INVALID(
+                error, "memo_states_desc.layer_kinds[%d]: out of range (%d); 0 to %d are valid",
+                (int)i, (int)desc->layer_kinds[i], MEMOB_KINDS_MAX - 1);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_states_pass memoi_states_pass_of(int32_t phase) {
+    return phase < MEMOI_PHASE_BACKWARD ? MEMO_STATES_PASS_FORWARD
+           : phase < MEMOI_PHASE_UPDATE ? MEMO_STATES_PASS_BACKWARD
+                                        : MEMO_STATES_PASS_UPDATE;
+}
+
+/* 1: the phase updates each layer. */
+MEMOI int memoi_states_updates(const memo_states* states, int32_t phase) {
+    return phase == MEMOI_PHASE_UPDATE || (phase == MEMOI_PHASE_LAST_BACKWARD && states->is_fused);
+}
+
+/* The streamed states that a phase of a layer uses. */
+MEMOI uint32_t memoi_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
+    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    uint32_t uses = of_pass[memoi_states_pass_of(phase)], needs = 0;
+    int32_t s;
+    if (memoi_states_updates(states, phase)) uses |= MEMO_STATE_UPDATE;
+    for (s = 0; s < states->n_states; s++)
+        if (states->states[s].uses & uses) needs |= 1u << s;
+    return needs & states->layers[layer].streamed;
+}
+
+/* Layer number k of a phase: backwards go down. */
+MEMOI int32_t memoi_states_layer_of(const memo_states* states, int32_t phase, int32_t k) {
+    return memoi_states_pass_of(phase) == MEMO_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
+}
+
+/* The phase that follows.  The first layers of all forwards need the same. */
+MEMOI int32_t memoi_states_phase_after(const memo_states* states, int32_t phase) {
+    if (phase == MEMOI_PHASE_FORWARD) return MEMOI_PHASE_BACKWARD;
+    if (phase == MEMOI_PHASE_LAST_FORWARD) return MEMOI_PHASE_LAST_BACKWARD;
+    if (phase == MEMOI_PHASE_LAST_BACKWARD && !states->is_fused) return MEMOI_PHASE_UPDATE;
+    return MEMOI_PHASE_FORWARD;
+}
+
+/* The visit after number k of a phase that uses the same place next; -1: none. */
+MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, int32_t k) {
+    const int32_t place = states->layers[memoi_states_layer_of(states, phase, k)].place;
+    int32_t n_phases = 0;
+    if (place < 0) return -1;
+    while (n_phases < MEMOI_N_PHASES) {
+        int32_t layer;
+        if (++k >= states->n_layers) {
+            phase = memoi_states_phase_after(states, phase);
+            n_phases++;
+            k = 0;
+        }
+        layer = memoi_states_layer_of(states, phase, k);
+        if (states->layers[layer].place == place && memoi_states_needs(states, phase, layer))
+            return phase * states->n_layers + layer;
+    }
+    return -1;
+}
+
+MEMOI int64_t* memoi_states_offsets(const memo_states* states, int32_t layer, int32_t state) {
+    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
+    return &states->offsets[2 * ((int64_t)layer * states->n_states + state)];
+}
+
+/* Gives each state its offsets, and each layer its place. */
+MEMOI void memoi_states_lay_out(memo_states* states) {
+    int64_t resident = 0, host = 0, place_bytes[2] = {0, 0};
+    int32_t n_streamed = 0, l, s;
+    for (l = 0; l < states->n_layers; l++) {
+        memoi_states_layer* layer = &states->layers[l];
+        int64_t in_place = 0;
+        layer->place = layer->streamed ? n_streamed++ & 1 : -1;
+        for (s = 0; s < states->n_states; s++) {
+            const int64_t bytes =
+                memob_align_up(states->states[s].size_bytes, MEMOB_DEVICE_ALIGNMENT);
+            const int is_streamed = (int)(layer->streamed >> s & 1);
+            int64_t* offsets = memoi_states_offsets(states, l, s);
+            if (!(layer->has >> s & 1)) continue;
+            offsets[0] = is_streamed ? in_place : resident;
+            offsets[1] = host;
+            *(is_streamed ? &in_place : &resident) += bytes;
+            host += is_streamed ? bytes : 0;
+        }
+        if (layer->streamed)
+            place_bytes[layer->place] = memob_max(place_bytes[layer->place], in_place);
+    }
+
+    /* The places lie behind the resident states. */
+    for (l = 0; l < states->n_layers; l++)
+        for (s = 0; s < states->n_states; s++)
+            if (states->layers[l].streamed >> s & 1)
+                memoi_states_offsets(states, l, s)[0] +=
+                    resident + (states->layers[l].place ? place_bytes[0] : 0);
+    states->sizes.resident_bytes = resident;
+    states->sizes.device_bytes = resident + place_bytes[0] + place_bytes[1];
+    states->sizes.host_bytes = host;
+}
+
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memoi_states_init(memo_states* states, const memo_states_desc* desc,
+                                    memo_error* error) {
+    int32_t l, phase, k, s;
+    memo_status status = memoi_states_check_desc(desc, error);
+    if (status) return status;
+    states->n_layers = desc->n_layers;
+    states->n_states = desc->n_states;
+    states->is_fused = desc->update_is_fused;
+    states->layers = (memoi_states_layer*)memob_calloc(desc->n_layers, sizeof(memoi_states_layer));
+    states->offsets =
+        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 2, sizeof(int64_t));
+    if (!states->layers || !states->offsets) return memob_no_memory(error, "the places of states");
+
+    /* Who has which state. */
+    for (s = 0; s < desc->n_states; s++) {
+        const memo_state* state = &desc->states[s];
+        states->states[s] = *state;
+        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
+        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
+        for (l = 0; l < desc->n_layers && state->size_bytes; l++)
+            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
+                states->layers[l].has |= 1u << s;
+    }
+    for (l = 0; l < desc->n_layers && desc->streamed; l++)
+        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
+
+    memoi_states_lay_out(states);
+    for (phase = 0; phase < MEMOI_N_PHASES; phase++)
+        for (k = 0; k < desc->n_layers; k++)
+            states->layers[memoi_states_layer_of(states, phase, k)].next[phase] =
+                memoi_states_find_next(states, phase, k);
+    states->phase = MEMOI_PHASE_NONE;
+    states->places[0].layer = states->places[1].layer = -1;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
+                                       memo_error* error) {
+    memo_states states;
+    memo_status status;
+    memset(&states, 0, sizeof states);
+    status = memoi_states_init(&states, desc, error);
+    if (!status) *sizes = states.sizes;
+    MEMO_FREE(states.layers);
+    MEMO_FREE(states.offsets);
+    return status;
+}
+
+void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state) {
+    const int64_t offset = memoi_states_offsets(states, layer, state)[0];
+    return states->layers[layer].has >> state & 1 ? states->device_memory + offset : NULL;
+}
+
+/* --- creation --- */
+
+void memo_states_destroy(memo_states* states) {
+    const memo_device* device;
+    int p, e;
+    if (!states) return;
+    device = &states->device;
+    for (p = 0; p < 2; p++) { /* copies use the memory below, so wait for them first */
+        const memo_stream stream = p ? states->to_device : states->to_host;
+        if (!stream) continue;
+        memo_stream_synchronize(device, stream, NULL);
+        memo_stream_destroy(device, stream, NULL);
+    }
+    for (p = 0; p < 2; p++) {
+        const memoi_states_place* place = &states->places[p];
+        const memo_event events[3] = {place->computed, place->stored, place->loaded};
+        for (e = 0; e < 3; e++)
+            if (events[e]) memo_event_destroy(device, events[e], NULL);
+    }
+    if (states->owns_host_memory) memo_host_free(device, states->host_memory, NULL);
+    if (states->owns_device_memory) memo_device_free(device, states->device_memory, NULL);
+    MEMO_FREE(states->layers);
+    MEMO_FREE(states->offsets);
+    MEMO_FREE(states);
+}
+
+/* Takes memory, streams and events; memo_states_destroy frees any part of them. */
+MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_desc* desc,
+                                       memo_error* error) {
+    const memo_device* device = &states->device;
+    void *on_device = desc->device_memory, *on_host = desc->host_memory;
+    memo_status status = MEMO_STATUS_OK;
+    int p;
+
+    if (!on_device && states->sizes.device_bytes) {
+        status = memo_device_alloc(device, states->sizes.device_bytes, &on_device, error);
+        if (status) return status;
+        states->owns_device_memory = 1;
+    }
+    states->device_memory = (char*)on_device;
+    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
+        return MEMOB_INVALID(error, "memo_states_desc.device_memory: not a multiple of %d bytes",
+                             MEMOB_DEVICE_ALIGNMENT);
+    if (!on_host && states->sizes.host_bytes) {
+        status = memo_host_alloc(device, states->sizes.host_bytes, &on_host, error);
+        if (status) return status;
+        states->owns_host_memory = 1;
+    }
+    states->host_memory = (char*)on_host;
+
+    status = memo_stream_create(device, "states to host", 0, &states->to_host, error);
+    if (!status)
+        status = memo_stream_create(device, "states to device", 0, &states->to_device, error);
+    for (p = 0; p < 2 && !status; p++) {
+        memoi_states_place* place = &states->places[p];
+        status = memo_event_create_untimed(device, &place->computed, error);
+        if (!status) status = memo_event_create_untimed(device, &place->stored, error);
+        if (!status) status = memo_event_create_untimed(device, &place->loaded, error);
+    }
+
+    /* All states are zero at first. */
+    if (states->sizes.host_bytes) memset(on_host, 0, (size_t)states->sizes.host_bytes);
+    if (!status && states->sizes.resident_bytes)
+        status =
+            memo_fill(device, states->to_device, on_device, 0, states->sizes.resident_bytes, error);
+    return status ? status : memo_stream_synchronize(device, states->to_device, error);
+}
+
+memo_status memo_states_create(const memo_states_desc* desc, memo_states** result,
+                               memo_error* error) {
+    memo_device device;
+    memo_status status;
+    memo_states* states;
+    *result = NULL;
+    status = memob_device_take(&device, desc->device, "memo_states_desc.device", error);
+    if (status) return status;
+    states = (memo_states*)memob_calloc(1, sizeof *states);
+    if (!states) return memob_no_memory(error, "an engine of states");
+    states->device = device;
+    states->compute = desc->compute_stream;
+    states->computes_on_host = desc->computes_on_host;
+    status = memoi_states_init(states, desc, error);
+    if (!status) status = memoi_states_acquire(states, desc, error);
+    if (status) {
+        memo_states_destroy(states);
+        return status;
+    }
+    *result = states;
+    return MEMO_STATUS_OK;
+}
+
+/* --- a step --- */
+
+/* Copies the streamed states `which` of a layer. */
+MEMOI memo_status memoi_states_copy(memo_states* states, int32_t layer, uint32_t which,
+                                    int is_to_host, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t s;
+    for (s = 0; s < states->n_states && !status; s++) {
+        const int64_t* offsets = memoi_states_offsets(states, layer, s);
+        char* on_device = states->device_memory + offsets[0];
+        char* on_host = states->host_memory + offsets[1];
+        if (!(which >> s & 1)) continue;
+        status = is_to_host ? memo_copy(&states->device, states->to_host, MEMO_COPY_TO_HOST,
+                                        on_host, on_device, states->states[s].size_bytes, error)
+                            : memo_copy(&states->device, states->to_device, MEMO_COPY_TO_DEVICE,
+                                        on_device, on_host, states->states[s].size_bytes, error);
+    }
+    return status;
+}
+
+/* Brings the states that a phase of a layer needs into its place, after the changed states of the
+ * layer that lies there have left.  What lies in a place is noted only when the calls for it have
+ * succeeded, so the calls after a failed one are made again and nothing is lost. */
+MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t layer,
+                                     memo_error* error) {
+    const memo_device* device = &states->device;
+    memoi_states_place* place = &states->places[states->layers[layer].place];
+    const int is_there = place->layer == layer, on_host = states->computes_on_host;
+    const uint32_t needs = memoi_states_needs(states, phase, layer);
+    const uint32_t missing = is_there ? needs & ~place->present : needs;
+    const uint32_t dirty = is_there ? 0 : place->dirty;
+    const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_there && !missing) return status;
+
+    /* Out, after the pass that changed them. */
+    if (!on_host) status = memo_event_record(device, place->computed, states->compute, error);
+    if (!status && dirty && !on_host)
+        status = memo_event_wait(device, place->computed, states->to_host, error);
+    if (!status && dirty) status = memoi_states_copy(states, place->layer, dirty, 1, error);
+    if (!status && dirty) status = memo_event_record(device, place->stored, states->to_host, error);
+    if (!status && !on_host)
+        status = memo_event_wait(device, place->computed, states->to_device, error);
+    if (!status && dirty) status = memo_event_wait(device, place->stored, states->to_device, error);
+    if (status) return status;
+    if (!is_there) {
+        place->layer = layer;
+        place->present = place->dirty = 0;
+    }
+
+    /* In.  Gradients of a new step have no bytes yet. */
+    status = memoi_states_copy(states, layer, missing & ~fresh, 0, error);
+    if (!status) status = memo_event_record(device, place->loaded, states->to_device, error);
+    if (status) return status;
+    place->present |= missing;
+    place->is_coming = 1;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pass pass, int is_end,
+                                      int32_t layer, memo_error* error) {
+    static const char* const words[3] = {"forward", "backward", "update"};
+    const int32_t phase = states->phase, n_open = states->n_begun - states->n_ended;
+    const int32_t k = is_end ? states->n_ended : states->n_begun;
+    int may = is_end ? n_open > 0 : k < states->n_layers, i;
+    const memo_states_pass expected = memoi_states_pass_of(phase);
+    if (phase == MEMOI_PHASE_NONE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_states: no micro-batch is open; call memo_states_set_batch");
+    may = may && expected == pass && memoi_states_layer_of(states, phase, k) == layer;
+    for (i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
+        const int32_t open = memoi_states_layer_of(states, phase, i);
+        may = states->layers[layer].place < 0 ||
+              states->layers[layer].place != states->layers[open].place;
+    }
+    if (may) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_STATE,
+        "memo_states_%s(%s, %d) is out of order; memo_states_%s(%s, %d) comes next, or "
+        "memo_states_abandon to start the step again",
+        is_end ? "end" : "begin", pass <= MEMO_STATES_PASS_UPDATE ? words[pass] : "?", (int)layer,
+        n_open ? "end" : "begin", words[expected],
+        (int)memoi_states_layer_of(states, phase, states->n_ended));
+}
+
+memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
+                                  memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t layer, n_brought = 0;
+    if (states->phase != MEMOI_PHASE_NONE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_states_set_batch: a micro-batch or an update is open; end it, "
+                              "or call memo_states_abandon first");
+    for (layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
+        if (!memoi_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
+        status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer, error);
+        n_brought++;
+    }
+    if (status) return status;
+    states->phase = is_forward_only ? MEMOI_PHASE_EVALUATION
+                    : is_last       ? MEMOI_PHASE_LAST_FORWARD
+                                    : MEMOI_PHASE_FORWARD;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
+                              memo_error* error) {
+    const memo_device* device = &states->device;
+    memo_status status = memoi_states_expect(states, pass, 0, layer, error);
+    int32_t s;
+    if (status) return status;
+
+    if (memoi_states_needs(states, states->phase, layer)) {
+        memoi_states_place* place = &states->places[states->layers[layer].place];
+        status = memoi_states_bring(states, states->phase, layer, error);
+        if (!status && place->is_coming)
+            status = states->computes_on_host
+                         ? memo_event_synchronize(device, place->loaded, error)
+                         : memo_event_wait(device, place->loaded, states->compute, error);
+        if (!status) place->is_coming = 0;
+    }
+
+    /* Gradients of a new step begin at zero. */
+    for (s = 0; s < states->n_states && !status; s++) {
+        void* address = memo_states_get_address(states, layer, s);
+        if (pass != MEMO_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
+        if (!address || !(states->gradients >> s & 1)) continue;
+        if (states->computes_on_host)
+            memset(address, 0, (size_t)states->states[s].size_bytes);
+        else
+            status =
+                memo_fill(device, states->compute, address, 0, states->states[s].size_bytes, error);
+    }
+    if (!status) states->n_begun++;
+    return status;
+}
+
+memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
+                            memo_error* error) {
+    const int32_t phase = states->phase;
+    memo_status status = memoi_states_expect(states, pass, 1, layer, error);
+    memoi_states_layer* of_layer = &states->layers[layer];
+    int32_t next;
+    if (status) return status;
+
+    /* What the pass has changed.  An update has used the gradients up. */
+    if (memoi_states_needs(states, phase, layer)) {
+        memoi_states_place* place = &states->places[of_layer->place];
+        if (pass == MEMO_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
+        if (memoi_states_updates(states, phase)) {
+            place->dirty |= states->updated & place->present;
+            place->present &= ~states->gradients;
+            place->dirty &= ~states->gradients;
+        }
+    }
+    if (pass != MEMO_STATES_PASS_FORWARD)
+        of_layer->has_gradients = !memoi_states_updates(states, phase);
+
+    /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
+    next = of_layer->next[phase];
+    if (next >= 0)
+        status =
+            memoi_states_bring(states, next / states->n_layers, next % states->n_layers, error);
+    if (status || ++states->n_ended < states->n_layers) return status;
+    states->phase = memoi_states_phase_after(states, phase);
+    if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
+    states->n_begun = states->n_ended = 0;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_states_abandon(memo_states* states, memo_error* error) {
+    const int32_t phase = states->phase, n_begun = states->n_begun;
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        states->places[i].present &= ~states->gradients;
+        states->places[i].dirty &= ~states->gradients;
+    }
+    for (i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
+    states->phase = MEMOI_PHASE_NONE;
+    states->n_begun = states->n_ended = 0;
+    if (n_begun == 0 || !memoi_states_updates(states, phase)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_states_abandon: the update has changed %d of %d layers, from layer "
+                          "%d on; set the states of all layers again",
+                          (int)n_begun, (int)states->n_layers,
+                          (int)memoi_states_layer_of(states, phase, 0));
+}
+
+/* --- from and to the caller --- */
+
+/* Waits for computation and copies, then copies a state between where it lies and bytes. */
+MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
+                                        int is_out, void* bytes, memo_error* error) {
+    const memo_device* device = &states->device;
+    const memo_stream stream = is_out ? states->to_host : states->to_device;
+    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const int64_t n_bytes = states->states[state].size_bytes;
+    const uint32_t bit = 1u << state;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_states_place* place;
+    char *on_device, *on_host;
+    if (states->n_begun > states->n_ended)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_states_%s: a layer is open; end it first",
+                              is_out ? "get" : "set");
+    if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
+    if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
+    if (!status) status = memo_stream_synchronize(device, states->to_host, error);
+    if (!status) status = memo_stream_synchronize(device, states->to_device, error);
+    if (status) return status;
+
+    /* Resident: on the device. */
+    on_device = states->device_memory + offsets[0];
+    if (!(states->layers[layer].streamed & bit)) {
+        status = memo_copy(device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
+                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+        return status ? status : memo_stream_synchronize(device, stream, error);
+    }
+
+    /* Streamed: on the host, after what is newer in the layer's place has left. */
+    place = &states->places[states->layers[layer].place];
+    on_host = states->host_memory + offsets[1];
+    if (place->layer == layer && is_out && (place->dirty & bit)) {
+        status = memoi_states_copy(states, layer, bit, 1, error);
+        if (!status) status = memo_stream_synchronize(device, stream, error);
+        if (status) return status;
+    }
+    if (place->layer == layer) place->dirty &= ~bit;
+    if (place->layer == layer && !is_out) place->present &= ~bit;
+    memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, void* bytes,
+                            memo_error* error) {
+    return memoi_states_transfer(states, layer, state, 1, bytes, error);
+}
+memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state, const void* bytes,
+                            memo_error* error) {
+    return memoi_states_transfer(states, layer, state, 0, (void*)(uintptr_t)bytes, error);
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -343,6 +343,26 @@ typedef struct memo_session memo_session;
  * their begin returns 0.  One layer is open at a time.  Forwards and gradients of each slice size
  * are the same bits under every policy. */
 
+/* States.  A trainer may also give its weights, gradients and optimizer states to the session
+ * (memo.h, chapter 9).  The budgets then cover them, too: what does not fit on the device lies on
+ * the host and comes to the device for each layer that uses it.  A state whose kinds have the bit
+ * MEMO_STATE_FIRST is of the part before layer 0, such as an embedding: its layer is
+ * MEMO_LAYER_FIRST.  With the bit MEMO_STATE_LAST it is of the part after the last layer, such as a
+ * classifier: its layer is n_layers.  kinds 0 means all layers, but for these two.
+ *
+ *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
+ *     memo_session_update(session, &error);            // calls desc.update for each layer
+ *
+ * The states of a layer are on the device between its begin and its end.  Those of FIRST are there
+ * until layer 0 ends its forward, and from the begin of its backward on.  Those of LAST are there
+ * from the end of the last forward to the end of the first backward.  One layer is open at a time.
+ * Losses and states are the same bits, whatever is streamed.  memo_session_measure runs with states
+ * of zero bytes.  Predicted times leave room on the link for the copies of states, but contain no
+ * waits for these copies. */
+#define MEMO_LAYER_FIRST (-1)
+#define MEMO_STATE_FIRST (1u << 30)
+#define MEMO_STATE_LAST  (1u << 31)
+
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
     MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
@@ -459,6 +479,14 @@ typedef struct memo_session_desc {
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
 
+    /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
+    const memo_state* states;
+    int32_t n_states;
+    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
+     * without states. */
+    void (*update)(void* user, memo_session* session, int32_t layer);
+    int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
+
     memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
      * n_layers, n_slices, n_tensors). */
@@ -488,12 +516,16 @@ typedef struct memo_step_plan {
     int64_t slice_rows;    /* the desc's, or chosen; 0: no slices */
     memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
     memo_swap_sizes sizes; /* of the swap engine */
-    /* Device bytes and who needs them: device_bytes is the sum of the next three. */
+    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
     int64_t device_bytes;
     int64_t activation_bytes; /* the swap engine's */
+    int64_t state_bytes;      /* the session's states, and places for those that are streamed */
     int64_t persistent_bytes; /* of setup, and buffers of pass SESSION */
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
+    /* So many states of layers are streamed: first those that only the update uses, then gradients,
+     * then the others; of the last one the layers are spread evenly. */
+    int64_t n_streamed;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
@@ -548,6 +580,7 @@ typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
     int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
     int32_t shape;           /* index in the desc's shapes */
+    int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
 } memo_batch;
 
 /* One micro-batch: begin, step, end.  batch NULL: all zero.  Inside an open micro-batch it returns
@@ -588,6 +621,18 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Frees the tail of a buffer, also of a declared one.  Its first kept_bytes, 1 to what it has, stay
  * where they are. */
 MEMO_API void memo_session_trim(memo_session* session, void* address, int64_t kept_bytes);
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
+ * changes; the bytes are there while the layer is open. */
+MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
+/* Updates all layers, after the last micro-batch of a step; not if it is fused.  Errors:
+ * INVALID_STATE, with the layers that were updated before an error; the device's. */
+MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
+/* Copies a state of a layer to the caller's host memory, or sets it; at first it is zero.  Between
+ * micro-batches.  Needs no room on the device.  Errors: INVALID_STATE, the device's. */
+MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
+                                             void* bytes, memo_error* error);
+MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
+                                              const void* bytes, memo_error* error);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
@@ -660,6 +705,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
  *     >>session state          errors, spans, the current shape
+ *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
  *     >>session plan           stages until one fits
@@ -6921,11 +6967,22 @@ struct memo_session {
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
     void *device_memory, *host_memory; /* of all shapes */
-    memo_error error;                  /* the first of this micro-batch */
-    memo_error call_error;             /* of the latest call */
-    memo_batch batch;                  /* n_rows is not 0 */
-    int32_t n_passed;                  /* steps of both passes that have ended */
-    int32_t open, open_next;           /* steps that are open, the older one first; -1: none */
+
+    /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
+    memo_state states_table[MEMO_STATES_MAX];
+    memo_states_desc states_desc; /* of the stage or the plan that is open */
+    memo_states_sizes states_sizes;
+    uint32_t* streamed; /* (n_layers + 2); NULL: the session has no states */
+    memo_states* states;
+    int32_t needs_update; /* the last micro-batch of a step has ended */
+    char* states_base;    /* on the device */
+    memob_arrays states_arrays;
+
+    memo_error error;        /* the first of this micro-batch */
+    memo_error call_error;   /* of the latest call */
+    memo_batch batch;        /* n_rows is not 0 */
+    int32_t n_passed;        /* steps of both passes that have ended */
+    int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_setting_up, is_recomputing;
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
@@ -6962,11 +7019,10 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 
 /* Inner layers name their own calls and fields.  A session has them by the same names. */
 MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
-    static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
-                                           {"memo_swap_desc", "memo_session_desc"},
-                                           {"memo_profile_desc", "memo_session_desc"},
-                                           {"memo_arena_desc", "memo_session_desc"},
-                                           {"memo_swap_", "memo_session_"}};
+    static const char* const words[][2] = {
+        {"memo_swap_plan_desc", "memo_session_desc"}, {"memo_swap_desc", "memo_session_desc"},
+        {"memo_states_desc", "memo_session_desc"},    {"memo_profile_desc", "memo_session_desc"},
+        {"memo_arena_desc", "memo_session_desc"},     {"memo_swap_", "memo_session_"}};
     char text[sizeof error->message], *at;
     size_t k;
     if (!status || !error) return status;
@@ -7168,6 +7224,7 @@ enum {
     MEMOI_LINE_SLICE_ROWS = 3,
     MEMOI_LINE_POLICY = 6,
     MEMOI_LINE_HOST_LAYERS,
+    MEMOI_LINE_STREAMED,
     MEMOI_LINE_BUFFERS
 };
 
@@ -7202,6 +7259,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         line->n_same = MEMOI_LINE_POLICY;
         memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
         memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+        memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
@@ -7333,7 +7391,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 16, N_BUDGETS = 3 };
+    enum { N = 17, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7350,6 +7408,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"layer_kinds", memoi_session_digest(s, 2)},
                  {s->own_plan ? "rows" : "plan", memoi_session_digest(s, 3)},
                  {"buffers", own->n_buffers},
+                 {"states", own->n_states},
                  {"backward_recomputes", own->backward_recomputes},
                  {"spill_directory", own->spill_directory != NULL},
                  {"has_alpha", own->has_alpha},
@@ -7438,6 +7497,71 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_slices = s->steps->n_slices;
 }
 
+/* Checks the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
+    const memo_session_desc* desc = &s->desc;
+    memo_states_desc* states = &s->states_desc;
+    int32_t *layer_kinds, i;
+    memo_status status;
+    if (!desc->n_states) return MEMO_STATUS_OK;
+    if (!desc->states || !desc->update)
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
+                             desc->states ? "update" : "states", (int)desc->n_states);
+    if ((status = memob_check_integer("memo_session_desc", "n_states", desc->n_states, 0,
+                                      MEMO_STATES_MAX, error)))
+        return status;
+    for (i = 0; i < desc->n_states; i++) {
+        s->states_table[i] = desc->states[i];
+        if (!desc->states[i].kinds)
+            s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
+    }
+    layer_kinds =
+        (int32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(int32_t));
+    s->streamed =
+        (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
+    if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+    for (i = 0; i < desc->n_layers; i++) {
+        layer_kinds[1 + i] = desc->layer_kinds ? desc->layer_kinds[i] : 0;
+        if (layer_kinds[1 + i] >= 30)
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.layer_kinds[%d]: out of range (%d); with states "
+                "0 to 29 are valid",
+                (int)i, (int)layer_kinds[1 + i]);
+    }
+    layer_kinds[0] = 30;
+    layer_kinds[1 + desc->n_layers] = 31;
+    states->states = s->states_table;
+    states->n_states = desc->n_states;
+    states->n_layers = desc->n_layers + 2;
+    states->layer_kinds = layer_kinds;
+    states->streamed = s->streamed;
+    states->update_is_fused = desc->update_is_fused;
+    return memo_states_desc_get_sizes(states, &s->states_sizes, error);
+}
+
+/* Streams the first n states of layers, in the order of what streaming costs. */
+MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, memo_error* error) {
+    const int64_t n_layers = s->states_desc.n_layers;
+    int64_t layer;
+    int32_t rank, i;
+    if (!s->streamed) return MEMO_STATUS_OK;
+    memset(s->streamed, 0, (size_t)n_layers * sizeof *s->streamed);
+    for (rank = 0; rank < 3; rank++)
+        for (i = 0; i < s->states_desc.n_states; i++) {
+            const uint32_t uses = s->states_table[i].uses;
+            const int64_t count = memob_min(n, n_layers);
+            if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
+                continue;
+            for (layer = 0; layer < n_layers; layer++)
+                if ((layer + 1) * count / n_layers > layer * count / n_layers &&
+                    (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
+                    s->streamed[layer] |= 1u << i;
+            n -= count;
+        }
+    return memo_states_desc_get_sizes(&s->states_desc, &s->states_sizes, error);
+}
+
 /* Fills in what a session has of its desc; with plan: of the plan's rows. */
 MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan,
                                      memo_error* error) {
@@ -7479,7 +7603,12 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     if (s && !desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (s && plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
     if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);
+    if (!status) status = memoi_session_stream(s, s->parts[0].plan->n_streamed, error);
+    if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
+        status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
+                                      "states; plan again");
     status = memoi_session_verdict(desc, status, error);
     return status || !desc->agree ? status : memoi_session_meet(s, has_profile, error);
 }
@@ -7505,6 +7634,16 @@ void memo_session_fail(memo_session* s, memo_status status, const char* message)
 /* Makes an error of the session's own. */
 #define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
     ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
+
+/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
+                                             int64_t value, int64_t most) {
+    if (value >= 0 && value <= most) return 1;
+    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
+                       (long long)value, (long long)most);
+    return 0;
+}
 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
 memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
@@ -7575,6 +7714,110 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
                                    &s->call_error);
     if (is_end) timer->span_s = span_s;
     (void)memoi_session_is_ok(s, status);
+}
+
+/* --- >>session states ---
+ * Knows: states, and how many are streamed.  Knows nothing of rows. */
+
+void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
+    if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
+        !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
+        return NULL;
+    return memo_states_get_address(s->states, layer + 1, state);
+}
+
+/* The engine's layer begins or ends a pass.  A fused update comes before the end of a backward. */
+MEMOI void memoi_session_visit(memo_session* s, memo_states_pass pass, int32_t layer, int is_end) {
+    if (s->error.status) return;
+    if (is_end && pass == MEMO_STATES_PASS_BACKWARD && s->desc.update_is_fused &&
+        !s->batch.more_follow)
+        s->desc.update(s->desc.user, s, layer - 1);
+    if (s->error.status) return;
+    (void)memoi_session_is_ok(
+        s, (is_end ? memo_states_end : memo_states_begin)(s->states, pass, layer, &s->call_error));
+}
+
+/* What a step of a layer brings and releases, and with it FIRST and LAST. */
+MEMOI void memoi_session_turn_states(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t layer = step / s->n_slices, last = s->desc.n_layers + 1;
+    const int32_t turning = is_backward == !is_end ? s->n_slices - 1 : 0;
+    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
+    if (!s->states || step % s->n_slices != turning) return;
+    if (is_end && !is_backward && layer == 0) memoi_session_visit(s, of, 0, 1);
+    if (is_end && is_backward && layer == last - 2) memoi_session_visit(s, of, last, 1);
+    memoi_session_visit(s, of, layer + 1, is_end);
+    if (!is_end && is_backward && layer == 0) memoi_session_visit(s, of, 0, 0);
+    if (!is_end || is_backward || layer < last - 2) return;
+    memoi_session_visit(s, of, last, 0);
+    if (s->batch.is_forward_only) return;
+    memoi_session_visit(s, of, last, 1);
+    memoi_session_visit(s, MEMO_STATES_PASS_BACKWARD, last, 0);
+}
+
+/* The begin of a micro-batch, or its end. */
+MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
+    const int is_forward_only = s->batch.is_forward_only;
+    if (!s->states || s->error.status) return;
+    if (!is_end && s->needs_update) {
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_begin: the last micro-batch of a step is over; "
+                          "memo_session_update comes next");
+    } else if (!is_end) {
+        (void)memoi_session_is_ok(s, memo_states_set_batch(s->states, !s->batch.more_follow,
+                                                           is_forward_only, &s->call_error));
+        memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, 0, 0);
+    } else if (is_forward_only && s->n_passed == s->n_steps) {
+        memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
+    } else if (s->n_passed == 2 * s->n_steps) {
+        memoi_session_visit(s, MEMO_STATES_PASS_BACKWARD, 0, 1);
+        s->needs_update = !s->error.status && !s->batch.more_follow && !s->desc.update_is_fused;
+    }
+}
+
+memo_status memo_session_update(memo_session* s, memo_error* error) {
+    int32_t layer;
+    if (s->is_running || !s->needs_update)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_update: %s",
+                              s->is_running ? "a micro-batch is open; end it first"
+                              : s->desc.update_is_fused
+                                  ? "the last backward has updated all layers, because "
+                                    "memo_session_desc.update_is_fused is 1"
+                                  : "no step of states is over; run its last micro-batch first");
+    s->needs_update = 0;
+    memset(&s->error, 0, sizeof s->error);
+    for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
+        memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
+        if (!s->error.status) s->desc.update(s->desc.user, s, layer - 1);
+        memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
+    }
+    if (s->error.status) (void)memo_states_abandon(s->states, NULL);
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* Is the call possible now? */
+MEMOI memo_status memoi_session_check_transfer(const memo_session* s, int32_t layer, int32_t state,
+                                               memo_error* error) {
+    if (!s->states || s->is_running)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
+                              s->states ? "states are read and written between micro-batches"
+                                        : "the session has no states");
+    if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
+        memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state, void* bytes,
+                                    memo_error* error) {
+    memo_status status = memoi_session_check_transfer(s, layer, state, error);
+    return status ? status : memo_states_get(s->states, layer + 1, state, bytes, error);
+}
+memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
+                                     const void* bytes, memo_error* error) {
+    memo_status status = memoi_session_check_transfer(s, layer, state, error);
+    return status ? status : memo_states_set(s->states, layer + 1, state, bytes, error);
 }
 
 /* --- >>session checked ---
@@ -8038,16 +8281,6 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address, int64_t kept
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
-/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
-MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
-                                             int64_t value, int64_t most) {
-    if (value >= 0 && value <= most) return 1;
-    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
-                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
-                       (long long)value, (long long)most);
-    return 0;
-}
-
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     char* base = s->part->base;
@@ -8172,6 +8405,10 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (memoi_session_moves(s) && (s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
+    if (s->states && !s->needs_update &&
+        (is_failed || s->open >= 0 || s->n_passed % s->n_steps ||
+         (!s->batch.is_forward_only && s->n_passed < 2 * s->n_steps)))
+        (void)memoi_session_is_ok(s, memo_states_abandon(s->states, &s->call_error));
     s->is_running = 0;
 }
 
@@ -8212,6 +8449,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (!status) (void)memoi_inspector_sweep(s, 0, s->checker.memory_bytes, 1);
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     s->is_running = memoi_session_is_ok(s, status);
+    memoi_session_turn_first(s, 0);
     return memo_session_computes(s);
 }
 
@@ -8226,6 +8464,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)(s->open / s->n_slices));
     memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
+    if (s->is_running) memoi_session_turn_first(s, 1);
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
@@ -8252,7 +8491,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
                               is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
         why = "out of order; begin and end each layer once for each slice, in a row";
-    else if (is_end ? s->open != step : s->open_next >= 0) {
+    else if (is_end ? s->open != step : s->open_next >= 0 || (s->states && s->open >= 0)) {
         snprintf(text, sizeof text, "layer %d must end first", (int)(s->open / n_slices));
         why = s->open < 0 ? "it has not begun" : text;
     }
@@ -8298,6 +8537,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
+    memoi_session_turn_states(s, pass, step, 0);
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
@@ -8322,6 +8562,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
+    memoi_session_turn_states(s, pass, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_turn_buffers(s, pass, step, 1);
     if (!is_backward && step == s->n_steps - 1)
@@ -8386,6 +8627,13 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
         status = memo_arena_alloc(part->arena, memob_max(part->placement.sizes.device_bytes, 1), 0,
                                   &address, error);
     part->base = (char*)address;
+    if (!status && s->states_sizes.device_bytes) {
+        status = memo_arena_mark(part->arena, "states", error);
+        if (!status)
+            status =
+                memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
+        s->states_base = (char*)address;
+    }
     memset(&s->error, 0, sizeof s->error);
     s->batch.n_rows = s->desc.n_rows;
     if (status) return status;
@@ -8406,7 +8654,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = s->part->plan;
-    memo_batch batch = {0, 0, 0};
+    memo_batch batch = {0, 0, 0, 0};
     memob_swap_placement* placement = &s->part->placement;
     int64_t n_bytes;
     memo_status status;
@@ -8487,9 +8735,11 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
         needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
-        needed[1] = plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
+        needed[1] = plan->host_bytes =
+            memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT) + s->states_sizes.host_bytes;
         plan->activation_bytes = plan->sizes.device_bytes;
-        plan->persistent_bytes = fixed_bytes - plan->activation_bytes;
+        plan->state_bytes = s->states_sizes.device_bytes;
+        plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
         plan->transient_bytes = plan->device_bytes - fixed_bytes;
         plan->device_budget_bytes = budgets[0];
         plan->host_budget_bytes = budgets[1];
@@ -8516,11 +8766,12 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
     memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
     if (lacking == 0)
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
-                 "activations, %s of other buffers); raise device_bytes to %lld, or lower n_rows%s",
-                 subject, bytes[1], bytes[0], bytes[2], bytes[3], (long long)needed[0],
-                 s->n_slices > 1 ? " or slice_rows" : "");
+        snprintf(
+            plan->shortage, sizeof plan->shortage,
+            "memo_session_desc.device_bytes: %s needs %s, %s more than the budget (%s of "
+            "activations, %s of %sother buffers); raise device_bytes to %lld, or lower n_rows%s",
+            subject, bytes[1], bytes[0], bytes[2], bytes[3], plan->state_bytes ? "states and " : "",
+            (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
     else
         snprintf(plan->shortage, sizeof plan->shortage,
                  "memo_session_desc.host_bytes: %s needs %s, %s more than the budget; raise "
@@ -8597,6 +8848,37 @@ typedef struct memoi_session_costs {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_costs;
 
+/* Adds the copies of streamed states to the traffic of their kinds: each layer of a kind has the
+ * same part of them. */
+MEMOI void memoi_session_add_states(const memo_session* s, memoi_session_costs* costs) {
+    double sums[MEMO_PROFILE_KINDS_MAX][3], counts[MEMO_PROFILE_KINDS_MAX];
+    int32_t layer, i, kind;
+    if (!s->streamed) return;
+    memset(sums, 0, sizeof sums);
+    memset(counts, 0, sizeof counts);
+    for (layer = 1; layer <= s->desc.n_layers; layer++) {
+        kind = s->states_desc.layer_kinds[layer];
+        counts[kind] += 1;
+        for (i = 0; i < s->desc.n_states; i++) {
+            const memo_state* state = &s->states_table[i];
+            const double n_bytes = (double)state->size_bytes / s->n_slices;
+            if (!(s->streamed[layer] >> i & 1) || !(state->kinds >> kind & 1)) continue;
+            if (state->uses & MEMO_STATE_FORWARD) sums[kind][0] += n_bytes;
+            if (state->uses & MEMO_STATE_BACKWARD) sums[kind][1] += n_bytes;
+            if (state->uses & MEMO_STATE_GRADIENT) sums[kind][2] += n_bytes;
+        }
+    }
+    for (kind = 0; kind < MEMO_PROFILE_KINDS_MAX; kind++) {
+        if (counts[kind] == 0) continue;
+        costs->kinds[kind].forward_traffic.to_device_bytes +=
+            (int64_t)(sums[kind][0] / counts[kind]);
+        costs->kinds[kind].backward_traffic.to_device_bytes +=
+            (int64_t)(sums[kind][1] / counts[kind]);
+        costs->kinds[kind].backward_traffic.to_host_bytes +=
+            (int64_t)(sums[kind][2] / counts[kind]);
+    }
+}
+
 /* The profile's costs for the stage's tensors, and the budgets.  Slices share the traffic of their
  * layer. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
@@ -8609,8 +8891,10 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     costs->swap = s->part->plan->swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
-    desc->host_bytes = s->desc.host_bytes / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
-    if (s->desc.host_bytes && !desc->host_bytes) desc->host_bytes = 1;
+    desc->host_bytes =
+        (s->desc.host_bytes - s->states_sizes.host_bytes) / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
+    if (s->desc.host_bytes && desc->host_bytes <= 0) desc->host_bytes = 1;
+    if (!s->desc.host_bytes) desc->host_bytes = 0;
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     status =
@@ -8632,6 +8916,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         share->to_host_bytes = all->to_host_bytes / s->n_slices;
         share->to_device_bytes = all->to_device_bytes / s->n_slices;
     }
+    memoi_session_add_states(s, costs);
     return status;
 }
 
@@ -8704,6 +8989,54 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     return memoi_session_verdict(&s->desc, status, error);
 }
 
+/* The stage of the policy with the first n states of layers streamed. */
+MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, const memo_profile* profile,
+                                            int is_measured, memo_error* error) {
+    memo_status status = memoi_session_stream(s, n, error);
+    s->part->plan->n_streamed = n;
+    status = memoi_session_verdict(&s->desc, status, error);
+    return status ? status : memoi_session_choose(s, profile, is_measured, error);
+}
+
+/* Chooses how many states of layers are streamed, and the stage with them: none if all fit, else
+ * the fewest that do, or more of them if the step is then faster. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profile* profile,
+                                              int is_measured, memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t stride = n_all / 64 + 1;
+    memo_step_plan* plan = s->part->plan;
+    int64_t n = 0, best = 0, rest_bytes;
+    double best_s = 0;
+    int trial;
+    memo_status status = memoi_session_choose_with(s, 0, profile, is_measured, error);
+    if (status || plan->fits || !n_all) return status;
+
+    /* What is not states takes the same bytes, whatever is streamed. */
+    rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
+    while (!status && !plan->fits && n < n_all) {
+        n = memob_min(n + stride, n_all);
+        status = memoi_session_stream(s, n, error);
+        if (s->states_sizes.device_bytes + rest_bytes <= s->desc.device_bytes || n == n_all)
+            status = memoi_session_choose_with(s, n, profile, is_measured, error);
+    }
+
+    /* More room for activations may be worth more copies. */
+    best = n;
+    for (trial = 0; trial < 2 && !status && plan->fits && is_measured && best < n_all; trial++) {
+        if (trial == 0) best_s = plan->times->step_s;
+        n = trial == 0 ? (best + n_all) / 2 : n_all;
+        status = memoi_session_choose_with(s, n, profile, is_measured, error);
+        if (status || !plan->fits || plan->times->step_s >= 0.999 * best_s)
+            plan->fits = 1;
+        else {
+            best = n;
+            best_s = plan->times->step_s;
+        }
+    }
+    return status || n == best ? status
+                               : memoi_session_choose_with(s, best, profile, is_measured, error);
+}
+
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
     return !plan;
@@ -8730,7 +9063,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
-    int64_t most_rows = 0, limit_bytes = budget_bytes;
+    int64_t most_rows = 0, limit_bytes = budget_bytes, n_streamed = 0;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
     for (k = 0; k < n; k++) {
@@ -8748,7 +9081,11 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
             status = memoi_session_agree_profile(desc, status, &times, error);
         }
         s->desc.device_bytes = limit_bytes;
-        if (!status) status = memoi_session_choose(s, &times, profile != NULL, error);
+        s->part->plan->n_streamed = n_streamed;
+        if (!status)
+            status = (i ? memoi_session_choose
+                        : memoi_session_choose_states)(s, &times, profile != NULL, error);
+        n_streamed = s->part->plan->n_streamed;
         s->desc.device_bytes = budget_bytes;
         if (!status && limit_bytes != budget_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, &times, profile != NULL, error);
@@ -8796,6 +9133,7 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     /* Who needs the device. */
     memo_text_put(text, "\ndevice    activations %s",
                   memob_bytes_text(bytes, (double)plan->activation_bytes));
+    memoi_put_bytes(text, ", states ", plan->state_bytes);
     memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
     memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
@@ -8865,6 +9203,9 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
         if (own.of == 0) {
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
+            plan->n_streamed = cells[MEMOI_LINE_STREAMED];
+            status = memoi_session_stream(s, plan->n_streamed, lines->error);
+            if (status) break;
             n_buffers = cells[MEMOI_LINE_BUFFERS];
         } else if (own.of == 2) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
@@ -8939,6 +9280,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = memo_arena_desc_default();
+    memo_states_desc states;
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
     int32_t k;
@@ -8974,7 +9316,13 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         status = memo_swap_create(&swap, &s->part->swap, error);
     }
     memoi_session_turn(s, 0);
-    return status;
+    if (status || !s->streamed) return status;
+    states = s->states_desc;
+    states.device = s->device;
+    states.compute_stream = s->desc.compute_stream;
+    states.computes_on_host = s->desc.computes_on_host;
+    states.device_memory = s->states_base;
+    return memo_states_create(&states, &s->states, error);
 }
 
 MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
@@ -9091,7 +9439,7 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
  * median of their times. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     const double begin_s = memob_now_s();
-    const memo_batch batch = {0, 0, s->batch.shape};
+    const memo_batch batch = {0, 0, s->batch.shape, 1};
     int32_t run, n = MEMOI_SESSION_REPETITIONS;
     int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
@@ -9255,6 +9603,8 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
+    memo_states_destroy(s->states);
+    memob_arrays_free(&s->states_arrays);
     for (k = 0; k < MEMO_SHAPES_MAX; k++) {
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);

@@ -346,6 +346,10 @@ static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int
     (void)user, (void)session, (void)layer, (void)tensor, (void)begin, (void)end;
 }
 
+static void fuzz_update(void* user, memo_session* session, int32_t layer) {
+    (void)user, (void)session, (void)layer;
+}
+
 /* A session's error names nothing of the layers below it. */
 static void fuzz_session(fuzz_bytes* in) {
     memo_session_desc desc;
@@ -357,6 +361,7 @@ static void fuzz_session(fuzz_bytes* in) {
     uint32_t tensor_kinds[FUZZ_N];
     memo_traffic* traffic[2];
     memo_profile profiles[FUZZ_N];
+    memo_state states[FUZZ_N];
     memo_step_plan *plan = NULL, *each;
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
@@ -412,12 +417,20 @@ static void fuzz_session(fuzz_bytes* in) {
         profiles[i].n_kinds = n_kinds;
         for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
     }
+    for (i = 0; i < FUZZ_N; i++) {
+        fuzz_fill(in, &states[i], sizeof states[i]);
+        states[i].name = "s";
+    }
+    desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.states = fuzz_pick(in, 4) ? states : NULL;
+    desc.update = fuzz_pick(in, 4) ? fuzz_update : NULL;
     memo_status status =
         memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &fuzz_error);
     if (fuzz_is_refused(status)) {
         FUZZ_CHECK(!plan);
         FUZZ_CHECK(!strstr(fuzz_error.message, "memo_swap") &&
-                   !strstr(fuzz_error.message, "memo_arena"));
+                   !strstr(fuzz_error.message, "memo_arena") &&
+                   !strstr(fuzz_error.message, "memo_states"));
     } else {
         FUZZ_CHECK(plan);
         for (each = plan; each; each = each->next) {

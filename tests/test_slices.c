@@ -213,7 +213,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
 
 /* A micro-batch, whose loss and gradients remain. */
 static memo_status run_batch(model* m, int64_t n_rows, int32_t shape) {
-    memo_batch batch = {0, 0, 0};
+    memo_batch batch = {0, 0, 0, 0};
     batch.n_rows = n_rows;
     batch.shape = shape;
     m->loss = 0;
@@ -346,7 +346,7 @@ TEST(forwards_alone_and_plans_from_files) {
     CHECK_IS(again->swap.n_slices, ==, 5);
     CHECK_OK(memo_session_open(&m.desc, again, &m.session, &error));
     for (int k = 0; k < 2; k++) {
-        memo_batch batch = {0, 0, 0};
+        memo_batch batch = {0, 0, 0, 0};
         batch.is_forward_only = !k;
         m.output = output[k];
         CHECK_OK(memo_session_run(m.session, &batch, &error));

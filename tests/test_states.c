@@ -1,0 +1,707 @@
+/* test_states.c - random models whose states are streamed end with the bits of plain arrays; the
+ * recorded operations have no race, and every fault is a status that loses nothing. */
+#include "scarce.h"
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
+#include "memo_plan.h"
+#include "extras/memo_look.h"
+#include "owned.h"
+
+OWNED_TYPE(memo_states, states, memo_states_destroy)
+
+enum { LAYERS_MAX = 12, STATES_MAX = 6, WORDS_MAX = 40 };
+
+typedef struct model {
+    memo_device* host;         /* runs functions */
+    const memo_device* device; /* of the engine */
+    memo_stream compute;
+    memo_state table[STATES_MAX];
+    int32_t kinds[LAYERS_MAX];
+    uint32_t streamed[LAYERS_MAX];
+    memo_states_desc desc;
+    memo_states* states;
+    uint64_t expected[LAYERS_MAX][STATES_MAX][WORDS_MAX]; /* the same computed in plain arrays */
+    uint64_t seen, expected_seen;                         /* what all passes have read */
+} model;
+
+static int has(const model* m, int32_t layer, int32_t s) {
+    const memo_state* state = &m->table[s];
+    return state->size_bytes && (!state->kinds || state->kinds >> m->kinds[layer] & 1);
+}
+
+/* --- what a pass computes, on any arrays --- */
+
+typedef struct visit {
+    uint64_t* words[STATES_MAX]; /* NULL: absent */
+    int64_t n_words[STATES_MAX];
+    uint32_t uses[STATES_MAX];
+    int32_t pass, n_states, updates; /* updates: after a fused backward */
+    uint64_t key;
+    uint64_t* seen;
+} visit;
+
+static uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ b) * 0x9e3779b97f4a7c15u;
+    return a ^ a >> 29;
+}
+
+static void compute_pass(const visit* v, int32_t pass) {
+    static const uint32_t reads[3] = {MEMO_STATE_FORWARD, MEMO_STATE_BACKWARD,
+                                      MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    uint64_t h = v->key;
+    for (int32_t s = 0; s < v->n_states; s++)
+        for (int64_t i = 0; v->words[s] && (v->uses[s] & reads[pass]) && i < v->n_words[s]; i++)
+            h = mix(h, v->words[s][i]);
+    *v->seen = mix(*v->seen, h);
+    for (int32_t s = 0; s < v->n_states; s++) {
+        const uint32_t writes = pass == 1 ? MEMO_STATE_GRADIENT : pass == 2 ? MEMO_STATE_UPDATE : 0;
+        for (int64_t i = 0; v->words[s] && (v->uses[s] & writes) && i < v->n_words[s]; i++)
+            v->words[s][i] = pass == 1 ? v->words[s][i] + mix(h, (uint64_t)i)
+                                       : mix(v->words[s][i], h + (uint64_t)i);
+    }
+}
+
+static memo_status run_visit(void* arguments, MEMO_UNUSED memo_error* e) {
+    const visit* v = (const visit*)arguments;
+    compute_pass(v, v->pass);
+    if (v->updates) compute_pass(v, 2);
+    return MEMO_STATUS_OK;
+}
+
+static visit visit_of(const model* m, int32_t pass, int32_t layer, int updates, uint64_t key) {
+    visit v;
+    memset(&v, 0, sizeof v);
+    v.pass = pass;
+    v.updates = updates;
+    v.n_states = m->desc.n_states;
+    v.key = mix(key, (uint64_t)(pass * 1000 + layer));
+    for (int32_t s = 0; s < v.n_states; s++) {
+        v.uses[s] = m->table[s].uses;
+        v.n_words[s] = m->table[s].size_bytes / 8;
+    }
+    return v;
+}
+
+static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int updates,
+                           uint64_t key) {
+    visit v = visit_of(m, (int32_t)pass, layer, updates, key);
+    memo_range reads[STATES_MAX], writes[STATES_MAX];
+    memo_op_desc what = {.name = "compute", .reads = reads, .writes = writes};
+    const uint32_t all[3] = {MEMO_STATE_FORWARD,
+                             MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT |
+                                 (updates ? MEMO_STATE_UPDATE : 0u),
+                             MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    const uint32_t changed = pass == MEMO_STATES_PASS_BACKWARD
+                                 ? MEMO_STATE_GRADIENT | (updates ? MEMO_STATE_UPDATE : 0u)
+                             : pass == MEMO_STATES_PASS_UPDATE ? (uint32_t)MEMO_STATE_UPDATE
+                                                               : 0u;
+    memset(reads, 0, sizeof reads);
+    memset(writes, 0, sizeof writes);
+
+    /* In plain arrays. */
+    v.seen = &m->expected_seen;
+    for (int32_t s = 0; s < v.n_states; s++)
+        v.words[s] = has(m, layer, s) ? m->expected[layer][s] : NULL;
+    run_visit(&v, NULL);
+    if (updates || pass == MEMO_STATES_PASS_UPDATE)
+        for (int32_t s = 0; s < v.n_states; s++)
+            if (m->table[s].uses & MEMO_STATE_GRADIENT)
+                memset(m->expected[layer][s], 0, sizeof m->expected[layer][s]);
+
+    /* In the engine's. */
+    v.seen = &m->seen;
+    for (int32_t s = 0; s < v.n_states; s++) {
+        v.words[s] = (uint64_t*)memo_states_get_address(m->states, layer, s);
+        CHECK(!v.words[s] == !has(m, layer, s));
+        if (!v.words[s]) continue;
+        const uint64_t begin = (uint64_t)(uintptr_t)v.words[s];
+        const memo_range range = {begin, begin + (uint64_t)m->table[s].size_bytes};
+        if (m->table[s].uses & all[pass]) reads[what.n_reads++] = range;
+        if (m->table[s].uses & changed) writes[what.n_writes++] = range;
+    }
+    if (m->desc.computes_on_host) return run_visit(&v, NULL);
+    memo_status status = memo_annotate(m->device, m->compute, &what, &error);
+    return status ? status
+                  : memo_host_device_launch(m->host, m->compute, run_visit, &v, (int64_t)sizeof v,
+                                            &error);
+}
+
+/* --- a step --- */
+
+static memo_status run_pass(model* m, memo_states_pass pass, int updates, uint64_t key) {
+    const int32_t n = m->desc.n_layers;
+    const int fused = (int)(key % 3 == 0); /* the next layer begins before this one ends */
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < n && !status; k++) {
+        const int32_t layer = pass == MEMO_STATES_PASS_BACKWARD ? n - 1 - k : k;
+        const int32_t after = pass == MEMO_STATES_PASS_BACKWARD ? layer - 1 : layer + 1;
+        if (k == 0 || !fused) status = memo_states_begin(m->states, pass, layer, &error);
+        if (!status) status = compute(m, pass, layer, updates, key);
+        if (!status && fused && k + 1 < n)
+            status = memo_states_begin(m->states, pass, after, &error);
+        if (!status) status = memo_states_end(m->states, pass, layer, &error);
+    }
+    return status;
+}
+
+static memo_status run_step(model* m, int64_t n_batches, uint64_t key) {
+    const int is_fused = m->desc.update_is_fused;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t b = 0; b < n_batches && !status; b++) {
+        const int is_last = b + 1 == n_batches;
+        if (key % 5 == 1) { /* an evaluation between micro-batches */
+            status = memo_states_set_batch(m->states, 0, 1, &error);
+            if (!status) status = run_pass(m, MEMO_STATES_PASS_FORWARD, 0, key + 7);
+        }
+        if (!status) status = memo_states_set_batch(m->states, is_last, 0, &error);
+        if (!status) status = run_pass(m, MEMO_STATES_PASS_FORWARD, 0, key + (uint64_t)b);
+        if (!status)
+            status = run_pass(m, MEMO_STATES_PASS_BACKWARD, is_last && is_fused, key + (uint64_t)b);
+    }
+    if (!status && !is_fused) status = run_pass(m, MEMO_STATES_PASS_UPDATE, 0, key);
+    return status;
+}
+
+/* --- random models --- */
+
+static void random_model(model* m) {
+    static const uint32_t uses[] = {MEMO_STATE_WEIGHTS,
+                                    MEMO_STATE_GRADIENT,
+                                    MEMO_STATE_UPDATE,
+                                    MEMO_STATE_FORWARD,
+                                    MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD,
+                                    MEMO_STATE_BACKWARD | MEMO_STATE_UPDATE};
+    memset(m, 0, sizeof *m);
+    m->desc = memo_states_desc_default();
+    m->desc.n_layers = (int32_t)memo_test_int(1, LAYERS_MAX);
+    m->desc.n_states = (int32_t)memo_test_int(1, STATES_MAX);
+    m->desc.update_is_fused = (int32_t)memo_test_int(0, 1);
+    m->desc.computes_on_host = memo_test_int(0, 3) == 0;
+    for (int32_t s = 0; s < m->desc.n_states; s++) {
+        m->table[s].name = "state";
+        m->table[s].size_bytes = 8 * memo_test_int(0, WORDS_MAX);
+        m->table[s].uses = uses[s < 3 ? s : memo_test_int(0, 5)];
+        m->table[s].kinds = memo_test_int(0, 2) ? 0 : (uint32_t)memo_test_int(1, 7);
+    }
+    const int64_t how = memo_test_int(0, 3);
+    const uint32_t common = (uint32_t)memo_test_int(0, 63);
+    for (int32_t layer = 0; layer < m->desc.n_layers; layer++) {
+        m->kinds[layer] = (int32_t)memo_test_int(0, 2);
+        m->streamed[layer] = how == 0   ? 63
+                             : how == 1 ? common
+                             : how == 2 ? (uint32_t)memo_test_int(0, 63)
+                                        : (memo_test_int(0, 1) ? common : 0);
+    }
+    m->desc.layer_kinds = m->kinds;
+    m->desc.states = m->table;
+    m->desc.streamed = m->streamed;
+}
+
+static memo_status open_model(model* m, memo_device* host, const memo_device* device) {
+    m->host = host;
+    m->device = m->desc.device = device;
+    memo_status status = memo_stream_create(device, "compute", 0, &m->compute, &error);
+    m->desc.compute_stream = m->compute;
+    if (!status) status = memo_states_create(&m->desc, &m->states, &error);
+    for (int32_t layer = 0; layer < m->desc.n_layers && !status; layer++)
+        for (int32_t s = 0; s < m->desc.n_states && !status; s++) {
+            if (!has(m, layer, s) || m->table[s].uses & MEMO_STATE_GRADIENT) continue;
+            for (int64_t i = 0; i < WORDS_MAX; i++) m->expected[layer][s][i] = memo_test_random();
+            status = memo_states_set(m->states, layer, s, m->expected[layer][s], &error);
+        }
+    return status;
+}
+
+static void close_model(model* m) {
+    if (m->compute) memo_stream_synchronize(m->device, m->compute, NULL);
+    memo_states_destroy(m->states);
+    if (m->compute) memo_stream_destroy(m->device, m->compute, NULL);
+    m->states = NULL;
+    m->compute = NULL;
+}
+
+/* Every state of every layer has the bits of the plain arrays; gradients only inside a step. */
+static void check_bits(model* m, int64_t n_case) {
+    uint64_t words[WORDS_MAX];
+    CHECK_OK(memo_stream_synchronize(m->device, m->compute, &error));
+    for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
+        for (int32_t s = 0; s < m->desc.n_states; s++) {
+            if (!has(m, layer, s) || m->table[s].uses & MEMO_STATE_GRADIENT) continue;
+            CHECK_OK(memo_states_get(m->states, layer, s, words, &error));
+            CHECK_CASE(memcmp(words, m->expected[layer][s], (size_t)m->table[s].size_bytes) == 0,
+                       "case %lld: layer %d, state %d", (long long)n_case, (int)layer, (int)s);
+        }
+    CHECK_CASE(m->seen == m->expected_seen, "case %lld: a pass read other bits", (long long)n_case);
+}
+
+static memo_device* new_host(double bytes_per_s) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* device = NULL;
+    if (bytes_per_s > 0) desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = bytes_per_s;
+    CHECK_OK(memo_host_device_create(&desc, &device, &error));
+    return device;
+}
+
+TEST(streamed_states_have_the_bits_of_resident_ones) {
+    for (int64_t i = 0; i < (memo_test_all() ? 3000 : 300); i++) {
+        own_device* host = new_host(i % 3 ? 0 : 1e8);
+        memo_faults delays;
+        model m;
+        random_model(&m);
+        memo_faults_init(&delays, host);
+        delays.delay_s = i % 4 ? 0 : 2e-4;
+        delays.seed = memo_test_random();
+        CHECK_OK(open_model(&m, host, &delays.device));
+        for (uint64_t step = 0; step < 4; step++)
+            CHECK_OK(run_step(&m, memo_test_int(1, 3), memo_test_random() % 1000));
+        check_bits(&m, i);
+        close_model(&m);
+    }
+}
+
+TEST(recorded_steps_have_no_race) {
+    for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
+        own_device* host = new_host(0);
+        memo_recorder_desc desc = memo_recorder_desc_default();
+        own_recorder* recorder = NULL;
+        memo_schedule* schedule = NULL; /* of the recorder */
+        own_check* check = NULL;
+        model m;
+        desc.device = host;
+        CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+        random_model(&m);
+        m.desc.computes_on_host = 0;
+        CHECK_OK(open_model(&m, host, memo_recorder_get_device(recorder)));
+        for (uint64_t step = 0; step < 3; step++)
+            CHECK_OK(run_step(&m, memo_test_int(1, 3), memo_test_random() % 1000));
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        CHECK_CASE(check && check->n_races == 0, "case %lld", (long long)i);
+        check_bits(&m, i);
+        close_model(&m);
+    }
+}
+
+/* --- faults and refusals --- */
+
+/* A step after a fault starts again from where the step began.  If the update has begun, the
+ * states are set again; the others are never lost. */
+static memo_status step_after_faults(model* m, const model* before, int64_t n_batches,
+                                     uint64_t key) {
+    memo_status status = run_step(m, n_batches, key);
+    if (!status) return status;
+    memcpy(m->expected, before->expected, sizeof m->expected);
+    if (memo_states_abandon(m->states, &error)) {
+        CHECK(strstr(error.message, "set the states of all layers again") != NULL);
+        for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
+            for (int32_t s = 0; s < m->desc.n_states; s++)
+                if (has(m, layer, s) && !(m->table[s].uses & MEMO_STATE_GRADIENT))
+                    CHECK_OK(memo_states_set(m->states, layer, s, m->expected[layer][s], &error));
+    }
+    memo_error fault = error;
+    CHECK_OK(run_step(m, n_batches, key));
+    error = fault;
+    return status;
+}
+
+TEST(a_fault_at_any_call_loses_nothing) {
+    int64_t n_failed = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 40 : 6); i++) {
+        const uint64_t seed = memo_test_random();
+        memo_status status = MEMO_STATUS_DEVICE;
+        for (int64_t k = 1; status && k < 5000; k++) {
+            own_device* host = new_host(0);
+            memo_faults f;
+            model m, before;
+            memo_test.state = seed;
+            memset(&error, 0, sizeof error);
+            random_model(&m);
+            memo_faults_init(&f, host);
+            f.failing_call = k;
+            status = open_model(&m, host, &f.device);
+            const int is_open = !status;
+            for (uint64_t step = 0; step < 2 && !status; step++) {
+                before = m;
+                status = step_after_faults(&m, &before, 2, 11 + step);
+            }
+            if (is_open) {
+                f.failing_call = 0;
+                CHECK_OK(memo_stream_synchronize(host, m.compute, &error));
+                m.seen = m.expected_seen; /* a pass that failed is not in both */
+                check_bits(&m, k);
+            }
+            close_model(&m);
+            CHECK_CASE(!status == !f.failed, "call %lld, %s: %s", (long long)k, f.failed,
+                       error.message);
+            n_failed += status != MEMO_STATUS_OK;
+            memo_host_device_stats stats;
+            memo_host_device_get_stats(host, &stats);
+            CHECK_IS(stats.device_bytes, ==, 0);
+            CHECK_IS(stats.host_bytes, ==, 0);
+        }
+    }
+    CHECK_CASE(n_failed > 100, "%lld calls failed", (long long)n_failed);
+}
+
+/* --- sessions --- */
+
+enum { T_X, T_INPUT, T_HIDDEN, N_TENSORS, ROWS = 40, WORDS = 3 };
+enum {
+    S_WEIGHTS,
+    S_GRADIENTS,
+    S_MOMENTS,
+    S_FROZEN,
+    S_FIRST,
+    S_FIRST_GRADIENTS,
+    S_LAST,
+    S_LAST_GRADIENTS,
+    N_STATES
+};
+
+/* A trainer on words: the forward mixes states into rows, the backward adds to gradients. */
+typedef struct trainer {
+    memo_session_desc desc;
+    memo_tensor tensors[N_TENSORS];
+    memo_state states[N_STATES];
+    int32_t kinds[LAYERS_MAX];
+    uint64_t x[ROWS * WORDS]; /* between layers, without slices */
+    uint64_t seen;            /* what all functions have read */
+    int32_t skips_a_gradient; /* a planted mistake */
+} trainer;
+
+static uint64_t mix_state(memo_session* s, const trainer* t, int32_t layer, int32_t state,
+                          uint64_t h) {
+    const uint64_t* words = (const uint64_t*)memo_session_get_state(s, layer, state);
+    for (int64_t i = 0; words && i < t->states[state].size_bytes / 8; i++) h = mix(h, words[i]);
+    return h;
+}
+
+static void add_gradient(memo_session* s, const trainer* t, int32_t layer, int32_t state,
+                         uint64_t h) {
+    uint64_t* words = (uint64_t*)memo_session_get_state(s, layer, state);
+    for (int64_t i = 0; words && i < t->states[state].size_bytes / 8; i++)
+        words[i] += mix(h, (uint64_t)i);
+}
+
+static uint64_t* rows_of(memo_session* s, int32_t layer, int32_t tensor) {
+    return (uint64_t*)memo_session_get_address(s, layer, tensor);
+}
+
+static void recompute_words(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                            int64_t begin, int64_t end) {
+    const trainer* t = (const trainer*)user;
+    const uint64_t* input = rows_of(s, layer, T_INPUT);
+    uint64_t *hidden = rows_of(s, layer, tensor), h = mix_state(s, t, layer, S_WEIGHTS, 5);
+    h = mix_state(s, t, layer, S_FROZEN, h);
+    for (int64_t i = begin * WORDS; i < end * WORDS; i++) hidden[i] = mix(input[i], h);
+}
+
+static void forward_words(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    const int is_sliced = t->desc.slice_rows > 0;
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    uint64_t* x = is_sliced ? rows_of(s, layer, T_X) : t->x;
+    uint64_t *input = rows_of(s, layer, T_INPUT), *hidden = rows_of(s, layer, T_HIDDEN);
+    const int64_t n = (end - begin) * WORDS;
+    for (int64_t i = 0; i < n && layer == 0; i++)
+        x[i] = mix_state(s, t, MEMO_LAYER_FIRST, S_FIRST, (uint64_t)(begin * WORDS + i));
+    memcpy(input, x, (size_t)n * 8);
+    recompute_words(user, s, layer, T_HIDDEN, 0, end - begin);
+    for (int64_t i = 0; i < n; i++) x[i] = mix(x[i], hidden[i]);
+}
+
+static void backward_words(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    const int32_t n_layers = t->desc.n_layers;
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    uint64_t* x = t->desc.slice_rows > 0 ? rows_of(s, layer, T_X) : t->x;
+    const uint64_t *input = rows_of(s, layer, T_INPUT), *hidden = rows_of(s, layer, T_HIDDEN);
+    uint64_t h = mix_state(s, t, layer, S_WEIGHTS, 9);
+    if (layer == n_layers - 1) {
+        h = mix_state(s, t, n_layers, S_LAST, h);
+        add_gradient(s, t, n_layers, S_LAST_GRADIENTS, h);
+    }
+    for (int64_t i = 0; i < (end - begin) * WORDS; i++) {
+        h = mix(mix(h, input[i]), hidden[i] + x[i]);
+        x[i] = mix(x[i], h);
+    }
+    if (!t->skips_a_gradient || layer) add_gradient(s, t, layer, S_GRADIENTS, h);
+    if (layer == 0) add_gradient(s, t, MEMO_LAYER_FIRST, S_FIRST_GRADIENTS, h);
+    t->seen = mix(t->seen, h);
+}
+
+static void update_words(void* user, memo_session* s, int32_t layer) {
+    static const int32_t pairs[][2] = {{S_WEIGHTS, S_GRADIENTS},
+                                       {S_MOMENTS, S_GRADIENTS},
+                                       {S_FIRST, S_FIRST_GRADIENTS},
+                                       {S_LAST, S_LAST_GRADIENTS}};
+    const trainer* t = (const trainer*)user;
+    for (int p = 0; p < 4; p++) {
+        uint64_t* words = (uint64_t*)memo_session_get_state(s, layer, pairs[p][0]);
+        const uint64_t h = mix_state(s, t, layer, pairs[p][1], 3);
+        for (int64_t i = 0; words && i < t->states[pairs[p][0]].size_bytes / 8; i++)
+            words[i] = mix(words[i], h);
+    }
+}
+
+static void random_trainer(trainer* t) {
+    const uint32_t first = MEMO_STATE_FIRST, last = MEMO_STATE_LAST;
+    memset(t, 0, sizeof *t);
+    const int is_sliced = memo_test_int(0, 1) == 0;
+    const uint32_t one_kind = memo_test_int(0, 1) ? 1u : 0u;
+    const memo_tensor tensors[N_TENSORS] = {
+        {"x", 8 * WORDS * is_sliced, MEMO_TENSOR_HANDED, 0},
+        {"input", 8 * WORDS, is_sliced ? MEMO_TENSOR_INPUT : MEMO_TENSOR_SWAPPED, 0},
+        {"hidden", 8 * WORDS, MEMO_TENSOR_ROWS, 0}};
+    const memo_state states[N_STATES] = {
+        {"weights", 8 * memo_test_int(1, 300), MEMO_STATE_WEIGHTS, 0},
+        {"gradients", 8 * memo_test_int(1, 300), MEMO_STATE_GRADIENT, 0},
+        {"moments", 8 * memo_test_int(0, 600), MEMO_STATE_UPDATE, one_kind},
+        {"frozen", 8 * memo_test_int(0, 200), MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, one_kind},
+        {"first", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, first},
+        {"first_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, first},
+        {"last", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, last},
+        {"last_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, last}};
+    memcpy(t->tensors, tensors, sizeof tensors);
+    memcpy(t->states, states, sizeof states);
+    for (int32_t layer = 0; layer < LAYERS_MAX; layer++)
+        t->kinds[layer] = (int32_t)memo_test_int(0, 1);
+    memo_session_desc* d = &t->desc;
+    *d = memo_session_desc_default();
+    d->tensors = t->tensors;
+    d->n_tensors = N_TENSORS;
+    d->n_layers = (int32_t)memo_test_int(1, 6);
+    d->layer_kinds = t->kinds;
+    d->n_rows = ROWS;
+    d->tile_rows = 4;
+    d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
+    d->states = t->states;
+    d->n_states = N_STATES;
+    d->forward = forward_words;
+    d->backward = backward_words;
+    d->recompute = recompute_words;
+    d->update = update_words;
+    d->update_is_fused = (int32_t)memo_test_int(0, 1);
+    d->user = t;
+    d->computes_on_host = 1;
+}
+
+/* Runs a few steps in a session with a budget; 0: none.  Returns the hash of all states. */
+static uint64_t hash_of_training(trainer* t, int64_t device_bytes, int64_t host_bytes,
+                                 memo_step_plan* plan) {
+    memo_host_device_desc capacity = memo_host_device_desc_default();
+    own_device* device = NULL;
+    memo_session* s = NULL;
+    uint64_t words[600], hash = 1;
+    t->desc.device_bytes = device_bytes;
+    t->desc.host_bytes = host_bytes;
+    t->seen = 0;
+    capacity.device_memory_bytes = plan ? plan->device_bytes : 0; /* the device has no byte more */
+    CHECK_OK(memo_host_device_create(&capacity, &device, &error));
+    t->desc.device = device;
+    CHECK_OK(plan ? memo_session_open(&t->desc, plan, &s, &error)
+                  : memo_session_create(&t->desc, &s, &error));
+    if (!s) return 0;
+    for (int32_t layer = -1; layer <= t->desc.n_layers; layer++)
+        for (int32_t state = 0; state < N_STATES; state++) {
+            for (int i = 0; i < 600; i++)
+                words[i] = mix((uint64_t)(100 * layer + state), (uint64_t)i);
+            if (t->states[state].uses & MEMO_STATE_GRADIENT) continue;
+            CHECK_OK(memo_session_write_state(s, layer, state, words, &error));
+        }
+    for (int step = 0; step < 3; step++) {
+        for (int b = 0; b < 2; b++) {
+            const memo_batch batch = {step == 1 ? 17 : 0, 0, 0, b == 0};
+            const memo_batch evaluation = {0, 1, 0, 0};
+            if (step) CHECK_OK(memo_session_run(s, &evaluation, &error));
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        if (!t->desc.update_is_fused) CHECK_OK(memo_session_update(s, &error));
+    }
+    for (int32_t layer = -1; layer <= t->desc.n_layers; layer++)
+        for (int32_t state = 0; state < N_STATES; state++) {
+            memset(words, 0, sizeof words);
+            if (t->states[state].uses & MEMO_STATE_GRADIENT) continue;
+            CHECK_OK(memo_session_read_state(s, layer, state, words, &error));
+            for (int i = 0; i < 600; i++) hash = mix(hash, words[i]);
+        }
+    memo_session_destroy(s);
+    t->desc.device = NULL;
+    return mix(hash, t->seen);
+}
+
+/* The bytes that the states take, and the largest layer's, by an own sum. */
+static int64_t bytes_of_states(const trainer* t, int64_t* largest) {
+    int64_t sum = 0;
+    *largest = 0;
+    for (int32_t layer = -1; layer <= t->desc.n_layers; layer++) {
+        int64_t of_layer = 0;
+        for (int32_t s = 0; s < N_STATES; s++) {
+            const uint32_t kinds = t->states[s].kinds;
+            const int is_inside = layer >= 0 && layer < t->desc.n_layers;
+            const int has = kinds == MEMO_STATE_FIRST  ? layer < 0
+                            : kinds == MEMO_STATE_LAST ? layer == t->desc.n_layers
+                            : is_inside                ? !kinds || kinds >> t->kinds[layer] & 1
+                                                       : 0;
+            of_layer += has ? (t->states[s].size_bytes + 511) / 512 * 512 : 0;
+        }
+        sum += of_layer;
+        if (of_layer > *largest) *largest = of_layer;
+    }
+    return sum;
+}
+
+TEST(sessions_stream_states_with_the_same_bits) {
+    int64_t n_streamed = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 200 : 16); i++) {
+        trainer t;
+        int64_t largest;
+        random_trainer(&t);
+        const int64_t state_bytes = bytes_of_states(&t, &largest);
+        own_step_plan* least = NULL;
+        t.desc.device_bytes = 1;
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
+        if (!least) continue;
+        CHECK_IS(least->fits, ==, 0);
+        /* FIRST, a layer and LAST are open at once if there is one layer. */
+        CHECK_IS(least->state_bytes, <=, (t.desc.n_layers > 1 ? 2 : 3) * largest);
+        const uint64_t kept = hash_of_training(&t, 0, 0, NULL);
+        const int64_t span = state_bytes + 4 * least->device_bytes;
+        for (int64_t k = 0; k < 4; k++) {
+            const int64_t budget = least->device_bytes + k * k * k * span / 64;
+            own_step_plan* plan = NULL;
+            t.desc.device_bytes = budget;
+            CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+            CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
+            if (!plan->fits) continue;
+            n_streamed += plan->n_streamed > 0;
+            CHECK_IS(plan->device_bytes, ==,
+                     plan->activation_bytes + plan->state_bytes + plan->persistent_bytes +
+                         plan->transient_bytes);
+            CHECK_CASE(hash_of_training(&t, budget, 0, plan) == kept, "case %lld, budget %lld",
+                       (long long)i, (long long)budget);
+        }
+    }
+    CHECK_IS(n_streamed, >, 20);
+}
+
+/* --- misuse --- */
+
+TEST(bad_states_are_refused) {
+    memo_states_sizes sizes;
+    model m;
+    random_model(&m);
+    m.table[0].uses = MEMO_STATE_GRADIENT | MEMO_STATE_FORWARD;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+                "states[0].uses: 9");
+    m.table[0].uses = MEMO_STATE_UPDATE;
+    m.table[0].size_bytes = -8;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+                "states[0].size_bytes: -8");
+    m.table[0].size_bytes = (int64_t)1 << 61;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+                "states[0].size_bytes");
+    m.table[0].size_bytes = 8;
+    m.kinds[0] = 32;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+                "layer_kinds[0]: out of range (32)");
+    m.desc.n_states = MEMO_STATES_MAX + 1;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT, "n_states");
+}
+
+TEST(passes_out_of_order_are_refused) {
+    own_device* host = new_host(0);
+    model m;
+    do random_model(&m);
+    while (m.desc.n_layers < 3 || m.desc.update_is_fused);
+    CHECK_OK(open_model(&m, host, host));
+    CHECK_ERROR(memo_states_begin(m.states, MEMO_STATES_PASS_FORWARD, 0, &error), INVALID_STATE,
+                "call memo_states_set_batch");
+    CHECK_OK(memo_states_set_batch(m.states, 1, 0, &error));
+    CHECK_ERROR(memo_states_begin(m.states, MEMO_STATES_PASS_BACKWARD, 2, &error), INVALID_STATE,
+                "memo_states_begin(forward, 0) comes next");
+    CHECK_ERROR(memo_states_set_batch(m.states, 1, 0, &error), INVALID_STATE, "open");
+    CHECK_OK(memo_states_begin(m.states, MEMO_STATES_PASS_FORWARD, 0, &error));
+    CHECK_ERROR(memo_states_get(m.states, 0, 0, NULL, &error), INVALID_STATE, "a layer is open");
+    CHECK_OK(memo_states_abandon(m.states, &error));
+    CHECK_OK(run_step(&m, 2, 4));
+    check_bits(&m, 0);
+    close_model(&m);
+}
+
+TEST(misused_states_of_a_session_are_errors) {
+    own_device* device = new_host(0);
+    own_session* s = NULL;
+    trainer t;
+    uint64_t words[600];
+    do random_trainer(&t);
+    while (t.desc.update_is_fused);
+    t.desc.device = device;
+    memo_session_desc bad = t.desc;
+    bad.update = NULL;
+    CHECK_ERROR(memo_session_create(&bad, &s, &error), INVALID_ARGUMENT, "update: NULL");
+    t.kinds[0] = 30;
+    CHECK_ERROR(memo_session_create(&t.desc, &s, &error), INVALID_ARGUMENT, "with states 0 to 29");
+    t.kinds[0] = 0;
+
+    CHECK_OK(memo_session_create(&t.desc, &s, &error));
+    CHECK_ERROR(memo_session_update(s, &error), INVALID_STATE, "no step of states is over");
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "memo_session_update comes next");
+    CHECK_OK(memo_session_update(s, &error));
+    CHECK_ERROR(memo_session_read_state(s, t.desc.n_layers + 1, 0, words, &error), INVALID_ARGUMENT,
+                "layer");
+    (void)memo_session_begin(s, NULL);
+    CHECK_ERROR(memo_session_write_state(s, 0, 0, words, &error), INVALID_STATE,
+                "between micro-batches");
+    (void)memo_session_end(s, &error);
+
+    /* A plan for other states. */
+    own_step_plan* plan = NULL;
+    own_session* other = NULL;
+    t.desc.device = NULL;
+    CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+    t.states[S_WEIGHTS].size_bytes += 4096;
+    CHECK_ERROR(memo_session_open(&t.desc, plan, &other, &error), INVALID_ARGUMENT,
+                "made for other states");
+}
+
+/* A plan file keeps what is streamed. */
+TEST(plan_files_keep_streamed_states) {
+    own_step_plan *plan = NULL, *read = NULL;
+    trainer t;
+    char path[250];
+    random_trainer(&t);
+    t.desc.device_bytes = 1;
+    CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+    CHECK(plan && plan->n_streamed > 0);
+    CHECK_OK(memo_step_plan_write(plan, memo_test_path(path, "plan"), &error));
+    CHECK_OK(memo_step_plan_read(&t.desc, path, &read, &error));
+    CHECK(read && read->n_streamed == plan->n_streamed && read->state_bytes == plan->state_bytes &&
+          read->device_bytes == plan->device_bytes && read->host_bytes == plan->host_bytes);
+    remove(path);
+}
+
+/* Each request for host memory is refused in turn. */
+TEST(without_host_memory_states_are_an_error) {
+    refusal r = {0};
+    memo_status status = MEMO_STATUS_OK;
+    while (next_refusal(&r, status)) {
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_device* host = NULL;
+        model m;
+        memo_test.state = 5;
+        random_model(&m);
+        m.desc.computes_on_host = 1;
+        status = memo_host_device_create(&desc, &host, &error);
+        m.desc.device = host;
+        if (!status) status = memo_states_create(&m.desc, &m.states, &error);
+        memo_states_destroy(m.states);
+        memo_host_device_destroy(host);
+    }
+    CHECK_IS(r.n_failed, >, 2);
+}
