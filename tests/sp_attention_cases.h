@@ -1180,7 +1180,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
     desc.softcap = IS_ODD("softcap") ? 30 : 0;
     desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;
-    desc.way = IS_ODD("way") ? p->way % 3 + 1 : p->way; /* another one */
+    desc.way = IS_ODD("way") ? (memo_exchange_way)(p->way % 3 + 1) : p->way; /* another one */
     desc.rounds_gradients = IS_ODD("rounds_gradients");
     desc.sends_again = IS_ODD("sends_again");
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;
@@ -1191,8 +1191,9 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     exchange_desc.has_sinks = IS_ODD("sinks");
     if (!status && p->is_later) {
         memo_mask first = mask;
-        memo_exchange_desc alike = {.masks = &first};
+        memo_exchange_desc alike = exchange_desc;
         memo_exchange* before = NULL;
+        alike.masks = &first;
         first.window_before = 10;
         first.prefixes = prefixes[0];
         status = memo_sp_attention_create(&desc, &attention, &error);
