@@ -537,8 +537,8 @@ typedef struct memo_step_plan {
 MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs 4 micro-batches of each shape with a backward, or 2 if the first takes over
- * 5 s, so inputs must be valid.  Gradients are undefined afterwards, and what lies in session
+ * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 4 to 12 of them, or
+ * 2 if the first takes over 5 s, so inputs must be valid.  Gradients are undefined afterwards, and what lies in session
  * memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the
  * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
  * measuring would take minutes); errors of step and the device. */
@@ -6899,7 +6899,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
  * from here on. */
 #define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
 enum {
-    MEMOI_SESSION_REPETITIONS = 3,
+    MEMOI_SESSION_REPETITIONS = 11,
     MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
 };
 
@@ -9435,15 +9435,15 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* Runs a micro-batch to warm up, checked if the session is, and a few more.  Each span gets the
+/* Runs a micro-batch to warm up, checked if the session is, and several more.  Each span gets the
  * median of their times. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     const double begin_s = memob_now_s();
     const memo_batch batch = {0, 0, s->batch.shape, 1};
-    int32_t run, n = MEMOI_SESSION_REPETITIONS;
+    int32_t run, n = 1;
     int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
-    memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
+    memoi_session_log(s, "session: measuring layers and recomputation");
     if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     for (run = -1; run < n && !status; run++) {
@@ -9455,11 +9455,13 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
             status = memoi_session_read_timer(s, &s->timers[k], error);
         if (run >= 0) continue;
 
-        /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
-         * because layers may contain collectives. */
-        values[1] = memob_now_s() - begin_s > 5;
+        /* As many as take 3 s, because a processor that was idle takes up to a second to reach its
+         * speed.  One is enough if the first takes over 5 s.  All ranks must run as many, because
+         * layers may contain collectives. */
+        values[1] = (int64_t)(1e3 * (memob_now_s() - begin_s)) + 1;
         status = memoi_session_agree(&s->desc, status, values, 2, error);
-        if (values[1]) n = 1;
+        if (values[1] <= 5000)
+            n = (int32_t)memob_max(3, memob_min(3000 / values[1], MEMOI_SESSION_REPETITIONS));
         if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
     }
     for (k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX && !status; k++)

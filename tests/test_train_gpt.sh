@@ -735,7 +735,7 @@ comparison_of_policies() { # test
     prints '^keep .*reference' $tiny --compare 3 --device-memory 500KiB
     expect_out '^3 steps of every policy, by turns' '^2 steps cannot tell policies apart; --compare 7 could'
     for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
-    for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms ([-+][0-9.]*%)$"; done
+    for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms ([-+][0-9.]*%); of keep's, predicted [0-9.]* times, measured [0-9.]* ([-+][0-9.]*%)$"; done
     expect_out 'bitwise the same'
 
     # Both fit, so that one sentence is about them.

@@ -50,6 +50,9 @@ TEST(differences_are_taken_round_by_round) {
     CHECK(fabs(s.median + 0.005) < 1e-12 && s.high < -0.0049 && is_different(&s));
     s = difference_of(a, a, 12, scratch);
     CHECK(s.median == 0 && s.low == 0 && s.high == 0 && !is_different(&s));
+
+    for (int i = 0; i < 12; i++) b[i] = 1.25 * a[i];
+    CHECK(fabs(ratio_of(b, a, 12, scratch) - 1.25) < 1e-12);
 }
 
 /* Of equal policies at most about one in 20 differs; a real difference is nearly always found. */

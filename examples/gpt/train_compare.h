@@ -174,16 +174,25 @@ static int print_comparison(const job* j, double* scratch) {
     }
     print_differences(j, scratch);
 
-    /* Of planned rows. */
+    /* A ratio of policies is free of the machine's drift since the times were measured. */
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
         const double layers_s = spread_of_steps(j, row->layers_s, scratch).median;
-        if (row->predicted_s > 0)
-            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
-                   "(%+.1f%%)\n",
-                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * layers_s,
-                   100 * (layers_s / row->predicted_s - 1));
+        if (!(row->predicted_s > 0)) continue;
+        printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
+               "(%+.1f%%)",
+               policy_names[policy], 1e3 * row->predicted_s, 1e3 * layers_s,
+               100 * (layers_s / row->predicted_s - 1));
+        if (row != keep && keep->predicted_s > 0) {
+            const int64_t first = first_timed(j);
+            const double predicted = row->predicted_s / keep->predicted_s;
+            const double measured =
+                ratio_of(row->layers_s + first, keep->layers_s + first, n_timed(j), scratch);
+            printf("; of keep's, predicted %.3f times, measured %.3f (%+.1f%%)", predicted,
+                   measured, 100 * (measured / predicted - 1));
+        }
+        printf("\n");
     }
     return are_equal;
 }

@@ -75,6 +75,12 @@ static spread difference_of(const double* a, const double* b, int64_t n, double*
     return s;
 }
 
+/* The median of a / b, round by round, so that a drift of the machine cancels. */
+static double ratio_of(const double* a, const double* b, int64_t n, double* scratch) {
+    for (int64_t i = 0; i < n; i++) scratch[i] = b[i] > 0 ? a[i] / b[i] : 0;
+    return median(scratch, n);
+}
+
 /* Returns whether the interval of a difference leaves no doubt about its sign. */
 static int is_different(const spread* difference) {
     return difference->low > 0 || difference->high < 0;
