@@ -538,10 +538,10 @@ MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
  * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 4 to 12 of them, or
- * 2 if the first takes over 5 s, so inputs must be valid.  Gradients are undefined afterwards, and what lies in session
- * memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the
- * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
- * measuring would take minutes); errors of step and the device. */
+ * 2 if the first takes over 5 s, so inputs must be valid.  Gradients are undefined afterwards, and
+ * what lies in session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states
+ * which memory the smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a
+ * file so slow that measuring would take minutes); errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)

@@ -242,8 +242,8 @@ static const option option_table[] = {
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
-/* The default model in a third of the device memory that keeping every activation takes.  Recomputing
- * all would fit, swapping all would not: host memory holds a quarter of the rows. */
+/* The default model in a third of the device memory that keeping every activation takes.
+ * Recomputing all would fit, swapping all would not: host memory holds a quarter of the rows. */
 static char* demo_arguments[] = {
 #ifdef TRAIN_CUDA /* bf16 needs less, and libraries take memory; copies run as fast as they do */
 #ifdef TRAIN_CUDNN
