@@ -1,8 +1,8 @@
-/* memo_layout.h - which parallel layout of a model on which cluster; files of degrees.
+/* memo_layout.h - which parallel layout of a model on which cluster; a degree for every block.
  *
  * memo_plan.h plans how one rank runs its step.  This header stands beside a trainer: it predicts
- * memory and time of every layout of a model on a cluster, and reads and writes files with a
- * tensor-parallel degree for every block.
+ * memory and time of every layout of a model on a cluster, and chooses a tensor-parallel degree for
+ * every block.
  * It is a workshop header: no other header of memo includes it, and a trainer need not link it.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
@@ -48,7 +48,7 @@
  *
  * CHAPTERS
  *   1 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
- *   2 degrees  memo_degrees_read   files of degrees
+ *   2 degrees  memo_degrees_solve  a tensor-parallel degree for every block; files of degrees
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * License: MIT.  Language: C99 that is also C++11. */
@@ -302,10 +302,81 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
-/* ---- 2 degrees as text --------------------------------------------------------------------------
+/* ---- 2 degrees: a tensor-parallel degree for every block ----------------------------------------
  *
- * memo_degrees_solve (memo_sp.h) plans degrees from a memo_degrees_problem.  Fill one with
- * measured costs; examples/tools/degrees_plan.c estimates them, and has files of costs. */
+ * memo_degrees_solve chooses a degree for every block, so that a step by the fine schedule takes
+ * least time within a device's memory (Oases paper, section 4).  A small degree communicates less;
+ * a large one holds less.  With F, X forward and recomputation + backward, C, CB the collectives
+ * after them, of one of two sub-batches:
+ *
+ *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
+ *                           C + X
+ *   from i at p to i+1 at q
+ *     forward    q <= p ? max(F_{i+1}[q], C_i[p])  : C_i[p] + AllGather[p][q] + F_{i+1}[q]
+ *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
+ *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
+ *
+ * So a larger degree gathers in the forward pass, and a smaller one in the backward pass.
+ * Embedding and head stay at boundary_degree.  A first or last block of another degree costs one
+ * AllGather. */
+
+/* One block at one degree, of one sub-batch. */
+typedef struct memo_degree_cost {
+    double forward_s;             /* F */
+    double forward_collective_s;  /* C */
+    double backward_s;            /* X = R + B */
+    double backward_collective_s; /* CB */
+    /* All-reduce of its gradients over the data-parallel ranks; not in the paper. */
+    double gradient_s;
+    int64_t state_bytes;   /* parameters, gradients, optimizer */
+    int64_t saved_bytes;   /* inputs kept for the backward pass, of both sub-batches */
+    int64_t runtime_bytes; /* while it runs */
+} memo_degree_cost;
+
+#define MEMO_DEGREES_MAX        16
+#define MEMO_DEGREES_BLOCKS_MAX 100000
+
+typedef struct memo_degrees_problem {
+    int32_t n_blocks, n_degrees;
+    int32_t degrees[MEMO_DEGREES_MAX]; /* powers of two, ascending */
+    memo_degree_cost* costs;           /* (n_blocks, n_degrees) */
+    /* [p][q], p < q: seconds of the all-gather of one sub-batch's rows from groups of degrees[p]
+     * ranks to groups of degrees[q]. */
+    double gather_s[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
+    int64_t memory_bytes;    /* of a device; 0: no limit */
+    int32_t boundary_degree; /* of embedding and head, one of degrees; 0: as their neighbors */
+    int32_t has_gradients;   /* gradient_s counts */
+} memo_degrees_problem;
+
+/* Checks what memo_degrees_solve checks first: every time is 0 to 1e9 s, sums of bytes stay below
+ * 2^62, boundary_degree is one of degrees.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_degrees_problem_check(const memo_degrees_problem* problem,
+                                                memo_error* error);
+
+/* Computes time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.
+ * Errors: INVALID_ARGUMENT naming the block. */
+MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
+                                           const int32_t* block_degrees, double* step_s,
+                                           int64_t* memory_bytes, memo_error* error);
+
+typedef struct memo_degrees_plan {
+    double step_s;        /* from memo_degrees_evaluate */
+    double lower_bound_s; /* no plan that fits takes less; step_s if proof is OPTIMAL */
+    int64_t memory_bytes;
+    memo_proof proof; /* OPTIMAL up to 1e-10 of step_s; FEASIBLE if time or labels ran out */
+    double solve_s;
+} memo_degrees_plan;
+
+/* Fills in block_degrees (n_blocks) and plan: the fastest plan that fits; ties are broken
+ * arbitrarily.  time_limit_s 0: 10.  If time or labels (2^24, 384 MiB) run out, the plan is the
+ * best one found, and step_s / lower_bound_s - 1 bounds its loss.  Errors: INVALID_ARGUMENT (a
+ * negative cost; boundary_degree not among degrees), INFEASIBLE (the message states how much memory
+ * the smallest plan needs), OUT_OF_HOST_MEMORY; then both are undefined. */
+MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
+                                        int32_t* block_degrees, memo_degrees_plan* plan,
+                                        memo_error* error);
+
+/* --- files of degrees --- */
 
 /* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
  * a checksum; the first and last line are optional.  Free *block_degrees with memo_degrees_free.
@@ -335,6 +406,11 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
+ *     >>degree problem         costs of blocks
+ *     >>degree costs           time and memory of a plan of degrees
+ *     >>memory price           a plan and a bound from one price on memory
+ *     >>degree labels          partial plans, from the first block to the last
+ *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
  *     >>degree text            files of degrees */
 #if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
 #define MEMO_LAYOUT_IMPLEMENTATION_DONE
@@ -1296,6 +1372,560 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
     if (!list) return;
     MEMO_FREE(list->entries);
     MEMO_FREE(list);
+}
+
+/* ---- >>degree problem ---------------------------------------------------------------------------
+ * Knows: costs of blocks, and which are valid.  Knows nothing of how a plan is found. */
+
+MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, int32_t block,
+                                           int32_t degree) {
+    return &problem->costs[(int64_t)block * problem->n_degrees + degree];
+}
+
+/* Index of a degree, or -1. */
+MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
+    int32_t k = problem->n_degrees - 1;
+    while (k >= 0 && problem->degrees[k] != degree) k--;
+    return k;
+}
+
+#define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
+
+memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo_error* error) {
+    const int32_t* degrees = problem->degrees;
+    int32_t i, p, q;
+    int64_t bytes_max;
+    if (memob_check_integer("degrees", "n_blocks", problem->n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX,
+                            error) ||
+        memob_check_integer("degrees", "n_degrees", problem->n_degrees, 1, MEMO_DEGREES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!problem->costs)
+        return MEMOB_INVALID(error, "degrees.costs: NULL; pass n_blocks times n_degrees costs");
+
+    /* Degrees must ascend because the costs compare them by index. */
+    for (p = 0; p < problem->n_degrees; p++)
+        if (degrees[p] < 1 || degrees[p] > 1 << 20 || (degrees[p] & (degrees[p] - 1)) ||
+            (p > 0 && degrees[p] <= degrees[p - 1]))
+            return MEMOB_INVALID(error,
+                                 "degree %d: not a power of two, or not above the previous degree",
+                                 (int)degrees[p]);
+
+    /* With these limits sums of times keep their digits, and sums of bytes over all blocks stay
+     * below 2^62.  The sum of times is NaN if one of them is. */
+    bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++) {
+            const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
+            const double least_s =
+                fmin(fmin(c->forward_s, c->forward_collective_s),
+                     fmin(fmin(c->backward_s, c->backward_collective_s), c->gradient_s));
+            const double sum_s = c->forward_s + c->forward_collective_s + c->backward_s +
+                                 c->backward_collective_s + c->gradient_s;
+            if (!(least_s >= 0) || !memob_is_in(sum_s, 0, MEMOI_DEGREES_SECONDS))
+                return MEMOB_INVALID(
+                    error, "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid",
+                    (int)i, (int)problem->degrees[p]);
+            if (memob_min(c->state_bytes, memob_min(c->saved_bytes, c->runtime_bytes)) < 0 ||
+                memob_max(c->state_bytes, memob_max(c->saved_bytes, c->runtime_bytes)) > bytes_max)
+                return MEMOB_INVALID(error,
+                                     "block %d at degree %d: bytes are negative, or their sum over "
+                                     "all blocks exceeds 2^62",
+                                     (int)i, (int)problem->degrees[p]);
+        }
+
+    /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++)
+            if (!memob_is_in(problem->gather_s[p][q], 0, MEMOI_DEGREES_SECONDS))
+                return MEMOB_INVALID(
+                    error, "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
+                    (int)problem->degrees[p], (int)problem->degrees[q]);
+
+    /* The boundary needs gather times, which only listed degrees have. */
+    if (problem->boundary_degree && memoi_degrees_index(problem, problem->boundary_degree) < 0)
+        return MEMOB_INVALID(error, "boundary_degree: not one of the degrees (%d)",
+                             (int)problem->boundary_degree);
+    return memob_check_integer("degrees", "memory_bytes", problem->memory_bytes, 0, INT64_MAX,
+                               error);
+}
+
+MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem,
+                                      const int32_t* block_degrees, memo_error* error) {
+    memo_status status = memo_degrees_problem_check(problem, error);
+    if (status || block_degrees) return status;
+    return MEMOB_INVALID(error, "block_degrees: NULL; pass an array of n_blocks degrees");
+}
+
+/* ---- >>degree costs -----------------------------------------------------------------------------
+ * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
+
+/* Between a block at degree p and the next one at q. */
+MEMOI double memoi_degrees_border_s(const memo_degrees_problem* problem,
+                                    const memo_degree_cost* from, int32_t p,
+                                    const memo_degree_cost* to, int32_t q) {
+    const double gather_s = problem->gather_s[p < q ? p : q][p < q ? q : p];
+    return (q <= p ? fmax(to->forward_s, from->forward_collective_s)
+                   : from->forward_collective_s + gather_s + to->forward_s) +
+           (q >= p ? fmax(from->backward_s, to->backward_collective_s)
+                   : to->backward_collective_s + gather_s + from->backward_s);
+}
+
+/* What a block at degree q adds to the step if the block before it has degree p.  Embedding and
+ * head are blocks without costs at boundary_degree, or at their neighbor's degree. */
+MEMOI double memoi_degrees_add_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
+                                 int32_t q) {
+    static const memo_degree_cost none = {0, 0, 0, 0, 0, 0, 0, 0};
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, q);
+    int32_t boundary = memoi_degrees_index(problem, problem->boundary_degree);
+    double add_s =
+        fmax(c->forward_s, c->forward_collective_s) + fmax(c->backward_s, c->backward_collective_s);
+    if (problem->has_gradients) add_s += c->gradient_s;
+    if (boundary < 0) boundary = q;
+    if (block == problem->n_blocks - 1)
+        add_s += memoi_degrees_border_s(problem, c, q, &none, boundary);
+    return add_s + (block == 0 ? memoi_degrees_border_s(problem, &none, boundary, c, q)
+                               : memoi_degrees_border_s(
+                                     problem, memoi_degrees_cost(problem, block - 1, p), p, c, q));
+}
+
+/* The time of a plan, what its blocks keep, and the largest runtime. */
+MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* degrees,
+                               int64_t* kept, int64_t* runtime) {
+    double step_s = 0;
+    int32_t i, p = 0, q;
+    *kept = *runtime = 0;
+    for (i = 0; i < problem->n_blocks; i++, p = q) {
+        const memo_degree_cost* c;
+        q = memoi_degrees_index(problem, degrees[i]);
+        c = memoi_degrees_cost(problem, i, q);
+        step_s += memoi_degrees_add_s(problem, i, p, q);
+        *kept += c->state_bytes + c->saved_bytes;
+        *runtime = memob_max(*runtime, c->runtime_bytes);
+    }
+    return step_s;
+}
+
+memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
+                                  double* step_s, int64_t* memory_bytes, memo_error* error) {
+    int32_t i;
+    int64_t kept, runtime;
+    memo_status status = memoi_degrees_check(problem, block_degrees, error);
+    for (i = 0; i < problem->n_blocks && !status; i++)
+        if (memoi_degrees_index(problem, block_degrees[i]) < 0)
+            status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
+                                   (int)block_degrees[i]);
+    if (status) return status;
+    *step_s = memoi_degrees_sum(problem, block_degrees, &kept, &runtime);
+    *memory_bytes = kept + runtime;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- >>memory price -----------------------------------------------------------------------------
+ * Knows: times of blocks and of their neighbors, and what blocks hold.  Knows nothing of partial
+ * plans.
+ *
+ * With a price, in seconds for each byte kept, one pass over the blocks finds the cheapest path
+ * (Viterbi).  Its cost less the price of the room bounds the time of every plan that fits.  The
+ * bound is largest at the price where a path that fits and one that does not cost the same: see
+ * Handler and Zang, A dual algorithm for the constrained shortest path problem, 1980.
+ *
+ * The largest runtime is no sum.  A range of its values takes the room that the smallest leaves and
+ * the blocks that the largest allows: its paths are these plans and more. */
+
+typedef struct memoi_degrees_range {
+    int64_t low, high; /* the largest runtime is one of limits[low .. high] */
+    int64_t room;      /* for bytes beyond the least of each block */
+    double price_s;    /* of a byte */
+    double bound_s;    /* no plan of the range takes less; INFINITY: there is none */
+    double share;      /* of its gap, for the next pass of labels; negative: it must be halved */
+} memoi_degrees_range;
+
+typedef struct memoi_label {
+    double time_s;
+    int64_t extra;
+    int64_t trail; /* index of the label before, * MEMO_DEGREES_MAX + degree */
+} memoi_label;
+
+/* A degree for each block. */
+typedef struct memoi_degrees_path {
+    int32_t* at;
+    double time_s;
+    int64_t extra;
+} memoi_degrees_path;
+
+typedef struct memoi_degrees_search {
+    const memo_degrees_problem* problem;
+    memob_arrays arrays;
+    double deadline_s;
+    memo_degrees_plan* plan; /* the best that fits */
+    int32_t* degrees;        /* its */
+
+    double* add_s;   /* (n_blocks, n_degrees, n_degrees): memoi_degrees_add_s */
+    int64_t* extra;  /* (n_blocks, n_degrees): bytes kept beyond the block's least */
+    int64_t least;   /* the sum of these */
+    int64_t* limits; /* the values of runtime_bytes that allow a degree for each block, ascending */
+    int64_t n_limits;
+
+    /* The cheapest path at the last price, from each block on, by the degree of the block before:
+     * (n_blocks + 1, n_degrees), its cost and its first degree. */
+    double* rest_s;
+    int32_t* next;
+    memoi_degrees_path path;    /* the last one */
+    memoi_degrees_path ends[2]; /* at the present price: a path that fits, one that does not */
+
+    memoi_degrees_range* ranges; /* that together allow every plan */
+    memoi_label* labels;         /* of all blocks, by block, degree and time */
+    int64_t n_labels, label_capacity;
+    int64_t label_begins[2][MEMO_DEGREES_MAX + 1]; /* of each degree, in an even and an odd block */
+} memoi_degrees_search;
+
+#define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
+#define MEMOI_DEGREES_LABELS ((int64_t)1 << 24)
+
+MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
+    return memob_now_s() > search->deadline_s;
+}
+
+/* Sums the path, which becomes the plan if it fits and is faster.  Returns whether it fits. */
+MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
+    const memo_degrees_problem* problem = search->problem;
+    memo_degrees_plan* plan = search->plan;
+    memoi_degrees_path* path = &search->path;
+    int64_t kept, runtime;
+    path->time_s = memoi_degrees_sum(problem, path->at, &kept, &runtime);
+    path->extra = kept - search->least;
+    if (problem->memory_bytes && kept + runtime > problem->memory_bytes) return 0;
+    if (path->time_s >= plan->step_s) return 1;
+    plan->step_s = path->time_s;
+    plan->memory_bytes = kept + runtime;
+    memcpy(search->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
+    return 1;
+}
+
+/* Takes the cheapest path at a price, with runtimes up to limit; sets rest_s.  At the price
+ * INFINITY only bytes count. */
+MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit) {
+    const int is_least = price_s == INFINITY;
+    const memo_degrees_problem* problem = search->problem;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
+    double from_s[MEMO_DEGREES_MAX]; /* cost of a block's bytes at a degree and of what follows */
+
+    /* The last block comes first because nothing follows it. */
+    for (i = n - 1; i >= 0; i--) {
+        int64_t at = (int64_t)i * d;
+        for (q = 0; q < d; q++)
+            from_s[q] = problem->costs[at + q].runtime_bytes > limit ? INFINITY
+                        : is_least
+                            ? (double)search->extra[at + q]
+                            : price_s * (double)search->extra[at + q] + search->rest_s[at + d + q];
+        for (p = 0; p < d; p++) {
+            const double* add_s = &search->add_s[(at + p) * d];
+            int32_t* next = &search->next[at + p];
+            double least_s = INFINITY;
+            for (q = 0; q < d; q++) { /* bytes may be equal only as doubles */
+                double cost_s = is_least ? from_s[q] : add_s[q] + from_s[q];
+                int is_less = is_least && search->extra[at + q] < search->extra[at + *next];
+                if (cost_s > least_s || (cost_s >= least_s && !is_less)) continue;
+                least_s = cost_s;
+                *next = q;
+            }
+            search->rest_s[at + p] = least_s;
+        }
+    }
+    for (i = 0, p = 0; i < n; i++) {
+        p = search->next[(int64_t)i * d + p];
+        search->path.at[i] = problem->degrees[p];
+    }
+    (void)memoi_degrees_take(search);
+}
+
+/* The path becomes the end on its side of the room. */
+MEMOI void memoi_degrees_set_end(memoi_degrees_search* search, int64_t room) {
+    memoi_degrees_path *end = &search->ends[search->path.extra > room], before = *end;
+    *end = search->path;
+    search->path.at = before.at;
+}
+
+/* Takes paths that begin as one end and continue as the other, with the change where a path that
+ * fits lies beside one that does not.  At the best price both ends cost the same, so such a path
+ * costs that and one change of degrees, and leaves a room of less than a block. */
+MEMOI void memoi_degrees_join(memoi_degrees_search* search, int first) {
+    int32_t n = search->problem->n_blocks, side[2], i;
+    side[first] = n;
+    side[!first] = 0; /* the change at side[0] fits, at side[1] it does not */
+    while (abs(side[1] - side[0]) > 1) {
+        int32_t middle = (side[0] + side[1]) / 2;
+        for (i = 0; i < n; i++)
+            search->path.at[i] = search->ends[i < middle ? first : !first].at[i];
+        side[!memoi_degrees_take(search)] = middle;
+    }
+}
+
+/* A part of a range, with its price and bound. */
+MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
+                                              memoi_degrees_range range, int64_t low,
+                                              int64_t high) {
+    const memo_degrees_problem* problem = search->problem;
+    const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
+    int64_t limit = search->limits[high];
+    double price_s = 0, best_s = 0;
+    int k;
+
+    /* If any path fits the room, the path of least memory does. */
+    range.low = low;
+    range.high = high;
+    range.room = problem->memory_bytes ? problem->memory_bytes - search->limits[low] - search->least
+                                       : INT64_MAX;
+    range.price_s = 0;
+    range.share = fmin(fabs(range.share), 1);
+    memoi_degrees_walk(search, INFINITY, limit);
+    if (path->extra > range.room) {
+        range.bound_s = INFINITY;
+        return range;
+    }
+    memoi_degrees_set_end(search, range.room);
+
+    /* The first price is 0, of the fastest path.  At the price where both ends cost the same, a
+     * cheaper path replaces one of them. */
+    search->ends[1].time_s = INFINITY;
+    for (k = 0; k < 100; k++) {
+        double cost_s, bound_s;
+        memoi_degrees_walk(search, price_s, limit);
+        cost_s = path->time_s + price_s * (double)path->extra;
+        bound_s = cost_s - price_s * (double)range.room;
+        if (bound_s > best_s) {
+            best_s = bound_s;
+            range.price_s = price_s;
+            range.bound_s = fmax(range.bound_s, bound_s);
+        }
+        if (memoi_degrees_is_late(search) || (k == 0 && path->extra <= range.room)) return range;
+        if (cost_s >= (over->time_s + price_s * (double)over->extra) * (1 - 1e-12)) break;
+        memoi_degrees_set_end(search, range.room);
+        price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
+    }
+    for (k = 0; k < 2; k++) memoi_degrees_join(search, k);
+    return range;
+}
+
+/* ---- >>degree labels ----------------------------------------------------------------------------
+ * Knows: a range and its price.  Knows nothing of other ranges.
+ *
+ * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
+ * label needs no more time and bytes, it does not fit, or its bound reaches the limit of the pass.
+ * Limits begin near the bound of the range, where labels are few, and end at the best plan.  If
+ * labels are too many all the same, slower ones that spare few bytes are dropped, too.  Such a pass
+ * only improves the plan. */
+
+/* Makes the labels of block i at degree q, behind all others, by merging those of the block before
+ * by time.  Each has fewer bytes than the last one, by more than grain.  0: no host memory. */
+MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
+                                      const memoi_degrees_range* range, double limit_s,
+                                      int64_t grain, int32_t i, int32_t q) {
+    int32_t d = search->problem->n_degrees, p;
+    int64_t at = (int64_t)i * d + q, next[MEMO_DEGREES_MAX], least = INT64_MAX;
+    const int64_t* begins = search->label_begins[i % 2];
+    for (p = 0; p < d; p++) next[p] = begins[p];
+
+    /* The fastest of the next labels comes first.  Later ones are slower, so they must have fewer
+     * bytes. */
+    for (;;) {
+        memoi_label label;
+        int32_t first = 0;
+        label.time_s = INFINITY;
+        for (p = 0; p < d; p++) {
+            double time_s;
+            if (next[p] == begins[p + 1]) continue;
+            time_s = search->labels[next[p]].time_s + search->add_s[(at - q + p) * d + q];
+            if (time_s >= label.time_s) continue;
+            label.time_s = time_s;
+            first = p;
+        }
+        if (label.time_s == INFINITY) return 1;
+        label.extra = search->labels[next[first]].extra + search->extra[at];
+        label.trail = next[first]++ * MEMO_DEGREES_MAX + q;
+        if (label.extra >= least - grain || label.extra > range->room ||
+            label.time_s + search->rest_s[at + d] +
+                    range->price_s * (double)(label.extra - range->room) >=
+                limit_s)
+            continue;
+        least = label.extra;
+        if (!memob_reserve(&search->labels, &search->label_capacity, search->n_labels + 1,
+                           sizeof label))
+            return 0;
+        search->labels[search->n_labels++] = label;
+    }
+}
+
+/* Raises the bound of a range.  Its share grows, and becomes negative if a path of the range is
+ * faster than the best plan but does not fit.  0: no host memory. */
+MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range) {
+    const memo_degrees_problem* problem = search->problem;
+    const double gap_s = search->plan->step_s - range->bound_s;
+    double limit_s = fmin(range->bound_s + range->share * gap_s,
+                          search->plan->step_s * (1 - MEMOI_DEGREES_EXACT));
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
+    int64_t limit = search->limits[range->high], grain = 0, best, k;
+    memoi_degrees_walk(search, range->price_s, limit);
+
+    /* One label comes before the first block.  A block may have twice its part of the labels that
+     * are left. */
+    if (!memob_reserve(&search->labels, &search->label_capacity, 1, sizeof(memoi_label))) return 0;
+    memset(search->labels, 0, sizeof(memoi_label));
+    search->n_labels = 1;
+    for (q = 0; q <= d; q++) search->label_begins[0][q] = q > 0;
+    for (i = 0; i < n; i++) {
+        int64_t* begins = search->label_begins[(i + 1) % 2];
+        for (q = 0; q < d; q++) {
+            begins[q] = search->n_labels;
+            if (problem->costs[(int64_t)i * d + q].runtime_bytes <= limit &&
+                !memoi_degrees_labels_extend(search, range, limit_s, grain, i, q))
+                return 0;
+            if (memoi_degrees_is_late(search)) return 1;
+            if (search->n_labels - begins[0] >
+                2 * (MEMOI_DEGREES_LABELS - search->n_labels) / (n - i))
+                grain = memob_min(2 * grain + 1, MEMOB_BYTES_MAX / 2);
+        }
+        begins[d] = search->n_labels;
+    }
+
+    /* The fastest complete label is a plan.  The bound is its time, or the limit. */
+    range->share *= 3;
+    best = search->label_begins[n % 2][0];
+    for (k = best + 1; k < search->n_labels; k++)
+        if (search->labels[k].time_s < search->labels[best].time_s) best = k;
+    if (best < search->n_labels) {
+        limit_s = fmin(limit_s, search->labels[best].time_s);
+        for (i = n - 1, k = search->labels[best].trail; i >= 0; i--) {
+            search->path.at[i] = problem->degrees[k % MEMO_DEGREES_MAX];
+            k = search->labels[k / MEMO_DEGREES_MAX].trail;
+        }
+        if (!memoi_degrees_take(search)) range->share *= -1;
+    }
+    if (grain == 0) range->bound_s = fmax(range->bound_s, limit_s);
+    return 1;
+}
+
+/* ---- >>degree solve -----------------------------------------------------------------------------
+ * Knows: which range of runtimes comes next.  Knows nothing of how a range is planned. */
+
+/* Improves the plan until none is faster, or time or labels run out.  The range of least bound is
+ * next.  It is halved if its width costs more than a tenth of its gap, because labels cannot close
+ * that.  0: no host memory. */
+MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
+    memo_degrees_plan* plan = search->plan;
+    memoi_degrees_range range;
+    int64_t k, next = 0, n = 1, capacity = 0;
+    if (!memob_reserve(&search->ranges, &capacity, 1, sizeof range)) return 0;
+    memset(&range, 0, sizeof range);
+    range.share = 1.0 / 4096;
+    search->ranges[0] = memoi_degrees_price(search, range, 0, search->n_limits - 1);
+    for (;;) {
+        /* The range of least bound limits the lower bound, so only it can raise that. */
+        for (k = 0, next = 0; k < n; k++)
+            if (search->ranges[k].bound_s < search->ranges[next].bound_s) next = k;
+        range = search->ranges[next];
+
+        /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
+        plan->lower_bound_s = plan->step_s;
+        if (range.bound_s >= plan->step_s * (1 - MEMOI_DEGREES_EXACT)) return 1;
+        plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
+        if (memoi_degrees_is_late(search) || range.share >= 3) return 1;
+
+        /* Halving tightens the room of each half.  Labels tighten the bound at the same room. */
+        if (range.low < range.high &&
+            (range.share < 0 ||
+             range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
+                 (plan->step_s - range.bound_s) / 10)) {
+            int64_t middle = range.low + (range.high - range.low) / 2;
+            if (!memob_reserve(&search->ranges, &capacity, n + 1, sizeof range)) return 0;
+            search->ranges[next] = memoi_degrees_price(search, range, range.low, middle);
+            search->ranges[n++] = memoi_degrees_price(search, range, middle + 1, range.high);
+        } else if (!memoi_degrees_labels_pass(search, &search->ranges[next]))
+            return 0;
+    }
+}
+
+/* Tables of the costs, and the plan of least memory, so that a plan is known at every time
+ * limit. */
+MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* error) {
+    const memo_degrees_problem* problem = search->problem;
+    memob_arrays* arrays = &search->arrays;
+    int64_t n = problem->n_blocks, d = problem->n_degrees, n_open = n, k;
+    int64_t smallest = INT64_MAX, runtime = 0;
+    int64_t* least = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
+    memob_keyed* cells = (memob_keyed*)memob_arrays_add(arrays, n * d, sizeof *cells);
+    search->add_s = (double*)memob_arrays_add(arrays, n * d * d, sizeof(double));
+    search->extra = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
+    search->rest_s = (double*)memob_arrays_add(arrays, (n + 1) * d, sizeof(double));
+    search->next = (int32_t*)memob_arrays_add(arrays, n * d, sizeof(int32_t));
+    search->path.at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    for (k = 0; k < 2; k++)
+        search->ends[k].at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
+
+    for (k = 0; k < n * d * d; k++)
+        search->add_s[k] = memoi_degrees_add_s(problem, (int32_t)(k / (d * d)),
+                                               (int32_t)(k / d % d), (int32_t)(k % d));
+
+    /* Admit the choices of block and degree, the smallest runtime first.  Each block uses the
+     * admitted degree that keeps least.  Once every block has one, each runtime is a limit. */
+    for (k = 0; k < n * d; k++) {
+        cells[k].key = problem->costs[k].runtime_bytes;
+        cells[k].index = k;
+    }
+    memob_keyed_sort(cells, n * d);
+    for (k = 0; k < n; k++) least[k] = -1;
+    for (k = 0; k < n * d; k++) {
+        const memo_degree_cost* c = &problem->costs[cells[k].index];
+        int64_t *block = &least[cells[k].index / d], kept = c->state_bytes + c->saved_bytes;
+        if (*block < 0 || kept < *block) {
+            n_open -= *block < 0;
+            search->least += kept - memob_max(*block, 0);
+            *block = kept;
+        }
+        if (n_open > 0 || (k + 1 < n * d && cells[k + 1].key == c->runtime_bytes)) continue;
+        search->limits[search->n_limits++] = c->runtime_bytes;
+        if (search->least + c->runtime_bytes >= smallest) continue;
+        smallest = search->least + c->runtime_bytes;
+        runtime = c->runtime_bytes;
+    }
+    if (problem->memory_bytes && smallest > problem->memory_bytes)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "memory_bytes: too small (%lld); the smallest plan needs %lld",
+                              (long long)problem->memory_bytes, (long long)smallest);
+
+    /* Only the bytes beyond the least of each block depend on the choice. */
+    for (k = 0; k < n * d; k++)
+        search->extra[k] =
+            problem->costs[k].state_bytes + problem->costs[k].saved_bytes - least[k / d];
+    memoi_degrees_walk(search, INFINITY, runtime);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
+                               int32_t* block_degrees, memo_degrees_plan* plan, memo_error* error) {
+    const double begin_s = memob_now_s();
+    memoi_degrees_search search;
+    memo_status status = memoi_degrees_check(problem, block_degrees, error);
+    if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
+    if (status) return status;
+
+    memset(&search, 0, sizeof search);
+    search.problem = problem;
+    search.plan = plan;
+    search.degrees = block_degrees;
+    search.deadline_s = begin_s + (time_limit_s > 0 ? time_limit_s : 10);
+    plan->step_s = plan->lower_bound_s = INFINITY;
+    status = memoi_degrees_begin(&search, error);
+    if (!status && !memoi_degrees_improve(&search))
+        status = memob_no_memory(error, "the plan of degrees");
+    memob_arrays_free(&search.arrays);
+    MEMO_FREE(search.ranges);
+    MEMO_FREE(search.labels);
+    plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
+    plan->solve_s = memob_now_s() - begin_s;
+    return status;
 }
 
 /* ---- >>degree text ------------------------------------------------------------------------------
