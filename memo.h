@@ -113,7 +113,8 @@
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
- *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and with it POSIX threads */
+ *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and with it POSIX threads.  The rest compiles
+ *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
 #define MEMO_H
 
@@ -1377,7 +1378,9 @@ MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if !defined(_WIN32)
 #include <sys/resource.h>
+#endif
 #include <sys/stat.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -1943,6 +1946,29 @@ void memo_text_put_json(memo_text* text, const char* s) {
     memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
 }
 
+/* memoi_text_store writes a text to a file; "-": standard output.  Returns an errno. */
+#if defined(_WIN32)
+MEMOI int memoi_text_store(const memo_text* text, const char* path) {
+    const int is_output = strcmp(path, "-") == 0;
+    char* name = (char*)MEMO_MALLOC(strlen(path) + 8); /* its first name */
+    FILE* file;
+    int code;
+    if (!name) return ENOMEM;
+    sprintf(name, "%s.memo", path);
+    file = is_output ? stdout : fopen(name, "wb");
+    errno = EIO; /* where the C library sets none */
+    code = file && fwrite(text->data, 1, (size_t)text->n_bytes, file) == (size_t)text->n_bytes &&
+                   fflush(file) == 0
+               ? 0
+               : errno;
+    if (file && !is_output && fclose(file) && !code) code = errno;
+    if (!code && !is_output) remove(path); /* rename replaces nothing there */
+    if (!code && !is_output && rename(name, path)) code = errno;
+    if (code && !is_output) remove(name);
+    MEMO_FREE(name);
+    return code;
+}
+#else
 #ifdef PATH_MAX
 #define MEMOI_PATH_BYTES PATH_MAX
 #else
@@ -2032,7 +2058,7 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
     return code;
 }
 
-memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
+MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     struct stat info, output;
     char* linked = NULL;
     const char* target = path;
@@ -2046,8 +2072,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 
     /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
      * would replace it. */
-    if (text->failed) code = ENOMEM;
-    if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
+    if (replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
         linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
         if (!linked) code = ENOMEM;
         replaces = linked && realpath(path, linked);
@@ -2055,7 +2080,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     }
     if (!code && replaces && exists && access(target, W_OK)) code = errno;
 
-    /* Write, in place into a device, a pipe, or the missing target of a link; then free text. */
+    /* Write, in place into a device, a pipe, or the missing target of a link. */
     if (!code && open_file >= 0)
         code = fflush(open_file == STDOUT_FILENO ? stdout : stderr)
                    ? errno
@@ -2068,6 +2093,12 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
                                            path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
                                        text->data, text->n_bytes);
     MEMO_FREE(linked);
+    return code;
+}
+#endif
+
+memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
+    const int code = text->failed ? ENOMEM : memoi_text_store(text, path);
     memo_text_free(text);
     if (!code) return MEMO_STATUS_OK;
     if (code == ENOMEM)
@@ -5868,6 +5899,20 @@ typedef struct memob_spill_op {
     int32_t is_write;
 } memob_spill_op;
 
+#if defined(_WIN32)
+MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
+                                     double bytes_per_s, char* memory, memo_error* error) {
+    (void)n_bytes, (void)bytes_per_s, (void)memory;
+    file->fd = -1;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "spill_directory %s: not supported on Windows; NULL is", directory);
+}
+MEMOI void memob_spill_destroy(memob_spill_file* file) { (void)file; }
+MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
+    (void)argument;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
+}
+#else
 /* A macro of GNU's alone; glibc has it under two names. */
 #if defined(O_DIRECT)
 #define MEMOI_SPILL_DIRECT O_DIRECT
@@ -6062,6 +6107,7 @@ MEMOI void memob_spill_destroy(memob_spill_file* file) {
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
 }
+#endif
 
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {

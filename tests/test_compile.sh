@@ -312,6 +312,12 @@ if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
 else
     skip "a 32-bit target is refused" "$first_c has no 32-bit target; a compiler with -m32 would"
 fi
+mingw=x86_64-w64-mingw32-gcc
+if has $mingw; then
+    test_is "Windows, all but chapter 6, MinGW" object $mingw c c99 implementation.c windows.o -O2 -DMEMO_NO_HOST_DEVICE
+else
+    skip "Windows, all but chapter 6, MinGW" "$mingw is not installed; gcc-mingw-w64-x86-64 has it"
+fi
 for header in memo.h memo_plan.h memo_sp.h $(grep -l "^/\* ROOMS" extras/*.h); do
     test_is "the example in the head of $header" head_example $first_c $header
 done
