@@ -988,10 +988,10 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * only some kinds have.
  *
  * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
- * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i computes
- * slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer" then means
- * step in this chapter and in every call; n_layers counts steps.  Backwards go from the last step
- * to the first.  Tensors are of a slice, but for those with these rules:
+ * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
+ * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
+ * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
+ * last step to the first.  Tensors are of a slice, but for those with these rules:
  *
  *   LAYER   rows of all slices at one address, in a region of even and one of odd layers.  Slice s
  *           writes its rows, counted from the layer's row 0, and reads those before them.  They
@@ -7202,8 +7202,8 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
 }
 
 /* ---- >>swap order -------------------------------------------------------------------------------
- * Knows: the operations of a step, in the order in which the engine enqueues them.  Knows nothing of
- * addresses, devices and times.
+ * Knows: the operations of a step, in the order in which the engine enqueues them.  Knows nothing
+ * of addresses, devices and times.
  *
  * This room is the law of a step.  >>swap engine runs its operations on a device, the planner
  * (memo_plan.h, >>row times) on a clock. */
@@ -7218,8 +7218,8 @@ enum {
     MEMOB_SWAP_LOADED = 6,   /* rows are on the device */
     MEMOB_SWAP_FILE_DONE = 8 /* the rows of a place are written, or read back */
 };
-/* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the moved
- * layer that the file takes, + 1 if it gives the layer back. */
+/* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the
+ * moved layer that the file takes, + 1 if it gives the layer back. */
 enum {
     MEMOB_SWAP_WAIT,
     MEMOB_SWAP_RECORD,
@@ -7644,8 +7644,8 @@ MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t 
                            n_rows * place->row_bytes, error);
 }
 
-/* Enqueues the operations.  If the calling thread computes, it waits in place of the compute stream,
- * and what it computed is done. */
+/* Enqueues the operations.  If the calling thread computes, it waits in place of the compute
+ * stream, and what it computed is done. */
 MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
                                      memo_error* error) {
     const memo_device* device = &swap->device;

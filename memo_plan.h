@@ -110,9 +110,9 @@ typedef struct memo_profile_tensor {
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
 
-/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one way
- * at a time, except those of HANDED tensors.  Or into a file and back, beside copies that go the
- * same way; a disk with a cache may seem faster than its sustained rate. */
+/* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
+ * way at a time, except those of HANDED tensors.  Or into a file and back, beside copies that go
+ * the same way; a disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */
     double out_s, back_s;
@@ -427,9 +427,9 @@ typedef struct memo_session_desc {
     int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: of the tensors only those of rule LAYER then take
-     * more device memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there is a HANDED tensor, the
-     * planner chooses, at least 1,024 rows: the largest that fits, or a smaller one if that is
-     * faster. */
+     * more device memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.
+     * 0: if there is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that
+     * fits, or a smaller one if that is faster. */
     int64_t slice_rows;
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
@@ -5738,10 +5738,10 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 /* --- >>row times ---
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *
- * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost of
- * an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term here,
- * and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for random
- * problems. */
+ * A clock on which the operations of a step pass, as memo.h's >>swap order lists them.  Every cost
+ * of an operation is here: a new one is a field of memo_kind_times or memo_swap_plan_desc, a term
+ * here, and a duration in memo_swap_generate (memo_look.h).  test_swap_plan compares both for
+ * random problems. */
 
 /* Of a step, whatever its rows. */
 typedef struct memoi_rows_layer {

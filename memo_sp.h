@@ -39,8 +39,8 @@
  *         desc.attention = memo_host_attention_functions(&local);
  *         desc.sends_again = 1;                            // otherwise t->saved is required
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
- *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);  // a batch
- *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);  // a layer
+ *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
+ *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
  *         memo_exchange_destroy(exchange);
  *         memo_sp_attention_destroy(attention);
@@ -718,15 +718,16 @@ typedef struct memo_ulysses_heads {
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
  *              rounded to the tensors' type; the last hop returns them to their rank
  *
- * That is the way RING.  In the way DIRECT each step's keys come straight from their owner, and only
- * the rows that this rank reads; steps in which no rank reads anything are left out.  The gradients
- * of these rows return to the owner at once, while the next step computes; step 0 comes last in
- * backward.  The owner adds them in fp32, in the order of steps.  In the sharding "documents" all rows of a rank travel.
+ * That is the way RING.  In the way DIRECT each step's keys come straight from their owner, and
+ * only the rows that this rank reads; steps in which no rank reads anything are left out.  The
+ * gradients of these rows return to the owner at once, while the next step computes; step 0 comes
+ * last in backward.  The owner adds them in fp32, in the order of steps.  In the sharding
+ * "documents" all rows of a rank travel.
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
- * three), one for the contribution of a step.  If a hop brings a part of a run, the buffers for keys and values are
- * cleared before the first step, so that attention never loads NaN from them.  memo_schedule_check
- * finds a race if any of these waits is removed:
+ * three), one for the contribution of a step.  If a hop brings a part of a run, the buffers for
+ * keys and values are cleared before the first step, so that attention never loads NaN from them.
+ * memo_schedule_check finds a race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
  *                           for step s - 1, which used the buffer that is overwritten and, in
@@ -845,9 +846,9 @@ typedef struct memo_sp_attention_tensors {
     void* saved; /* NULL is allowed if saved_bytes is 0 */
     /* Attention sinks: one logit per query head (n_q_heads), fp32, equal on all ranks.  It takes
      * part in the softmax of every row and has no value.  A row that sees no key has its head's
-     * sink as LSE.  NULL, or -inf for a head: none.  Backward sets d_sinks (n_q_heads): the sum over the rows and heads
-     * that this rank computes, 0 for other heads.  Sum it over memo_mesh.gradient, as parameter
-     * gradients. */
+     * sink as LSE.  NULL, or -inf for a head: none.  Backward sets d_sinks (n_q_heads): the sum
+     * over the rows and heads that this rank computes, 0 for other heads.  Sum it over
+     * memo_mesh.gradient, as parameter gradients. */
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
@@ -886,12 +887,12 @@ typedef struct memo_exchange_desc {
 typedef struct memo_exchange memo_exchange;
 
 MEMO_API memo_exchange_desc memo_exchange_desc_default(void);
-/* All ranks of the sequence group must call it, each from its own thread.  It computes and allocates
- * everything on the host that passes need, so that they do neither.  It enqueues a barrier of ring
- * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
- * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
- * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
- * sharding or mask; see memo_label) may come from a later call. */
+/* All ranks of the sequence group must call it, each from its own thread.  It computes and
+ * allocates everything on the host that passes need, so that they do neither.  It enqueues a
+ * barrier of ring and ulysses on the desc's stream, which compares the descs, shardings and masks
+ * of all ranks; it returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT
+ * (another sharding, invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has
+ * another desc, sharding or mask; see memo_label) may come from a later call. */
 MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
@@ -911,10 +912,10 @@ MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchang
 
 /* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
  * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
- * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT (missing
- * tensors, an exchange of another attention, sinks that the exchange was not made for); COMM (a rank
- * runs another pass, which the threads back end compares); errors of the device, of memo_comm and of
- * the local attention. */
+ * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
+ * (missing tensors, an exchange of another attention, sinks that the exchange was not made for);
+ * COMM (a rank runs another pass, which the threads back end compares); errors of the device, of
+ * memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
@@ -6844,8 +6845,8 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
     ring->has_worked = 1;
 }
 
-/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind which
- * the last contributions return. */
+/* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind
+ * which the last contributions return. */
 MEMOI void memoi_ring_step_pieces(memoi_ring* ring, int32_t s) {
     const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
     const int is_idle = ring->is_backward && !s;
