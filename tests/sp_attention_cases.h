@@ -1194,6 +1194,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         memo_exchange_desc alike = exchange_desc;
         memo_exchange* before = NULL;
         alike.masks = &first;
+        alike.has_sinks = 0;
         first.window_before = 10;
         first.prefixes = prefixes[0];
         status = memo_sp_attention_create(&desc, &attention, &error);
