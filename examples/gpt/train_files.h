@@ -157,10 +157,10 @@ static memo_status check_outputs(const job* j, memo_error* error) {
     if (o->output) status = make_directory(o->output, 1, error);
     if (!status) status = check_files(j, error);
     snprintf(aside, sizeof aside, "%s.part", o->save ? o->save : "");
-    if (!status && o->save) status = check_file("--save", o->save, aside, error);
     if (!status && o->save && stat(o->save, &info) == 0 && !S_ISREG(info.st_mode))
         status = gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
                              o->save);
+    if (!status && o->save) status = check_file("--save", o->save, aside, error);
     if (!status && o->save) status = check_save_room(o, error);
     if (!status && o->loss_log && !loss_log_is_in_output(o))
         status = check_file("--loss-log", o->loss_log, o->loss_log, error);
