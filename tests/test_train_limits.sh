@@ -64,8 +64,21 @@ second_signal_ends_at_once() { # SIGNAL STATUS
     [ $code -eq "$2" ]
 }
 
+# Everything fits, so that no session measures the link: the copies are the trainer's own.
+slow_links_are_refused() {
+    for policy in keep memo; do
+        ends --policy $policy --link-bandwidth 1.5
+        [ "$code" -eq 2 ] && one_line '--link-bandwidth 1: the tokens of a micro-batch, [0-9]* bytes, would take .* or more would work$' || return
+    done
+    least=$(sed -n 's/.* s; \([0-9]*\) or more would work$/\1/p' err)
+    ends --policy keep --link-bandwidth $((least - 1))
+    [ "$code" -eq 2 ] && ends --dry-run --link-bandwidth 1 && [ "$code" -eq 0 ]
+    ends --policy keep --batch 1 --seq 4 --link-bandwidth 1KB && [ "$code" -eq 0 ]
+}
+
 test_is "little address space is refused" little_address_space
 test_is "so it is with ranks" little_address_space --ranks 4
 test_is "a second SIGTERM ends a step that takes long" second_signal_ends_at_once TERM 143
 test_is "a second SIGHUP ends a step that takes long" second_signal_ends_at_once HUP 129
+test_is "a link too slow for the tokens is refused" slow_links_are_refused
 tap_end

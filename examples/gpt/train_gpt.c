@@ -102,6 +102,20 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
                           o->spill, strerror(errno));
 }
 
+/* A session refuses to measure copies on a link that would take hours.  A run in which everything
+ * fits measures none, but copies its tokens. */
+static memo_status check_link(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const double n_bytes = (double)gpt_batch_bytes(&config), longest_s = 60;
+    if (!o->link_bandwidth || n_bytes <= longest_s * (double)o->link_bandwidth)
+        return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--link-bandwidth %lld: the tokens of a micro-batch, %.0f bytes, would take "
+                       "%.3g s; %.0f or more would work",
+                       o->link_bandwidth, n_bytes, n_bytes / (double)o->link_bandwidth,
+                       ceil(n_bytes / longest_s));
+}
+
 /* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
 
 #ifdef TRAIN_CUDA
@@ -257,6 +271,7 @@ static memo_status prepare(job* j, memo_error* error) {
     if (!status && o->documents && !o->is_random)
         status = train_text_check_documents(&j->text, o, last_step(o), error);
     if (!status) status = check_spill(o, error);
+    if (!status) status = check_link(o, error);
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);
