@@ -4,6 +4,7 @@
 #define THREAD_RANKS_H
 
 #include <pthread.h>
+#include <string.h>
 
 enum { THREAD_RANKS_MAX = 64 };
 
@@ -44,6 +45,11 @@ static memo_status thread_ranks_prepare(thread_ranks* team, int32_t n, memo_erro
     return status;
 }
 
+/* Whether the error is the failure of another rank: of a message, or of what ranks agree on. */
+static inline int thread_rank_echoes(const memo_error* error) {
+    return error->status == MEMO_STATUS_COMM || strstr(error->message, "another rank failed");
+}
+
 /* Calls function on all ranks, and returns when all have returned.  The error is the first one that
  * is not the failure of another rank.  After an error the team can only be closed. */
 static memo_status thread_ranks_call(thread_ranks* team,
@@ -70,7 +76,7 @@ static memo_status thread_ranks_call(thread_ranks* team,
 
     for (i = 0; i < n_started; i++) {
         if (i) pthread_join(threads[i], NULL);
-        if (ranks[i].status && (!status || status == MEMO_STATUS_COMM)) {
+        if (ranks[i].status && (!status || thread_rank_echoes(error))) {
             *error = ranks[i].error;
             status = error->status;
         }

@@ -118,9 +118,11 @@ static memo_status compute_load_blas(int n_threads, memo_error* error) {
  * computes alone. */
 static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     const int n_threads = compute_threads(n_here, n_ranks);
-    memo_status status = MEMO_STATUS_OK;
 #ifdef GPT_BLAS
-    status = compute_load_blas(n_threads, error);
+    const memo_status status = compute_load_blas(n_threads, error);
+#else
+    const memo_status status = MEMO_STATUS_OK;
+    (void)error;
 #endif
     if (!status && n_ranks == 1) gpt_helpers_begin(n_threads);
     return status;

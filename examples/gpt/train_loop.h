@@ -129,7 +129,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
         if (!status && r->reports) progress_show(&shown, step, loss);
         if (status || !o->save_every || (step + 1) % o->save_every) continue;
         status = save(r, j, n_saved = step + 1, error);
-        if (!status || o->ranks > 1) continue; /* ranks cannot continue after an error of one */
+        /* The disk's error may pass.  Ranks cannot continue after an error of one. */
+        if (status != MEMO_STATUS_IO || o->ranks > 1) continue;
         fprintf(stderr, "train_gpt: %s; the run goes on\n", error->message);
         status = MEMO_STATUS_OK;
         n_saved = -1; /* it is tried again */
