@@ -2453,6 +2453,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
            memoi_record_number(&record->values[n - 1],
                                (const char*)from + record->values[n - 1].offset) == 0)
         n--;
+
     memo_text_put(text, "%s", record->word);
     for (k = 0; k < n; k++) {
         const memob_value* value = &record->values[k];
@@ -3637,6 +3638,8 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
 /* Sets lifetimes by the order of requests alone, and the begins of gaps. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
+
+    /* Each malloc and each free takes a moment; a trim happens at the next moment. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -4359,8 +4362,11 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
         MEMO_FREE(place);
         return memob_no_memory(error, "an arena");
     }
+
     for (i = 0; i < arena->n_events; i++) /* a free comes after the trims */
         place[2 * arena->events[i].buffer + (arena->events[i].most_bytes < MEMOI_MALLOC)] = i;
+
+    /* A wait is two steps: an event is recorded after the free, and awaited before the request. */
     for (i = 0; i < n && !status; i++) {
         const memo_wait* wait = &plan->waits[i];
         memoi_step* record = &arena->steps[arena->n_steps];
@@ -4737,16 +4743,20 @@ MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int is_free,
         if (status) return status;
         block = &arena->blocks.list[i];
     }
+
     if (!is_free)
         status = memob_check_integer("arena", "kept_bytes", kept_bytes, 1,
                                      slot ? slot->live_bytes : block->size_bytes, error);
     if (status) return status;
+
+    /* In replay the slot keeps its place. */
     if (slot) {
         slot->live_bytes = kept_bytes;
         if (arena->n_steps == 0) return MEMO_STATUS_OK;
         arena->cursor = memoi_arena_skip(arena, arena->cursor);
         return memoi_arena_steps(arena, arena->cursor, 0, error);
     }
+
     if (arena->trace)
         status = is_free ? memo_trace_free(arena->trace, block->id, error)
                          : memo_trace_trim(arena->trace, block->id, kept_bytes, error);
@@ -6387,6 +6397,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "(%d); 0 to %d are valid",
                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
                                  (int)MEMO_TENSOR_INPUT);
+
         if (tensor->rule >= MEMO_TENSOR_HANDED && tensor->row_bytes) {
             int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
             if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
@@ -6397,6 +6408,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                      (int)t, memob_tensor_name(tensor));
             *which = t;
         }
+
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
@@ -6408,6 +6420,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "kinds, is valid",
                                  (int)t, (int)with);
     }
+
     if (handed >= 0 && input >= 0 &&
         desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
         return MEMOB_INVALID(error,
@@ -7656,6 +7669,7 @@ MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
         const memo_stream stream = swap->streams[op->stream];
         const int is_event = op->kind == MEMOB_SWAP_WAIT || op->kind == MEMOB_SWAP_RECORD;
         if (is_event && swap->computes_on_host && op->of / 2 == MEMOB_SWAP_COMPUTED / 2) continue;
+
         switch (op->kind) {
         case MEMOB_SWAP_WAIT:
             status = op->stream == MEMOB_SWAP_COMPUTE && swap->computes_on_host

@@ -1447,6 +1447,8 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     int ok = MEMOI_WITHOUT(reuse) ? -1 : memoi_neighbors_list(problem);
     if (ok <= 0) return ok < 0;
     ok = memoi_reuse_create(&reuse, problem);
+
+    /* Each item takes over bytes of items before it; the bytes that it lacks raise the bound. */
     for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
         int64_t need = problem->items[j].size;
         for (; ok && need > 0; need -= bytes, exchange++) {
@@ -1456,6 +1458,7 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
             bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
             ok = bytes > 0 && exchange < INT32_MAX - 1;
         }
+
         bound += need;
         for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
             is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
@@ -1467,6 +1470,7 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
         memoi_reuse_set(reuse.unspent, j, 1);
         memoi_reuse_set(reuse.unseen, j, 1);
     }
+
     for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
     memob_arrays_free(&reuse.arrays);
     MEMO_FREE(reuse.loans);
@@ -1560,6 +1564,8 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         cover->candidates[cover->n_candidates++] = neighbors->list[k];
         cover->gain[neighbors->list[k]] = 0;
     }
+
+    /* The candidate with the largest gain joins, until there is none. */
     ok = memoi_cover_join(cover, i);
     while (ok && cover->n_candidates > 0) {
         double most = -1, size;
@@ -1573,6 +1579,7 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         }
         ok = memoi_cover_join(cover, i);
     }
+
     for (k = first; ok && k < cover->n_stays; k++) {
         earliest = memob_min(earliest, cover->stays[k].key);
         latest = memob_max(latest, cover->stays[k].key);
@@ -2273,6 +2280,8 @@ MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
     int bin = is_stacked ? MEMOI_SWEEP_BINS : memoi_sweep_bin(item->size), side;
     const double near = sweep->near * (double)(item->until - item->begin);
     double least = HUGE_VAL;
+
+    /* The hole and the side with the least cost: an end near the neighbor's, little left over. */
     for (; bin < MEMOI_SWEEP_BINS && looks < MEMOI_SWEEP_LOOKS; bin++) {
         for (k = sweep->bins[bin]; k >= 0 && looks < MEMOI_SWEEP_LOOKS; k = sweep->blocks[k].next) {
             const memoi_range hole = memoi_sweep_hole(sweep, k);
@@ -2342,6 +2351,7 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     sweep.problem = problem;
     sweep.near = near;
     sweep.offsets = offsets;
+
     sweep.stack = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
     sweep.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
     sweep.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
@@ -2357,6 +2367,7 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
             sweep.stack[sweep.n_stack].key = item->until;
             sweep.stack[sweep.n_stack++].index = i;
         }
+
         memob_keyed_sort(sweep.stack, sweep.n_stack);
         memoi_sweep_pass(&sweep, fullest, 0);
         memoi_sweep_pass(&sweep, fullest, 1);
@@ -2757,6 +2768,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
+
     search->size = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     search->members = (int32_t*)memob_arrays_add(a, n_members, sizeof(int32_t));
     search->first_member = (int64_t*)memob_arrays_add(a, n_sections + 1, sizeof(int64_t));
@@ -2782,6 +2794,8 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
     search->failures = (memoi_failure*)memob_arrays_add(a, MEMOI_FAILURES, sizeof(memoi_failure));
     if (a->failed) return 0;
+
+    /* The members of each section. */
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -3210,6 +3224,8 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) 
     double least = -1; /* of the best; not computed while it has no rival */
     if (search->is_by_section) best = memoi_search_choose_full(search, part);
     if (best >= 0) return best;
+
+    /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -3372,12 +3388,14 @@ MEMOI int memoi_search_run(memoi_search* search) {
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness =
         search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
+
     memoi_search_reset(search);
     search->is_by_section = search->is_full && run % 2 == 0;
     style = search->is_by_section ? style % 2 * (N_RANKS - 1) : style % N_RANKS; /* by length */
     memoi_greedy_order_items(search->problem, ranks[style], &search->random, search->ranked);
     for (i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
+
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
     if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
@@ -3385,6 +3403,8 @@ MEMOI int memoi_search_run(memoi_search* search) {
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
         return 0;
+
+    /* The next run is longer and forgets a part of the weights. */
     for (s = 0; s < search->problem->n_sections; s++)
         search->weight[s] = search->is_full ? 1 : 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
@@ -3558,6 +3578,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
     part->items = (memoi_item*)memob_calloc(last - first, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+
     for (i = first; part->items && part->ranges && part->neighbors && i < last; i++) {
         memoi_item* item = &part->items[part->n_items];
         if (is_in_set && !is_in_set[i]) continue;
@@ -3574,6 +3595,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
         part->n_fixed += item->fixed >= 0;
         part->n_items++;
     }
+
     if (i == last && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
     memoi_problem_free(part);
     return 0;
@@ -4027,6 +4049,7 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
     const int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
     int round;
+
     for (round = 0; memoi_rounds_go_on(r); round++) {
         const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
         const int is_at_goal =
@@ -4039,6 +4062,8 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
         memoi_search_report(r->effort, problem, r->best, *r->bound, r->n_nodes);
         r->is_over = memob_now_s() > r->effort->deadline;
         r->given_up = goal;
+
+        /* First the goal, then capacities halfway between the goal and the best plan. */
         if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
         limit = budget * (is_thorough ? GOAL_SHARE : 1) * (is_first ? FIRST_GOAL : 1);
         if (is_at_goal && memoi_rounds_go_on(r) &&
@@ -4367,6 +4392,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
              percent--)
             status = memoi_full_solve(problem, percent, 0.03, target, effort, best, &bound, error);
     }
+
     do {
         nodes_before = effort->nodes_left;
         if (!status)
@@ -4374,6 +4400,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
         effort->seed++;
     } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
              effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
+
     effort->seed = seed;
     MEMO_FREE(parts);
     if (!status) {
@@ -4928,6 +4955,7 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
     double now = memob_now_s(), deadline = effort->deadline;
     double last_greedy = now + (is_greedy ? 1 : is_large ? 0.2 : 0.5) * (deadline - now);
     memoi_solution before = *best;
+
     if (engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace && plan->n_holds == 0) {
         status = memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
         memoi_solution_credit(best, &before, "bilevel", name);
@@ -4941,6 +4969,7 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
         memoi_solution_credit(best, &before, "greedy", name);
     }
     if (status || best->peak <= target || is_greedy) return status;
+
     if (engine == MEMO_PLAN_ENGINE_MIP) {
         status = memoi_mip_solve(problem, deadline, best, error);
         memoi_solution_credit(best, &before, "mip", name);

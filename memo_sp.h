@@ -1623,6 +1623,7 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         if (weights.out == 0) read.n[0] = read.n[1] = 0; /* out may be anything */
         memoi_pair_load(part, merge->part_out, merge->part_type, n_columns, place, &pair);
         memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
+
         MEMOI_UNROLL
         for (i = 0; i < 2; i++) {
             float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
@@ -1813,6 +1814,8 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
+
+    /* The sum of the distances below the largest value, for label smoothing. */
     if (entropy->smoothing > 0) {
         float top = to.top;
         MEMOI_UNROLL
@@ -1825,6 +1828,7 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
         for (k = 0; k < MEMOI_ROW_GROUP; k++)
             if (k < n) to.below += top - x[k];
     }
+
     MEMOI_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++) {
         if (k == label) x[k] = -INFINITY;
@@ -2534,6 +2538,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
         MEMOI_ROW_ARRAY(R, index, x->n_rows, 1, 8, NULL);
         break;
     }
+
     case MEMO_ROW_MERGE: {
         memo_merge_desc* x = &d->merge;
         if (x->n_batches == 0) x->n_batches = 1;
@@ -2549,6 +2554,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
         MEMOI_ROW_ARRAY(R, part_lse, n, 1, 4, NULL);
         break;
     }
+
     case MEMO_ROW_ADD:
     case MEMO_ROW_CAST:
     case MEMO_ROW_SUMS: {
@@ -2565,6 +2571,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
         if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(R, b);
         break;
     }
+
     case MEMO_ROW_SOFTMAX_PARTS:
     case MEMO_ROW_CROSS_ENTROPY:
     case MEMO_ROW_LOSS_SUMS: {
@@ -2579,6 +2586,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
             MEMOI_INTEGER(desc, x, n_rows, 0, most / (4 * n_numbers) / x->n_parts) ||
             MEMOI_LOSS_RULE(desc, x))
             return MEMO_STATUS_INVALID_ARGUMENT;
+
         if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
         n = x->n_rows;
         if (kind != MEMO_ROW_LOSS_SUMS)
@@ -2598,6 +2606,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
         }
         break;
     }
+
     case MEMO_ROW_SINKS:
     case MEMO_ROW_SINK_SUMS: {
         memo_sinks_desc* x = &d->sinks;
@@ -4263,6 +4272,7 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
             "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
             cudaGetErrorString(cudaGetLastError()));
     }
+
     me->creation_bytes = free_bytes;
     me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
     for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
@@ -4278,6 +4288,8 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
     table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;
+
+    /* The watchdog finds the communicator in the list of its world. */
     me->world = world;
     pthread_mutex_lock(&world->mutex);
     me->next = world->comms;
@@ -4383,6 +4395,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     status = memoi_nccl_share_id(desc, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make("", desc->name ? desc->name : "nccl world", world, &me, error);
+
     if (status) {
         memoi_nccl_world_destroy(world);
     } else {
@@ -4430,6 +4443,7 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
         return MEMOB_INVALID(
             error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
             (long long)size_bytes, address);
+
     pthread_mutex_lock(&me->world->mutex);
     if (memoi_nccl_is_usable(me) && me->window)
         result = ncclCommWindowDeregister(me->comm, me->window);
@@ -5931,6 +5945,8 @@ MEMOI void memoi_exchange_deal_documents(memoi_shape_tokens* tokens) {
             end -= n_second;
         }
     }
+
+    /* Padding follows the last document. */
     for (r = 0; r < rd; r++) {
         const int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens);
         const memo_run rest = {memoi_sharding_padding(sharding, r), 1,
@@ -6056,6 +6072,7 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     shape.has_gathered = shape.gathers_keys;
     q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &n_q);
     k_runs = memoi_shape_runs(&shape, 1, part, k_rank, &n_k);
+
     if (!s ||
         !memoi_exchange_rectangle(&shape, &plan->masks[part], part, shape.ring_rank, k_rank, r)) {
         r->q_end = s ? 0 : n_q; /* step 0: everything, because it sets every row */
@@ -6067,6 +6084,7 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
         r->k_end = pieces->n;
         if (!pieces->n) r->q_end = 0;
     }
+
     r->q_runs = q_runs + r->q_begin;
     r->k_runs = k_runs + r->k_begin;
     r->q_row = memoi_exchange_runs_rows(q_runs, r->q_begin);
@@ -6207,8 +6225,8 @@ MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t o
         memoi_exchange_extend(&plan->carried.rows[k], placed.rows[k].begin, placed.rows[k].end);
 }
 
-/* Rows of keys count in both passes, of gradients by their bytes in backward.  direct and ring: rows
- * of keys in all steps; gradient_rows: of RING. */
+/* Rows of keys count in both passes, rows of gradients by their bytes in the backward.  direct and
+ * ring: rows of keys in all steps; gradient_rows: of RING. */
 MEMOI double memoi_exchange_ratio(const memoi_shape* shape, double direct, double ring,
                                   double gradient_rows) {
     const double weight =
@@ -6381,6 +6399,7 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int
     char* const address = memoi_ring_place(ring, tensor, s - !is_kv + is_receive);
     int64_t n_bytes = 0;
     int32_t b, k, n_alike;
+
     for (b = 0; b < shape->n_batch; b += n_alike) {
         const memoi_exchange_ranges* ranges =
             !is_kv ? &ring->plan->carried
@@ -6478,11 +6497,14 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
+
+    /* The positions of its rows. */
     block.q_runs = r->q_runs;
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->k_end - r->k_begin;
     block.mask = ring->plan->masks[part];
+
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
     block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
@@ -6493,6 +6515,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.v_batch_stride = n_keys * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
+
+    /* Addresses of row 0; then of the block's first rows. */
     block.q = ring->q;
     block.k = memoi_ring_place(ring, MEMOI_RING_K, s);
     block.v = memoi_ring_place(ring, MEMOI_RING_V, s);
@@ -6506,6 +6530,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
+
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
                           part * n_keys + r->k_row, 0, 0);
     return block;
@@ -6719,6 +6744,7 @@ MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t
                                        : ring->buffers.d_kv[is_v][0];
     int64_t n_bytes = 0;
     int32_t b, k;
+
     for (b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
@@ -6840,6 +6866,7 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
                 memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD, &add);
             }
         }
+
     ring->has_arrived = 0;
     ring->uses[2] = 1;
     ring->has_worked = 1;
@@ -6925,12 +6952,14 @@ MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
     const memo_range write = memob_range_at(to, is_back ? n_bytes : rd * n_bytes);
     memoi_target* target = ring->target;
     char* all = ring->buffers.kv_all[is_v];
+
     if (is_back && type == MEMO_TYPE_F32)
         all = (char*)(void*)ring->buffers.d_kv_all[is_v];
     else if (is_back) /* the keys are no longer used */
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, all, type, ring->buffers.d_kv_all[is_v],
                           MEMO_TYPE_F32, n * rd);
     if (is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
+
     memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, name, &read, 1, &write, 1,
                           (rd - 1) * n_bytes);
     memoi_target_label(target, ring->comm, name, ring->is_backward);
@@ -7083,6 +7112,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
     if (memoi_hybrid_made_check("sharding", sharding, error) ||
         (keys->local_tokens && memoi_hybrid_made_check("key_sharding", keys, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
+
     if (memoi_hybrid_rank_check("ring", "ring_rank", desc->ring, sharding->ring, desc->ring_rank,
                                 error) ||
         memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
@@ -7093,6 +7123,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
+
     if (desc->row_shardings &&
         memoi_hybrid_alike_check("memo_sp_attention_desc.row_shardings", desc->row_shardings,
                                  n_batch, sharding, error))
@@ -7103,6 +7134,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
                              "sharding has %d x %d; make both with the same degrees",
                              (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
                              (int)sharding->ulysses);
+
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
@@ -7870,6 +7902,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     int has_ulysses = group->sharding.ulysses > 1;
     memoi_hybrid_result result;
     void* to;
+
     result.x = memoi_hybrid_exchanged(group, names[k], i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q, size);
     result.from = computed[k];
     result.to = rows[k];
@@ -7877,6 +7910,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
         return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == result.x.type)
         return result; /* sent as it is */
+
     to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
     if (to != result.from) /* not computed in place */
         memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, result.x.type, result.from, type,
@@ -8002,9 +8036,11 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
                           : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
                                                                            : NULL;
+
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
+
     if (plan->attention != a)
         return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
     if (!t->sinks != !plan->has_sinks)
@@ -8363,6 +8399,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     if (!memo_type_bytes(desc->type))
         return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
                                    error);
+
     for (s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (!buffers->output || !buffers->gradient)
