@@ -604,14 +604,17 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
-/* Where a tensor of a layer lies; NULL if it is absent.  Fixed for each shape.  With slices: row 0
- * of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
+/* Where a tensor of a layer lies.  NULL if the layer's kind lacks it; in a checked session that is
+ * an error.  Fixed for each shape.  With slices: row 0 of the open slice (no slice is open: of the
+ * first); LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
- * pointers in the order of the table. */
+ * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
+ * row counts from the first of the slice.  LAYER tensors always begin with row 0 of the layer. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
-/* A declared buffer; NULL if it is not alive.  Call it inside the layer that uses it. */
+/* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
+ * inside the layer that uses it. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
  * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
@@ -6960,10 +6963,11 @@ typedef struct memoi_inspector {
                            session is not checked */
     char* image;        /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
-    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
-    uint32_t kinds;   /* bit k: recomputation of a layer of kind k is tested */
-    void* memory;     /* of buffers, on the device */
+    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
+    uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
+    int32_t n_trained; /* micro-batches whose backward is over */
+    void* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
     memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
     memob_arrays arrays;             /* offsets, hashes, buffers */
@@ -7008,6 +7012,7 @@ struct memo_session {
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
+    int is_reported;         /* a call has returned it; the next error takes its place */
     memo_error call_error;   /* of the latest call */
     memo_batch batch;        /* n_rows is not 0 */
     int32_t n_passed;        /* steps of both passes that have ended */
@@ -7141,6 +7146,10 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
 
     /* Pointers. */
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
+    if (desc->tensors && desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
+        field = "slice_rows: set, but no tensor has rule HANDED; slices need one for the hidden "
+                "state, see Slices, or set slice_rows to 0";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
@@ -7418,9 +7427,19 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     return (int64_t)(digest >> 2);
 }
 
+/* Of the trainer's own copies in all layers. */
+MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_traffic* traffic) {
+    uint64_t digest = 0;
+    int32_t step;
+    for (step = 0; traffic && step < s->n_steps; step += s->n_slices)
+        digest = 31 * digest + memob_hash((const char*)&traffic[memob_layer_kind(s->steps, step)],
+                                          sizeof *traffic);
+    return (int64_t)(digest >> 2);
+}
+
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 17, N_BUDGETS = 3 };
+    enum { N = 19, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7435,7 +7454,9 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"shapes", memoi_session_digest(s, 0)},
                  {"tensors", memoi_session_digest(s, 1)},
                  {"layer_kinds", memoi_session_digest(s, 2)},
-                 {s->own_plan ? "rows" : "plan", memoi_session_digest(s, 3)},
+                 {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
+                 {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
+                 {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
                  {"buffers", own->n_buffers},
                  {"states", own->n_states},
                  {"backward_recomputes", own->backward_recomputes},
@@ -7454,9 +7475,9 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     if (status) return status;
     for (k = 0; k < N; k++)
         if (highest[k] != -lowest[k])
-            return MEMOB_INVALID(
-                error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
-                same[k].field);
+            return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
+                                 same[k].field ? "memo_session_desc." : "memo_session_open: plan",
+                                 same[k].field ? same[k].field : "");
     for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
 }
@@ -7647,7 +7668,8 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
-    if (status && !s->error.status) {
+    if (status && (!s->error.status || s->is_reported)) {
+        s->is_reported = 0;
         s->error = s->call_error;
         s->error.status = status;
         (void)memoi_session_reword(status, &s->error);
@@ -7656,8 +7678,22 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
-    if (status && !s->error.status)
-        (void)memo_error_set(&s->error, status, "%s", message ? message : "");
+    (void)memo_error_set(&s->call_error, status, "%s", message ? message : "");
+    (void)memoi_session_is_ok(s, status);
+}
+
+/* Forgets the errors that a call has returned.  An error between two micro-batches stays, so that
+ * the next one fails with it. */
+MEMOI void memoi_session_forget(memo_session* s) {
+    if (s->is_reported) memset(&s->error, 0, sizeof s->error);
+    s->is_reported = 0;
+}
+
+/* Ends a call that returns the session's error. */
+MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
+    s->is_reported = 1;
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
 }
 
 /* Makes an error of the session's own. */
@@ -7814,15 +7850,14 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
                                     "memo_session_desc.update_is_fused is 1"
                                   : "no step of states is over; run its last micro-batch first");
     s->needs_update = 0;
-    memset(&s->error, 0, sizeof s->error);
+    memoi_session_forget(s);
     for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
         if (!s->error.status) s->desc.update(s->desc.user, s, layer - 1);
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) (void)memo_states_abandon(s->states, NULL);
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
+    return memoi_session_report(s, error);
 }
 
 /* Is the call possible now? */
@@ -8038,7 +8073,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
                   "tensor that it is computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
                   "by the same operations, or tile_rows is too small, or the table has another "
-                  "order";
+                  "order; if no tensor before it gives it, declare it SWAPPED";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)(layer / s->n_slices), s->steps->tensors[t].name,
@@ -8077,7 +8112,11 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
         if (after == MEMO_PASS_FORWARD)
             status = memoi_inspector_blame(
                 s, layer, t, row,
-                "it is computed from bytes never written, or of a tensor or buffer that has ended");
+                c->n_trained
+                    ? "its weights or its input are NaN since the micro-batch before: the backward "
+                      "read bytes never written, or of a tensor or buffer that has ended"
+                    : "it is computed from bytes never written, or of a tensor or buffer that has "
+                      "ended");
         else if (row < begin || row >= end)
             status = memoi_inspector_blame(
                 s, layer, t, row,
@@ -8310,7 +8349,8 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address, int64_t kept
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
-void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
+/* Where a tensor of a layer lies; NULL if it is absent, or after an error. */
+MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     char* base = s->part->base;
     if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
@@ -8320,7 +8360,7 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     place = memoi_session_place(s, layer, tensor);
     if (!s->is_open)
-        memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_get_address: called in a dry run, which computes nothing; "
                           "compute only if the begin call, or memo_session_computes, returned 1");
     if (s->checker.slots && memoi_inspector_row_bytes(s, layer, tensor) && !place->is_layer)
@@ -8328,28 +8368,81 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     return place->row_bytes && base ? base + place->offset : NULL;
 }
 
-void memo_session_get_addresses(const memo_session* s, int32_t layer, int64_t row, void** first) {
+void* memo_session_get_address(const memo_session* constant, int32_t layer, int32_t tensor) {
+    memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
+    void* address = memoi_session_find(s, layer, tensor);
+    if (address || !s->checker.slots || layer < 0 || layer >= s->desc.n_layers || tensor < 0 ||
+        tensor >= s->desc.n_tensors)
+        return address;
+    MEMOI_SESSION_FAIL(
+        s, MEMO_STATUS_INVALID_ARGUMENT,
+        "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
+        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
+        (int)layer, (int)memob_layer_kind(s->steps, layer * s->n_slices),
+        s->steps->tensors[tensor].name, (long long)s->steps->tensors[tensor].row_bytes);
+    return (char*)s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+}
+
+void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
+                                void** first) {
+    memo_session* s = (memo_session*)(uintptr_t)constant;
     int32_t t;
-    if (!memoi_session_is_in(s, "addresses: row", row, s->steps->layer_rows)) row = 0;
+    if (!memoi_session_is_in(s, "addresses: row", row, s->steps->n_rows)) row = 0;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        first[t] = memo_session_get_address(s, layer, t);
-        if (first[t]) first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
+        first[t] = memoi_session_find(s, layer, t);
+        if (first[t] && s->steps->tensors[t].rule != MEMO_TENSOR_LAYER)
+            first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
 }
 
+/* The time of a micro-batch, or a buffer's life, in words. */
+MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
+    static const char* const passes[] = {"the session", "forward", "`between`", "backward",
+                                         "the end of the micro-batch"};
+    if (pass != MEMO_PASS_FORWARD && pass != MEMO_PASS_BACKWARD) return passes[pass];
+    if (layer < 0)
+        snprintf(text, 48, "a layer's %s", passes[pass]);
+    else
+        snprintf(text, 48, "the %s of layer %d", passes[pass], (int)layer);
+    return text;
+}
+
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
-void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
+void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
+    memo_session* s = (memo_session*)(uintptr_t)constant;
     const memo_session_buffer* b = s->buffers + buffer;
+    void* address = NULL;
+    char text[3][48];
+    memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
-        return s->buffer_addresses[buffer];
-    return NULL;
+        address = s->buffer_addresses[buffer];
+    if (address || !s->checker.slots || !(b->size_bytes + b->row_bytes)) return address;
+    now = !s->is_running                             ? MEMO_PASS_AFTER
+          : s->n_passed < s->n_steps                 ? MEMO_PASS_FORWARD
+          : s->n_passed > s->n_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
+                                                     : MEMO_PASS_BETWEEN;
+    MEMOI_SESSION_FAIL(
+        s, MEMO_STATUS_INVALID_STATE,
+        "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
+        "from the begin of %s to the end of %s, so change its life or take it there",
+        b->name ? b->name : "NULL",
+        memoi_session_when(text[0], now, s->open < 0 ? -1 : s->open / s->n_slices),
+        memoi_session_when(text[1], b->first, b->first_layer),
+        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer));
+    return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
+    if (!s->is_running && !s->is_setting_up) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_alloc: called outside of a micro-batch; call it between "
+                           "memo_session_begin and _end, or inside setup");
+        return NULL;
+    }
     if (s->error.status && s->is_open) return NULL;
     if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -8452,10 +8545,13 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                              "which begins and ends a micro-batch itself");
         return 0;
     }
-    if (s->is_running) memoi_session_give_up(s, 1);
+    if (s->is_running) {
+        memoi_session_give_up(s, 1);
+        s->is_reported = 1; /* nobody asks any more */
+    }
     for (i = 0; i < s->desc.n_buffers; i++)
         if (s->buffers[i].first != MEMO_PASS_SESSION) s->buffer_addresses[i] = NULL;
-    memset(&s->error, 0, sizeof s->error);
+    memoi_session_forget(s);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     s->n_passed = 0;
@@ -8496,9 +8592,9 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (s->is_running) memoi_session_turn_first(s, 1);
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
+    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_steps;
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
+    return memoi_session_report(s, error);
 }
 
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices one
@@ -8663,11 +8759,12 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
                 memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
         s->states_base = (char*)address;
     }
-    memset(&s->error, 0, sizeof s->error);
+    s->is_reported = 1;
+    memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
     if (status) return status;
-    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     s->is_setting_up = 1;
+    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
     s->is_setting_up = 0;
     if (s->error.status && error) *error = s->error;
@@ -9457,7 +9554,9 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
     desc.largest_copy_bytes = memob_max(n_bytes, 64);
     desc.device = s->device;
-    if (s->desc.host_bytes) desc.spill_directory = s->desc.spill_directory;
+    if (s->desc.host_bytes >=
+        2 * MEMOB_SPILL_ALIGNMENT) /* a smaller budget has no room to time it */
+        desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     memoi_session_log(s, "session: measuring copies up to %lld bytes",
                       (long long)desc.largest_copy_bytes);

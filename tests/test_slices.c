@@ -30,7 +30,7 @@ typedef struct model {
     double w[LAYERS][5][C][C], gw[LAYERS][5][C][C]; /* q, k, v, 1, 2 */
     double gx[ROWS_MOST][C], loss;
     int32_t n_recomputed;
-    int breaks_order, forgets_input;
+    int breaks_order, forgets_input, mixes_rows;
     double* output; /* of the last slice, if not NULL */
 } model;
 
@@ -93,7 +93,11 @@ static void forward(void* user, memo_session* s, int32_t layer) {
     int64_t begin, end, r;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
-    for (r = 0; r < end - begin; r++) {
+    for (r = 0; r < end - begin; r++) { /* all of one row, but LAYER tensors */
+        double* first[N_TENSORS];
+        memo_session_get_addresses(m->session, layer, m->mixes_rows ? begin + r : r, (void**)first);
+        for (int32_t t = 0; t < N_TENSORS && !m->mixes_rows; t++)
+            CHECK(first[t] == rows(m, layer, t) + (t == T_K || t == T_V ? 0 : r * C));
         double add[C], *h = rows(m, layer, T_HANDED) + r * C;
         for (int c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
         for (int c = 0; c < C; c++)
@@ -369,6 +373,15 @@ TEST(mistakes_are_errors) {
                 "begin and end each layer once for each slice, in a row");
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "slice_rows: 7 rows split a tile of 2");
+    model_init(&m, 30, 6, MEMO_POLICY_KEEP);
+    m.tensors[T_HANDED].rule = MEMO_TENSOR_SWAPPED;
+    CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
+                "memo_session_desc.slice_rows: set, but no tensor has rule HANDED");
+    model_init(&m, 30, 6, MEMO_POLICY_KEEP);
+    m.mixes_rows = 1; /* of the layer instead of the slice */
+    CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
+                "memo_session_get_addresses: row: out of range (7); 0 to 6 are valid");
+    memo_session_destroy(m.session);
 
     /* An INPUT that is not what HANDED was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);
