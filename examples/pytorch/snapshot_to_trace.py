@@ -129,6 +129,14 @@ def find_mark(timeline, text, start):
 
 def convert(snapshot, options):
     """The bytes of the trace."""
+    try:
+        return convert_entries(snapshot, options)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Refused("damaged, an entry is not as PyTorch writes it "
+                      f"({type(error).__name__}: {error})") from None
+
+
+def convert_entries(snapshot, options):
     timeline = read_timeline(snapshot, options.device)
     blocks = find_blocks(snapshot, timeline, options.device, "free_" + options.free)
     low = find_mark(timeline, options.from_mark, 0) if options.from_mark else 0
@@ -230,8 +238,6 @@ def main():
         reason = str(error)
     except OSError as error:
         reason = error.strerror
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        reason = f"damaged, an entry is not as PyTorch writes it ({type(error).__name__}: {error})"
     reason = "".join(c if c.isprintable() else " " for c in reason)  # parts of it came from the file
     print(f"snapshot_to_trace: {place}: {reason}", file=sys.stderr)
     return 2

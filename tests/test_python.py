@@ -1,0 +1,147 @@
+"""The cases of test_python.sh, with memo_plan installed: test_python.py CASE SEED FOLDER."""
+import pathlib
+import pickle
+import random
+import subprocess
+import sys
+
+import memo_plan
+
+case, seed, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+
+
+def overlap(a, b):
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def refuses(text, call, status="invalid argument"):
+    try:
+        call()
+    except memo_plan.Error as error:
+        assert text in str(error) and error.status == status, (str(error), error.status, text)
+    else:
+        raise AssertionError("accepted: " + text)
+
+
+def write(name, text):
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def random_problems():
+    """Offsets are valid by a quadratic check, in the caller's order, and never below the bound."""
+    rng = random.Random(seed)
+    n_optimal = 0
+    for _ in range(300):
+        n, align = rng.randint(0, 12), 1 << rng.randint(0, 5)
+        begins = [rng.randint(0, 20) for _ in range(n)]
+        ends = [begin + rng.randint(1, 8) for begin in begins]
+        sizes = [rng.randint(0, 100) for _ in range(n)]
+        aligns = [align << rng.randint(0, 2) for _ in range(n)]
+        offsets = [None] * n
+        if n and rng.random() < 0.3:
+            offsets[rng.randrange(n)] = 4 * align * rng.randint(0, 3)
+        plan = memo_plan.Plan(begins, ends, sizes, align, aligns, offsets).solve(seed=seed)
+        assert plan.begins == begins and plan.ends == ends and plan.sizes == sizes
+        rounded = [-(-size // align) * align for size in sizes]
+        found = plan.offsets
+        for i in range(n):
+            assert found[i] % aligns[i] == 0 and offsets[i] in (None, found[i])
+            for j in range(i):
+                if overlap((begins[i], ends[i]), (begins[j], ends[j])) and sizes[i] and sizes[j]:
+                    assert not overlap((found[i], found[i] + rounded[i]), (found[j], found[j] + rounded[j]))
+        live = [sum(rounded[i] for i in range(n) if begins[i] <= t < ends[i]) for t in range(29)]
+        fixed = [offsets[i] + rounded[i] for i in range(n) if offsets[i] is not None]
+        assert plan.bound == max(live + fixed) <= plan.peak
+        assert plan.peak == max([found[i] + rounded[i] for i in range(n)], default=0)
+        assert plan.is_optimal or plan.peak > plan.bound
+        n_optimal += plan.is_optimal
+    assert n_optimal > 250, n_optimal
+
+
+def gaps_and_fixed():
+    whole = memo_plan.Plan([0, 4], [10, 6], [8, 8]).solve()
+    assert whole.peak == 16
+    assert memo_plan.Plan([0, 4], [10, 6], [8, 8], gaps=[(0, 4, 6)]).solve().peak == 8
+    # Plans of another allocator are checked.
+    assert memo_plan.Plan([0, 4], [10, 6], [8, 8], offsets=[8, 24]).solve().peak == 32
+    refuses("share bytes", lambda: memo_plan.Plan([0, 4], [10, 6], [8, 8], offsets=[0, 4]).solve())
+
+
+def errors():
+    plan = memo_plan.Plan
+    refuses("sizes: not a sequence", lambda: plan([0], [1], 5))
+    refuses("begins: not a sequence", lambda: plan(0, [1], [5]))
+    refuses("ends: 2 numbers for 1 buffers", lambda: plan([0], [1, 2], [5]))
+    refuses("sizes[0]: not a whole number (1.5)", lambda: plan([0], [1], [1.5]))
+    refuses("sizes[0]: more than 64 bits", lambda: plan([0], [1], [2**63]))
+    refuses("gaps[0]: 2 numbers", lambda: plan([0], [1], [5], gaps=[(0, 1)]))
+    refuses("alignment", lambda: plan([0], [1], [5], alignment=3))
+    refuses("buffer 1", lambda: plan([0, 3], [1, 2], [5, 5]))
+    refuses("engine: unknown ('best')", lambda: plan([0], [1], [5]).solve(engine="best"))
+    refuses("threads: more than 32 bits", lambda: plan([0], [1], [5]).solve(threads=2**32 + 1))
+    refuses("n_threads", lambda: plan([0], [1], [5]).solve(threads=65))
+    refuses("time_limit_s", lambda: plan([0], [1], [5]).solve(time_limit=-1))
+    refuses("not solved", lambda: plan([0], [1], [5]).offsets, "invalid state")
+    solved = plan([0], [1], [5]).solve()
+    refuses("no/such", lambda: solved.write(folder / "no" / "such"), "input/output error")
+    refuses("no/such", lambda: solved.write_svg(folder / "no" / "such"), "input/output error")
+    small = plan([0, 0], [1, 1], [5, 5])
+    try:
+        small.solve(capacity=9)
+        raise AssertionError("9 bytes for 10")
+    except memo_plan.Infeasible as error:
+        assert "10" in str(error) and small.peak == 10 and sorted(small.offsets) == [0, 5]
+
+
+def csv_files():
+    path = write("a.csv", "\ufeff# two buffers\nid,lower,upper,size,alignment,gaps\nx, 0,10,8,,4-6\n\n\"y,1\",4,6,8,16,\n")
+    plan = memo_plan.Plan.from_csv(path).solve()
+    assert plan.names == ["x", "y,1"] and plan.peak == 8 and plan.begins == [0, 4], plan
+    assert memo_plan.Plan.from_csv(write("b.csv", "size,id,upper,lower\n8,0,2,0\n8,1,3,1\n")).solve().peak == 16
+    for text, reason in (("", "no column id"), ("id,lower,upper\n", "no column size"),
+                         ("id,lower,upper,size\n0,0,1\n", "c.csv:2: size is not a whole number ()"),
+                         ("id,lower,upper,size,gaps\n0,0,9,4,3\n", "c.csv:2: gaps is not written 3-5 8-9 (3)")):
+        refuses(reason, lambda: memo_plan.Plan.from_csv(write("c.csv", text)), "format error")
+    same = write("d.csv", "id,lower,upper,size,offset\n0,0,2,8,0\n1,1,3,8,4\n")
+    refuses("share bytes", lambda: memo_plan.Plan.from_csv(same).solve())
+
+
+def traces():
+    plan = memo_plan.Plan.from_trace("examples/layer.trace").solve(engine="bilevel")
+    plan.write(folder / "p.plan")
+    plan.write_svg(folder / "p.svg", "a <title>")
+    assert (folder / "p.plan").read_text().startswith("memo plan 1\n")
+    assert "a &lt;title&gt;" in (folder / "p.svg").read_text()
+    out = subprocess.run(["build/examples/plan_trace", "examples/layer.trace", "--align", "512", "--quiet"],
+                         check=True, capture_output=True, text=True).stdout
+    assert f"peak_bytes: {plan.peak}\n" in out and f"buffers: {len(plan)}\n" in out, out
+    refuses("trace:1:", lambda: memo_plan.Plan.from_trace(b"no trace"), "format error")
+    refuses("e.trace:2:", lambda: memo_plan.Plan.from_trace(write("e.trace", "memo trace 1\nmalloc\n")), "format error")
+
+
+def snapshots():
+    history = [{"action": action, "addr": address, "size": size, "stream": 0, "time_us": i, "frames": []}
+               for i, (action, address, size) in enumerate((
+                   ("alloc", 1, 1000), ("alloc", 2, 500), ("free_completed", 1, 1000), ("alloc", 1, 600),
+                   ("free_completed", 2, 500), ("free_completed", 1, 600)))]
+    path = folder / "s.pickle"
+    path.write_bytes(pickle.dumps({"device_traces": [history], "segments": []}))
+    plan = memo_plan.Plan.from_snapshot(path).solve()
+    assert plan.sizes == [1000, 500, 600] and plan.offsets[2] == plan.offsets[0] and plan.peak == 1536, plan
+    refuses("no mark `x`", lambda: memo_plan.Plan.from_snapshot(path, from_mark="x"), "format error")
+    refuses("device 1 has no history", lambda: memo_plan.Plan.from_snapshot(path, device=1), "format error")
+    history[0].pop("size")
+    path.write_bytes(pickle.dumps({"device_traces": [history], "segments": []}))
+    refuses("damaged", lambda: memo_plan.Plan.from_snapshot(path), "format error")
+
+
+def arrays():
+    import numpy
+    sizes = numpy.array([64, 32, 64], dtype=numpy.uint32)
+    plan = memo_plan.Plan(numpy.array([0, 5, 12]), (10, 15, 20), sizes).solve()
+    assert isinstance(plan.offsets, numpy.ndarray) and plan.offsets.tolist() == [0, 64, 0]
+    refuses("sizes[0]: not a whole number", lambda: memo_plan.Plan([0], [1], numpy.ones((1, 1), int)))
+
+
+globals()[case]()

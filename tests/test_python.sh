@@ -1,0 +1,61 @@
+#!/bin/sh
+# test_python.sh - pip builds and installs memo_plan without a network, from the folder and from its source archive; then
+# the cases of test_python.py, and the example of python/README.md.
+#
+# Output: TAP.
+set -u
+
+. tests/tap.sh
+
+root=$(pwd)
+tap_folder "$root/build/tests/python"
+python=$folder/venv/bin/python
+
+if ! python3 -m venv "$folder/venv" >"$folder/venv.log" 2>&1; then
+    skip python "python3 has no venv with pip (apt-get install python3-venv)"
+    tap_end
+    exit
+fi
+# numpy, if the machine has it; pip then leaves it alone.
+sed -i.bak 's/^include-system-site-packages.*/include-system-site-packages = true/' "$folder/venv/pyvenv.cfg"
+
+installs() { # PATH
+    "$python" -m pip install --no-index --disable-pip-version-check --force-reinstall "$1"
+}
+
+# The first block in README.md is the program, the first block after `prints` its output.
+readme() {
+    sed -n '/^```python/,/^```$/p' python/README.md | sed '1d;$d' >"$folder/readme.py"
+    sed -n '/^prints/,$p' python/README.md | sed -n '/^```$/,/^```$/p' | sed '1d;$d' >"$folder/expected"
+    [ -s "$folder/readme.py" ] && [ -s "$folder/expected" ] || return 1
+    (cd "$folder" && "$python" readme.py >found) && diff "$folder/expected" "$folder/found" &&
+        grep -q '</svg>' "$folder/plan.svg"
+}
+
+# The archive has all it needs: it is built where there is no repository.
+source_archive() {
+    (cd python && python3 -B -c "import build_backend; build_backend.build_sdist('$folder')") || return 1
+    "$python" -m pip uninstall -q -y memo-plan && ! "$python" -c 'import memo_plan' 2>/dev/null || return 1
+    mkdir -p "$folder/alone" && mv "$folder"/memo_plan-*.tar.gz "$folder/alone" &&
+        (cd "$folder/alone" && installs ./memo_plan-*.tar.gz) && readme
+}
+
+no_compiler() {
+    ! (CC=no_such_compiler && export CC && installs ./python) >"$folder/out" 2>&1 &&
+        grep -q 'no C compiler (no_such_compiler); CC=gcc would name one' "$folder/out"
+}
+
+echo "# seed $tap_seed"
+test_is installed installs ./python
+test_is readme readme
+for case in random_problems gaps_and_fixed errors csv_files traces snapshots; do
+    test_is $case "$python" tests/test_python.py $case "$tap_seed" "$folder"
+done
+if "$python" -c 'import numpy' 2>/dev/null; then
+    test_is arrays "$python" tests/test_python.py arrays "$tap_seed" "$folder"
+else
+    skip arrays "python3 has no numpy"
+fi
+test_is source_archive source_archive
+test_is no_compiler no_compiler
+tap_end
