@@ -89,8 +89,11 @@ static memo_status get_plan(const memo_session_desc* desc, const char* path, int
 }
 
 static memo_status run(trainer* t, const char* path, int is_there, memo_error* error) {
-    static const memo_batch batches[] = {
-        {0, 0, LONG}, {0, 0, SHORT}, {0, 0, LONG}, {77, 0, SHORT}, {0, 0, VALIDATION}};
+    static const memo_batch batches[] = {{.shape = LONG},
+                                         {.shape = SHORT},
+                                         {.shape = LONG},
+                                         {.n_rows = 77, .shape = SHORT},
+                                         {.shape = VALIDATION}};
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
