@@ -192,7 +192,8 @@ typedef struct memo_error {
 MEMO_API const char* memo_status_name(memo_status status);
 
 /* Writes error, which may be NULL, and returns status: `return memo_error_set(error, status, "...",
- * ...);`.  For a memo_device or host function of your own. */
+ * ...);`.  Control characters become `?`, so that the message is one line.  For a memo_device or
+ * host function of your own. */
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
@@ -1877,11 +1878,14 @@ const char* memo_status_name(memo_status status) {
 memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;
+        char* c;
         error->status = status;
         error->line = 0;
         va_start(arguments, format);
         vsnprintf(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
+        for (c = error->message; *c; c++)
+            if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
     }
     return status;
 }

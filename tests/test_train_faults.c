@@ -10,6 +10,8 @@ static struct memo_device* test_device_around(struct memo_device* device);
 #define main                        train_gpt_main
 #include "gpt/train_gpt.c"
 #undef main
+#define FUZZ_REPLAY
+#include "fuzz_options.c"
 #include "memo_test.h"
 
 #include <dirent.h>
@@ -196,3 +198,15 @@ TEST(ranks_are_threads) {
     test_campaign("--policy recompute --tensor 2", 30);
 }
 TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 40); }
+
+/* ---- command lines ---------------------------------------------------------------------------- */
+
+/* tests/fuzz_options.c, with random bytes. */
+TEST(command_lines_are_refused_in_one_line_or_work) {
+    uint8_t bytes[121];
+    for (int round = 0; round < (memo_test_all() ? 1000000 : 100000); round++) {
+        const size_t size = (size_t)(memo_test_int(1, 120) / memo_test_int(1, 20) + 1);
+        for (size_t i = 0; i < size; i++) bytes[i] = (uint8_t)memo_test_random();
+        fuzz_options(bytes, size);
+    }
+}
