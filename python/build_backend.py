@@ -34,7 +34,7 @@ def compile_library(target):
                str(HERE / "memo_plan" / "memo_plan.c"), "-o", str(target), *flags[1], "-lpthread", "-lm"]
     try:
         subprocess.run(command, check=True)
-    except FileNotFoundError:
+    except OSError:  # not found, or PATH has a folder that this user may not read
         raise SystemExit(f"memo_plan: no C compiler ({command[0]}); CC=gcc would name one") from None
     except subprocess.CalledProcessError:
         raise SystemExit("memo_plan: the C compiler failed: " + shlex.join(command)) from None
