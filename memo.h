@@ -3764,6 +3764,8 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
             plan->buffers[i].begin != made->buffers[i].begin ||
             plan->buffers[i].end != made->buffers[i].end)
             status = memoi_plan_of_other_trace(error);
+
+    /* Nothing changes unless all waits are valid. */
     if (status) {
         memo_plan_destroy(made);
         MEMO_FREE(bought.waits);
@@ -6425,6 +6427,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  (int)t, (int)with);
     }
 
+    /* INPUT is a copy of HANDED. */
     if (handed >= 0 && input >= 0 &&
         desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
         return MEMOB_INVALID(error,
@@ -7869,6 +7872,7 @@ MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_err
     if (!desc->states)
         return MEMOB_INVALID(error, "memo_states_desc.states: NULL; pass n_states states");
 
+    /* With this limit no sum of bytes overflows. */
     for (i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
         if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
@@ -7883,6 +7887,7 @@ MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_err
                                  "MEMO_STATE_GRADIENT alone, is valid",
                                  (int)i, (unsigned)state->uses);
     }
+
     for (i = 0; i < desc->n_layers && desc->layer_kinds; i++)
         if (desc->layer_kinds[i] < 0 || desc->layer_kinds[i] >= MEMOB_KINDS_MAX)
             return MEMOB_INVALID(

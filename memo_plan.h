@@ -5924,6 +5924,7 @@ MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
         op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(&c->order, step);
     int64_t n_bytes = 0;
     int32_t n_copies = 1;
+
     switch (op->kind) {
     case MEMOB_SWAP_USE_FILE:
         n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -5992,6 +5993,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
+
     for (pass = 0; pass < 2; pass++) {
         for (k = 0; k < n; k++) {
             const int32_t i = pass ? n - 1 - k : k;
@@ -6004,6 +6006,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
             memob_swap_end_ops(&c->order, pass, 0, i, &ops);
             memoi_rows_run(c, &ops);
         }
+
         if (!pass) c->compute_s += c->desc->between_s;
     }
     return c->compute_s;
@@ -6333,6 +6336,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     int32_t layer, t;
     memset(score, 0, sizeof *score);
     memset(sums, 0, (size_t)p->n_layers * sizeof *sums);
+
     for (t = 0; t < swap->n_tensors; t++) {
         const int32_t b = p->bundle_of[t];
         const int64_t first = (int64_t)b * p->n_layers;
@@ -6346,11 +6350,14 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
                                (double)region.odd_bytes;
         fixed_bytes += (double)region.n_fixed * (double)region.whole_bytes;
     }
+
     score->device_bytes += (double)memob_swap_end_sums(swap, sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
         score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes);
         score->recompute_s += sums[layer].recompute_s;
     }
+
+    /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
     memob_swap_find_places(sums, p->n_layers,
                            memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT),
@@ -7217,6 +7224,8 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
     if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+
+    /* The caller's tables may end before the plan does. */
     for (i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
@@ -7224,6 +7233,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     }
     for (i = 0; i < n_steps && desc->layer_kinds; i++)
         layer_kinds[i] = desc->layer_kinds[i / n_slices];
+
     swap = &own->plan.swap;
     *swap = memo_swap_desc_default();
     swap->tensors = own->tensors;
@@ -7286,6 +7296,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     int32_t t;
     memset(line, 0, sizeof *line);
     line->of = i == 0 ? 0 : i <= n ? 1 : 2;
+
     if (line->of == 0) {
         line->record.word = "shape";
         memoi_step_plan_add(line, "n_layers", swap->n_layers / n_slices, 1, INT32_MAX);
@@ -7349,6 +7360,7 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
     s->device = s->desc.device;
     if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
     if (status) return status;
+
 #ifndef MEMO_NO_HOST_DEVICE
     if (computes && !s->device) {
         memo_host_device_desc host = memo_host_device_desc_default();
@@ -7366,6 +7378,8 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
                               "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
                               "host device; pass a device");
 #endif
+
+    /* Without a budget the device has what is free now. */
     if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
         return status;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
@@ -7510,6 +7524,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     int64_t i;
     char text[200] = "";
     int32_t k;
+
     for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
@@ -7521,6 +7536,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
             return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
                                  (int)k, text);
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
+
+        /* Buffers that live as long as the session: `setup` makes the same requests. */
         for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
@@ -7534,6 +7551,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                 (long long)i, (int)k);
         }
     }
+
     return lacking ? memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", lacking->shortage)
                    : MEMO_STATUS_OK;
 }
@@ -7560,16 +7578,19 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     if ((status = memob_check_integer("memo_session_desc", "n_states", desc->n_states, 0,
                                       MEMO_STATES_MAX, error)))
         return status;
+
     for (i = 0; i < desc->n_states; i++) {
         s->states_table[i] = desc->states[i];
         if (!desc->states[i].kinds)
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
     }
+
     layer_kinds =
         (int32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(int32_t));
     s->streamed =
         (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
+
     for (i = 0; i < desc->n_layers; i++) {
         layer_kinds[1 + i] = desc->layer_kinds ? desc->layer_kinds[i] : 0;
         if (layer_kinds[1 + i] >= 30)
@@ -7579,8 +7600,11 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                 "0 to 29 are valid",
                 (int)i, (int)layer_kinds[1 + i]);
     }
+
+    /* Kinds of the states before the first layer and behind the last. */
     layer_kinds[0] = 30;
     layer_kinds[1 + desc->n_layers] = 31;
+
     states->states = s->states_table;
     states->n_states = desc->n_states;
     states->n_layers = desc->n_layers + 2;
@@ -7944,18 +7968,21 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
         c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
     }
+
     c->buffers =
         (memoi_inspected_buffer*)memob_arrays_add(&c->arrays, n_requests, sizeof *c->buffers);
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
         &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
+
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
         at = memob_align_up(at + s->desc.slice_rows * s->steps->tensors[t].row_bytes, MEMOI_GUARD) +
              MEMOI_GUARD;
     }
     c->offsets[n] = c->slot_bytes = at;
+
     c->stream = s->desc.compute_stream;
     if (s->desc.computes_on_host)
         status = memo_stream_create(s->device, "checks", 0, &c->stream, error);
@@ -8089,6 +8116,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
     const int64_t n = memoi_session_rows(s, layer);
     memo_status status = memoi_inspector_fetch(s, layer, 0);
     int32_t t;
+
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int64_t behind = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
@@ -8102,6 +8130,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
                 (int)(layer / s->n_slices), tensor->name, (long long)s->steps->n_rows, names[after],
                 (long long)s->steps->n_rows, (long long)tensor->row_bytes);
     }
+
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
@@ -8223,6 +8252,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
         while (!(keeps = memoi_inspector_keeps_bits(s, layer, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
+
         if (!keeps) {
             (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
             return;
@@ -8230,6 +8260,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
         if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
+
         if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
@@ -8494,11 +8525,14 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
+
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
             continue;
         }
+
+        /* Marks name the buffers of a dry run, for pictures. */
         if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
             (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
         if (is_each && s->buffer_addresses[i]) {
@@ -8545,6 +8579,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                              "which begins and ends a micro-batch itself");
         return 0;
     }
+
     if (s->is_running) {
         memoi_session_give_up(s, 1);
         s->is_reported = 1; /* nobody asks any more */
@@ -8556,6 +8591,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (batch) s->batch = *batch;
     s->n_passed = 0;
     s->open = s->open_next = -1;
+
     status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
                                  &s->call_error);
     if (!status) {
@@ -8568,6 +8604,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (!status && s->part->swap)
         status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                     &s->call_error);
+
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
     s->checker.n_buffers = 0;
@@ -8609,6 +8646,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[64];
     if (s->error.status) return -1;
+
     if (!s->is_running)
         why = "outside begin and end";
     else if (s->batch.is_forward_only && is_backward)
@@ -8624,6 +8662,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "out of range; n_layers is too small, or the loop too long";
         status = MEMO_STATUS_INVALID_ARGUMENT;
     }
+
     if (why)
         MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", name, point,
                            (int)layer, (int)s->desc.n_layers, why);
@@ -8763,6 +8802,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
     if (status) return status;
+
     s->is_setting_up = 1;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
@@ -8784,6 +8824,7 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memob_swap_placement* placement = &s->part->placement;
     int64_t n_bytes;
     memo_status status;
+
     memob_swap_placement_free(placement); /* of the stage before */
     status = memob_swap_placement_make(s->steps, placement, error);
     n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
@@ -8795,9 +8836,11 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     dry.trace = plan->trace;
     dry.memory_bytes = 2 * n_bytes + (2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
+
     batch.shape = s->batch.shape;
     if (!status) status = memoi_session_start_arena(s, &dry, error);
     if (!status) status = memo_session_run(s, &batch, error);
+
     memo_arena_destroy(s->part->arena);
     MEMO_FREE(dry.memory);
     s->part->arena = NULL;
@@ -8982,6 +9025,7 @@ MEMOI void memoi_session_add_states(const memo_session* s, memoi_session_costs* 
     if (!s->streamed) return;
     memset(sums, 0, sizeof sums);
     memset(counts, 0, sizeof counts);
+
     for (layer = 1; layer <= s->desc.n_layers; layer++) {
         kind = s->states_desc.layer_kinds[layer];
         counts[kind] += 1;
@@ -8994,6 +9038,8 @@ MEMOI void memoi_session_add_states(const memo_session* s, memoi_session_costs* 
             if (state->uses & MEMO_STATE_GRADIENT) sums[kind][2] += n_bytes;
         }
     }
+
+    /* All layers of a kind have one traffic: the mean. */
     for (kind = 0; kind < MEMO_PROFILE_KINDS_MAX; kind++) {
         if (counts[kind] == 0) continue;
         costs->kinds[kind].forward_traffic.to_device_bytes +=
@@ -9023,6 +9069,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     if (!s->desc.host_bytes) desc->host_bytes = 0;
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
+
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, profile, error);
     for (i = 0; i < 2 * s->desc.n_layers && !status; i++) {
@@ -9192,12 +9239,15 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     int64_t most_rows = 0, limit_bytes = budget_bytes, n_streamed = 0;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
+
+    /* The shape with the most rows is planned first: its peak limits the others. */
     for (k = 0; k < n; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
         most_rows = shape->n_rows;
         first = k;
     }
+
     for (i = 0; i < n && !status; i++) {
         memoi_session_turn(s, k = (first + i) % n);
         memset(&times, 0, sizeof times);
@@ -9218,6 +9268,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         s->part->plan->device_budget_bytes = budget_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
+
     return memoi_session_give_plan(s, status, plan, error);
 }
 
@@ -9382,6 +9433,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
     if (!opened) opened = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
     if (!opened && !desc->slice_rows &&
@@ -9389,6 +9441,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
     status = opened ? memoi_session_verdict(&own, opened, error)
                     : memoi_session_make(&own, NULL, 0, &s, error);
+
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
         status = memoi_session_read_shape(s, &lines, error);
@@ -9410,6 +9463,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
     int32_t k;
+
     for (k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
@@ -9418,9 +9472,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
+
     status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
     if (!status && host_bytes)
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+
     for (k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_turn(s, k);
@@ -9442,6 +9498,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         status = memo_swap_create(&swap, &s->part->swap, error);
     }
     memoi_session_turn(s, 0);
+
     if (status || !s->streamed) return status;
     states = s->states_desc;
     states.device = s->device;
@@ -9489,6 +9546,8 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
     int32_t slice, layer;
+
+    /* Least squares, a line through the medians of the slices. */
     for (slice = 0; slice < n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
         const double x =
@@ -9509,6 +9568,7 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
         sum_xx += x * x;
         sum_xy += x * y;
     }
+
     spread = n * sum_xx - sum_x * sum_x;
     if (spread > 0) slope_s = fmax((n * sum_xy - sum_x * sum_y) / spread, 0);
     *middle_s = n > 0 ? (sum_y - slope_s * sum_x) / n : 0;

@@ -8041,6 +8041,7 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
 
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)
         return MEMOB_INVALID(error, "exchange: made for another attention; make one for each");
     if (!t->sinks != !plan->has_sinks)
@@ -8400,6 +8401,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
         return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
                                    error);
 
+    /* Parts run side by side, each in its own buffers. */
     for (s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (!buffers->output || !buffers->gradient)

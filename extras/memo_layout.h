@@ -714,12 +714,15 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     sharding.ulysses = s->l->ulysses;
     sharding.n_tokens = s->desc->sequence;
     attention.n_batch = (int32_t)fmin((double)s->desc->micro_batch, INT32_MAX);
+
+    /* Fewer tokens if all would overflow 64 bits; sizes are linear in tokens. */
     *scale = fmax(1, tokens * size * m->n_q_heads / s->l->tensor * s->l->ulysses /
                          (double)((int64_t)1 << 50));
     if (*scale > 1 || s->desc->micro_batch > INT32_MAX) {
         sharding.n_tokens = (int64_t)ceil(tokens / *scale);
         attention.n_batch = 1;
     }
+
     attention.ulysses_rank = u;
     attention.n_q_heads = m->n_q_heads / s->l->tensor;
     attention.n_kv_heads = m->n_kv_heads / s->l->tensor;

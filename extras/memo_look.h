@@ -1216,6 +1216,7 @@ MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, m
         const memo_op* after = &p->schedule->ops[check->races[i].second];
         int64_t first = before->link_bytes, second = after->link_bytes;
         int32_t stream = after->stream;
+
         if (!p->is_second) {
             p->early[second] |= (uint64_t)1 << stream;
             continue;
@@ -1228,6 +1229,7 @@ MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, m
             first = after->link_bytes;
             stream = before[-1].stream; /* its operation before this one */
         }
+
         return MEMOB_INVALID(
             error,
             "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
@@ -2811,6 +2813,8 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     memset(&w, 0, sizeof w);
     w.schedule = schedule;
     memo_text_put(&w.text, "memo schedule 1\n");
+
+    /* A name that is taken already gets its number appended. */
     for (i = 0; i < schedule->n_events && is_done; i++)
         is_done = memoi_schedule_take_name(&w.events,
                                            memoi_schedule_event_name(schedule, (int32_t)i, number));
@@ -2821,12 +2825,14 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
         if (is_done) memoi_schedule_put_taken(&w.text, &w.streams, i);
         memo_text_put(&w.text, "\n");
     }
+
     for (i = 0; i < schedule->n_named; i++) {
         memo_text_put(&w.text, "buffer");
         memoi_schedule_begin_name(&w.text, schedule->text + named[i].name);
         memo_text_put(&w.text, "\" 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
                       (unsigned long long)named[i].bytes.end);
     }
+
     for (i = 0; i < schedule->n_ops && is_done; i++)
         memoi_schedule_put_op_line(&w, &schedule->ops[i]);
     memoi_names_free(&w.streams);

@@ -182,6 +182,26 @@ columns() {
         END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
+# A function of more than 25 lines has empty lines between its steps, and in a header a comment before or inside.
+paragraphs() {
+    awk '
+        FNR == 1 { is_head = is_inside = is_commented = 0 }
+        is_inside && /^}/ {
+            n_long += FNR - first > 26
+            if (FNR - first > 26 && !n_empty) { print FILENAME ":" first ": no empty line: " name; bad = 1 }
+            if (FNR - first > 26 && !n_comments && FILENAME !~ /gpt/) { print FILENAME ":" first ": no comment: " name; bad = 1 }
+            is_inside = is_commented = 0
+            next
+        }
+        is_inside { n_empty += !NF; n_comments += /\/[*\/]/; next }
+        /^[A-Za-z_].*\(/ { is_head = 1; name = $0 }
+        /;$/ { is_head = 0 }
+        is_head && /\{$/ { is_inside = 1; is_head = n_empty = 0; n_comments = is_commented; first = FNR }
+        !is_inside && !is_head { is_commented = /^(\/\/|\/\*| \*)/ || (/^template/ && is_commented) }
+        END { if (n_long < 200) { print "only " n_long + 0 " long functions found"; bad = 1 } exit bad }' \
+        memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/gpt/*.[ch] examples/gpt/*.cu
+}
+
 # What begins with memob_ is defined in memo.h, and another file uses each such function.
 shared() {
     others="memo_plan.h memo_sp.h memo_cuda.cuh $(echo extras/*.h)"
@@ -298,6 +318,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "headers have at most 100 columns" columns
+test_is "long functions have paragraphs and comments" paragraphs
 test_is "what headers share is defined in memo.h" shared
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header

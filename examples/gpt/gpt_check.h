@@ -45,11 +45,13 @@ static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
                   {"--tensor", c->tensor, 0, 1 << 16},
                   {"--sub-batches", c->sub_batches, 0, 1000},
                   {"--zero", c->zero, 0, 2}};
+
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
             return gpt_invalid(error, "%s %lld: not a whole number from %lld to %lld",
                                ranges[i].name, (long long)ranges[i].value, (long long)ranges[i].low,
                                (long long)ranges[i].high);
+
     if (!(c->dropout >= 0 && c->dropout < 1))
         return gpt_invalid(error, "--dropout %g: not a number from 0 to below 1", c->dropout);
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
@@ -92,12 +94,14 @@ static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
     const int32_t data = gpt_degree(c->data), ring = gpt_degree(c->ring);
     const int32_t ulysses = gpt_degree(c->ulysses), head_size = c->hidden / c->n_heads;
     const int64_t least = (int64_t)ring * ulysses * (ring > 1 ? 2 : 1);
+
     if ((double)data * ring * ulysses > 1 << 16)
         return gpt_invalid(error, "--data %d x --ring %d x --ulysses %d: at most 2^16 would work",
                            data, ring, ulysses);
     if (c->batch % data)
         return gpt_invalid(error, "--batch %lld cannot be divided by --data %d; --batch %lld can",
                            (long long)c->batch, data, (long long)((c->batch / data + 1) * data));
+
     if (ulysses > c->n_heads) {
         const int32_t n = (int32_t)gpt_common_divisor(c->n_heads, ulysses, 0);
         return gpt_invalid(error,
@@ -110,6 +114,7 @@ static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
                            "--seq %lld leaves ranks of --ring %d x --ulysses %d without tokens; "
                            "--seq %lld would do",
                            (long long)c->sequence, ring, ulysses, (long long)least);
+
     if (ring * ulysses > 1 && c->type == MEMO_TYPE_F64)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "attention over ranks does not take f64");
@@ -126,6 +131,7 @@ static memo_status gpt_check_tensor(const gpt_config* c, memo_error* error) {
     const int32_t tensor = gpt_degree(c->tensor), subs = gpt_degree(c->sub_batches);
     const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);
     const int64_t n_sequences = c->batch / gpt_degree(c->data);
+
     if (c->n_heads % tensor || c->n_kv_heads % tensor)
         return gpt_invalid(error,
                            "--tensor %d cannot share %d heads with %d key-value heads evenly; "
@@ -135,12 +141,14 @@ static memo_status gpt_check_tensor(const gpt_config* c, memo_error* error) {
     if (gpt_wide(c) % tensor)
         return gpt_invalid(error, "--mlp-columns %lld: a multiple of --tensor %d would work",
                            (long long)gpt_wide(c), tensor);
+
     if (gpt_degree(c->ulysses) > c->n_heads / tensor)
         return gpt_invalid(error,
                            "--ulysses %d splits the %d heads of a rank of --tensor %d, and "
                            "leaves ranks without any; --ulysses %d would do",
                            gpt_degree(c->ulysses), c->n_heads / tensor, tensor,
                            c->n_heads / tensor);
+
     if (n_sequences % subs && (n_sequences > 1 || n > 1 || subs > c->sequence))
         return gpt_invalid(
             error,

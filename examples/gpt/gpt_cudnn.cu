@@ -77,6 +77,7 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.type: cuDNN's attention takes bf16 only (%s)",
                               memo_type_name(of->type));
+
     if (!c->plans.handle) {
         const cudnnStatus_t code = cudnnCreate(&c->plans.handle);
         if (code != CUDNN_STATUS_SUCCESS)
@@ -87,10 +88,12 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
                                       cudaHostAllocMapped),
                         "cudaHostAlloc", error))
         return error->status;
+
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;
     c->blocks.documents = of->documents;
+
     for (const attention_shape& s : shapes) {
         memo_error why;
         const memo_status status = attention_prepare(&c->plans, s, n_bytes, &why);

@@ -39,11 +39,13 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
         memo_sp_attention_desc of_rank = *sp;
         memo_sp_attention_sizes sizes;
         cudnn_call c;
+
         memset(&c, 0, sizeof c);
         c.has_alone_k_results = c.is_backward = 1; /* needs more than the forward */
         c.is_deterministic = desc->is_deterministic;
         of_rank.ulysses_rank = i;
         if (is_over_ranks && memo_sp_attention_desc_get_sizes(&of_rank, &sizes, NULL)) return 0;
+
         if (is_over_ranks) {
             const int32_t n_groups =
                 sp->sharding.ulysses > 1 && sp->ulysses_groups > 1 ? sp->ulysses_groups : 1;
@@ -63,6 +65,7 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
             c.h_k = shape->n_kv_heads;
             c.d = shape->head_size;
         }
+
         n_bytes = cudnn_scratch_bytes(&c, limit);
         if (n_bytes > most) most = n_bytes;
     }

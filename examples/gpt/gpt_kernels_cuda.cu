@@ -394,6 +394,7 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kern
         const int is_in = c < a.n_columns;
         float sum[W] = {};
         int64_t held = -1;
+
         for (int64_t first = 0; first < n_rows; first += GPT_CUDA_WARP) {
             const int64_t row = first + GPT_LANE;
             uint32_t mine = __ballot_sync(
@@ -409,6 +410,7 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kern
                     tokens[i] = a.tokens[from];
                     if (is_in) gpt_read<W>(x[i], a.x, type, from * a.n_columns + c);
                 }
+
                 for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
                     if (tokens[i] < 0 || !is_in) continue;
                     if (tokens[i] != held) {
@@ -446,6 +448,7 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
         float x[GPT_CUDA_AHEAD][W], max = -INFINITY, sum = 0, largest, factor;
+
         for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
             float larger = max, part = 0;
             gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
@@ -457,6 +460,7 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
                 for (int k = 0; k < W; k++) part += gpt_exp_fast(x[i][k] - max);
             sum += part;
         }
+
         largest = gpt_warp_max(max);
         sum = gpt_warp_sum(max > -INFINITY ? sum * gpt_exp_fast(max - largest) : 0);
         factor = is_padding ? 0 : (float)(loss_scale / (double)sum);
@@ -466,6 +470,7 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
                     ? 0
                     : loss_scale * (log((double)sum) + (double)largest - (double)target_logit);
         __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
+
         for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
             gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
             for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
@@ -814,6 +819,7 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
     cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
     cublasLtMatmulPreferenceOpaque_t preference;
     int n_found = 0, n = 0;
+
     if (cublasLtMatmulPreferenceInit(&preference) ||
         cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &workspace_bytes, sizeof workspace_bytes) ||
@@ -824,6 +830,7 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
         cublasLtMatmulAlgoGetHeuristic(c->lt, &g->desc, &g->a, &g->b, &g->d, &g->d, &preference,
                                        GPT_GEMM_ASKED, found, &n_found))
         return 0;
+
     for (int i = 0; i < n_found; i++) {
         int32_t n_splits = 1;
         size_t written;

@@ -701,6 +701,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     memo_status status = gpt_check_config(config, error);
     *result = NULL;
     if (status) return status;
+
     model = (gpt_model*)calloc(1, sizeof *model);
     if (!model)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
@@ -715,6 +716,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->chunk_rows = gpt_chunk_rows(config);
     model->loss_rows = gpt_loss_rows(config);
     model->shares_keys = gpt_shares_keys(config);
+
     model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
     model->exchanges =
         (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);

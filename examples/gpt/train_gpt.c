@@ -145,6 +145,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     static team rehearsal;
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
+
     small.options.sequence = gpt_min(j->options.sequence, least);
     if (!j->options.block_degrees) small.options.layers = 1;
     small.options.accumulate = 1;
@@ -152,11 +153,13 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.attention_memory = 0;
     if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, plan, error))) return status;
     (*plan)->fits = 1;
+
     status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
     if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
     team_close(&rehearsal);
     memo_step_plan_destroy(*plan);
     if (status) return status;
+
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
     printf("room      %s of the GPU beside libraries", bytes_name((double)small.room));
 #ifdef TRAIN_NCCL

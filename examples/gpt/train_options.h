@@ -545,6 +545,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               : o->sample   ? "--sample"
                               : o->is_graph ? "--graph"
                                             : NULL;
+
     const struct {
         int is_unused;
         const char *name, *why;
@@ -577,6 +578,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
          "without parts to order; --sub-batches 2 or --tensor 2 would give it some"},
         {o->zero && o->data * o->ring * o->ulysses == 1, "--zero",
          "without ranks to split over; --data, --ring or --ulysses 2 would give it some"}};
+
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].is_unused)
             return gpt_invalid(error, "%s has no effect %s", rules[i].name, rules[i].why);

@@ -38,6 +38,7 @@ static gpt_config train_config(const train_options* o) {
         .type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .vocabulary = (int32_t)o->vocabulary,
+
         .data = (int32_t)o->data,
         .ring = (int32_t)o->ring,
         .ulysses = (int32_t)o->ulysses,
