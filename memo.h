@@ -1365,8 +1365,8 @@ MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t
 #define MEMO_BASE_DONE
 
 #if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
-#error                                                                                             \
-    "memo.h: a system header came before the implementation without POSIX; include memo.h first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#error "memo.h: a system header came before the implementation without POSIX; include memo.h \
+first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 
 #include <assert.h>
