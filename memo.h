@@ -245,7 +245,6 @@ typedef enum memo_class {
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
     MEMO_REQUEST_FREE,       /* id, size_bytes of its malloc */
-    MEMO_REQUEST_TRIM,       /* id, size_bytes: the buffer keeps its first size_bytes */
     MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
     MEMO_REQUEST_RECORD,     /* id = event, stream */
     MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
@@ -274,15 +273,11 @@ MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
 /* Append one request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
- * stream outside 0 to 63; malloc of an id that is live; free, trim or use of an id that is not;
- * trim to less than 1 byte or more than were requested; wait for an event that was never recorded),
- * OUT_OF_HOST_MEMORY. */
+ * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not; wait for
+ * an event that was never recorded), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
 MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
-/* The tail behind the first kept_bytes is free from here on. */
-MEMO_API memo_status memo_trace_trim(memo_trace* trace, int64_t id, int64_t kept_bytes,
-                                     memo_error* error);
 MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
                                     memo_error* error);
 MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
@@ -321,7 +316,6 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  *   # comment
  *   malloc ID SIZE [transient|skeletal|persistent [STREAM]]
  *   free ID SIZE
- *   trim ID KEPT_BYTES
  *   use ID STREAM
  *   record EVENT STREAM
  *   wait EVENT STREAM
@@ -371,12 +365,10 @@ typedef struct memo_buffer {
     memo_class memory_class;
 } memo_buffer;
 
-/* During [begin, end) the buffer, an index into buffers, occupies only its first kept_bytes.  0: it
- * is swapped out.  A trim makes a gap up to the next trim, or to the end of the lifetime. */
+/* During [begin, end) the buffer, an index into buffers, is swapped out: it occupies no bytes. */
 typedef struct memo_gap {
     int64_t buffer;
     int64_t begin, end;
-    int64_t kept_bytes;
 } memo_gap;
 
 /* The buffer, an index into buffers, conflicts with every buffer of this lane that begins before
@@ -425,8 +417,7 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
  * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
  * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.  Trims count if all is on
- * stream 0, for buffers of the body that are not persistent; other buffers stay whole.
+ * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
@@ -755,12 +746,6 @@ MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int
 /* In replay the next request may get the same bytes; stream order protects them.  While recording,
  * the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
-
-/* Frees the tail of a buffer; its first kept_bytes stay where they are.  In replay later requests
- * may get the tail.  A plan with the trim waits for it, as for a free.
- * Errors: INVALID_ARGUMENT (not a live buffer; kept_bytes outside 1 to the bytes it has). */
-MEMO_API memo_status memo_arena_trim(memo_arena* arena, void* address, int64_t kept_bytes,
-                                     memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
 MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
@@ -2659,13 +2644,10 @@ static const memob_value memoi_trace_use_values[] = {
 static const memob_value memoi_trace_event_values[] = {
     MEMOB_NUMBER("event", memo_request, id),
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
-static const memob_record memoi_trace_records[] = {{"malloc", memoi_trace_buffer_values, 4, 2},
-                                                   {"free", memoi_trace_buffer_values, 2, 0},
-                                                   {"trim", memoi_trace_buffer_values, 2, 0},
-                                                   {"use", memoi_trace_use_values, 2, 0},
-                                                   {"record", memoi_trace_event_values, 2, 0},
-                                                   {"wait", memoi_trace_event_values, 2, 0},
-                                                   {"mark", NULL, 0, 0}};
+static const memob_record memoi_trace_records[] = {
+    {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
+    {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
+    {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
@@ -2704,9 +2686,6 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
                                (long long)id);
     if (!status && kind >= MEMO_REQUEST_FREE && kind <= MEMO_REQUEST_USE)
         status = memoi_trace_find(trace, id, memoi_trace_records[kind].word, &origin, error);
-    if (!status && kind == MEMO_REQUEST_TRIM)
-        status = memob_check_integer("trace", "kept_bytes", size_bytes, 1,
-                                     trace->requests[origin].size_bytes, error);
     if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
         status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
                                (long long)id);
@@ -2737,11 +2716,6 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
 
 memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
     return memoi_trace_add(trace, MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0, error);
-}
-
-memo_status memo_trace_trim(memo_trace* trace, int64_t id, int64_t kept_bytes, memo_error* error) {
-    return memoi_trace_add(trace, MEMO_REQUEST_TRIM, MEMO_CLASS_TRANSIENT, 0, id, kept_bytes,
-                           error);
 }
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
@@ -2795,12 +2769,11 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     char shown[40];
     memo_status status;
     while (kind >= 0 && !memob_word_is(word, length, memoi_trace_records[kind].word)) kind--;
-    if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_TRIM && kind <= MEMO_REQUEST_WAIT))
+    if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_USE && kind <= MEMO_REQUEST_WAIT))
         return MEMOB_BAD_LINE(
             reader, error,
             version > 0
-                ? "unknown request `%s`; malloc, free, trim, use, record, wait, mark and end are "
-                  "valid"
+                ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
@@ -3116,11 +3089,9 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
         if (memoi_plan_check_index(plan, "gaps", i, gap->buffer, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
-            gap->end > plan->buffers[gap->buffer].end || gap->kept_bytes < 0 ||
-            gap->kept_bytes > plan->buffers[gap->buffer].size_bytes)
-            return memoi_plan_buffer_error(
-                plan, gap->buffer, culprit, error,
-                "a gap is empty or outside the lifetime, or keeps more bytes than there are");
+            gap->end > plan->buffers[gap->buffer].end)
+            return memoi_plan_buffer_error(plan, gap->buffer, culprit, error,
+                                           "a gap is empty or outside the lifetime");
     }
 
     /* Holds: after the lifetime; never together with gaps. */
@@ -3203,7 +3174,7 @@ typedef struct memob_piece {
     int64_t rank; /* by offset; -1: it is not checked */
 } memob_piece;
 
-/* Lists the pieces of all buffers that have bytes, at most n_buffers + 2 n_gaps, in the order of
+/* Lists the pieces of all buffers that have bytes, at most n_buffers + n_gaps, in the order of
  * buffers; returns how many. */
 MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
     int64_t i, gap = 0, n = 0;
@@ -3216,8 +3187,7 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
             const int is_gap = has_gap && next->begin <= piece.end;
             piece.begin = piece.end;
             piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
-            piece.bytes = memob_align_up(is_gap ? next->kept_bytes : buffer->size_bytes,
-                                         plan->alignment_bytes);
+            piece.bytes = is_gap ? 0 : memob_buffer_bytes(plan, i);
             gap += is_gap;
             if (piece.bytes > 0) pieces[n++] = piece;
         }
@@ -3236,7 +3206,7 @@ MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, 
  * largest sum of live sizes, and at least the end of each fixed buffer. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
-    int64_t n_most = plan->n_buffers + 2 * plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
+    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
     memob_arrays arrays = {NULL, 0};
     memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
@@ -3626,7 +3596,6 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     for (i = 0; buyer && i < buyer->n_waits; i++)
         clocks.n = memob_max(clocks.n, memob_max(buyer->waits[i].from, buyer->waits[i].to) + 1);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
-    plan->n_gaps = 0; /* of trims: which stream still uses a tail is not known */
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
@@ -3639,11 +3608,11 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Sets lifetimes by the order of requests alone, and the begins of gaps. */
+/* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
 
-    /* Each malloc and each free takes a moment; a trim happens at the next moment. */
+    /* Each malloc and each free takes a moment. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -3657,11 +3626,6 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
             plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
-        } else if (request->kind == MEMO_REQUEST_TRIM) {
-            memo_gap* gap = &plan->gaps[plan->n_gaps++];
-            gap->buffer = number[memob_request_origin(trace, i)];
-            gap->begin = time;
-            gap->kept_bytes = request->size_bytes;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
@@ -3673,27 +3637,6 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     plan->n_times = time;
 }
 
-/* Ends each trim's gap with the lifetime, or where the next trim of the buffer begins; drops those
- * that nothing can use. */
-MEMOI void memoi_plan_trim(memo_plan* plan) {
-    int64_t n = plan->n_gaps, i;
-    qsort(plan->gaps, (size_t)n, sizeof(memo_gap), memoi_plan_compare_gaps);
-    for (i = plan->n_gaps = 0; i < n; i++) {
-        memo_gap gap = plan->gaps[i];
-        const memo_buffer* buffer = &plan->buffers[gap.buffer];
-        const int is_last = i + 1 == n || plan->gaps[i + 1].buffer != gap.buffer;
-        gap.end = is_last ? buffer->end : plan->gaps[i + 1].begin;
-        if (!is_last)
-            plan->gaps[i + 1].kept_bytes = memob_min(plan->gaps[i + 1].kept_bytes, gap.kept_bytes);
-        if (buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin ||
-            gap.begin >= gap.end ||
-            memob_align_up(gap.kept_bytes, plan->alignment_bytes) ==
-                memob_buffer_bytes(plan, gap.buffer))
-            continue;
-        plan->gaps[plan->n_gaps++] = gap;
-    }
-}
-
 MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
     return MEMOB_INVALID(error, "plan: its buffers are not those of the trace; pass the trace that "
                                 "the plan was made from");
@@ -3703,15 +3646,12 @@ MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
 MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
                                   const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
-    int64_t i, n_gaps = 0;
-    memo_status status;
-    for (i = 0; i < trace->n_requests; i++) n_gaps += trace->requests[i].kind == MEMO_REQUEST_TRIM;
-    status = memo_plan_create(trace->n_buffers, n_gaps, alignment_bytes ? alignment_bytes : 512,
-                              plan, error);
+    int64_t i;
+    memo_status status =
+        memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
 
-    /* Lifetimes, trims and holds by the order of requests. */
-    (*plan)->n_gaps = 0;
+    /* Lifetimes and holds by the order of requests. */
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
@@ -3732,8 +3672,6 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
             buffer->end = (*plan)->n_times;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
     }
-    if (!status) memoi_plan_trim(*plan);
-
     if (!status) status = memo_plan_prepare(*plan, error);
     if (status) {
         memo_plan_destroy(*plan);
@@ -3934,9 +3872,9 @@ static const memob_value memoi_plan_buffer_values[] = {
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX),
     MEMOB_WORD("class", memo_buffer, memory_class, 2, memob_class_names)};
-static const memob_value memoi_plan_gap_values[] = {
-    MEMOB_NUMBER("buffer", memo_gap, buffer), MEMOB_NUMBER("begin", memo_gap, begin),
-    MEMOB_NUMBER("end", memo_gap, end), MEMOB_NUMBER("kept", memo_gap, kept_bytes)};
+static const memob_value memoi_plan_gap_values[] = {MEMOB_NUMBER("buffer", memo_gap, buffer),
+                                                    MEMOB_NUMBER("begin", memo_gap, begin),
+                                                    MEMOB_NUMBER("end", memo_gap, end)};
 static const memob_value memoi_plan_hold_values[] = {
     MEMOB_NUMBER("buffer", memo_hold, buffer),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX),
@@ -3947,7 +3885,7 @@ static const memob_value memoi_plan_wait_values[] = {
     MEMOB_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX)};
 static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
-static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 4, 1};
+static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
 static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_values, 5, 0};
 
@@ -4129,17 +4067,16 @@ typedef struct memoi_blocks {
 typedef struct memoi_slot {
     char* address;
     int64_t size_bytes;
-    int64_t live_bytes; /* as requested and trimmed; -1: it is not live */
-    int64_t first;      /* slot with this address; at most one of them is live */
-    int64_t holder;     /* of the first: the slot that lived here last */
+    int64_t first;  /* slot with this address; at most one of them is live */
+    int64_t holder; /* of the first: the slot that lived here last */
+    int32_t is_live;
 } memoi_slot;
 
-/* A planned request.  It has happened once the buffer has at most this many live bytes. */
+/* A planned malloc or free.  A free has happened if the buffer is not live. */
 typedef struct memoi_event {
     int64_t buffer;
-    int64_t most_bytes; /* of a trim: those kept; of a free: -1; of a malloc: MEMOI_MALLOC */
+    int64_t is_free;
 } memoi_event;
-#define MEMOI_MALLOC INT64_MAX
 
 /* Half of a bought wait: the record, due once the event before `at` has happened, or the wait, due
  * before the event `at`, which is a malloc. */
@@ -4301,17 +4238,17 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
 /* The order of requests and frees in replay, which follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    const int64_t n = plan->n_buffers, n_most = 2 * n + plan->n_gaps;
-    memob_keyed* list = (memob_keyed*)memob_calloc(n_most, sizeof(memob_keyed));
+    const int64_t n = plan->n_buffers;
+    memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
     int64_t i;
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (memoi_event*)memob_calloc(n_most, sizeof(memoi_event));
+    arena->events = (memoi_event*)memob_calloc(2 * n, sizeof(memoi_event));
     if (!list || !arena->events) {
         MEMO_FREE(list);
         return memob_no_memory(error, "an arena");
     }
 
-    /* Trims and frees come first: lifetimes are half-open.  Persistent buffers are requested before
+    /* Frees come first: lifetimes are half-open.  Persistent buffers are requested before
      * the body, and their frees are not planned: they may come at any time. */
     for (i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
@@ -4323,18 +4260,12 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         list[arena->n_events].key = buffer->end;
         list[arena->n_events++].index = i;
     }
-    for (i = 0; i < plan->n_gaps; i++) {
-        if (plan->gaps[i].kept_bytes == 0) continue;
-        list[arena->n_events].key = plan->gaps[i].begin;
-        list[arena->n_events++].index = i - plan->n_gaps;
-    }
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Two requests of the body at one time would leave their order open. */
     for (i = 0; i < arena->n_events && !status; i++) {
         const memob_keyed* event = &list[i];
         const int in_body = event->key >= plan->body_begin;
-        const memo_gap* gap = event->index < 0 ? &plan->gaps[event->index + plan->n_gaps] : NULL;
         if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
             status = MEMOB_INVALID(
                 error,
@@ -4342,8 +4273,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
                 "requests is ambiguous; replay a plan made by memo_plan_from_trace",
                 (long long)(event[-1].index - n), (long long)(event->index - n),
                 (long long)event->key);
-        arena->events[i].buffer = gap ? gap->buffer : event->index % n;
-        arena->events[i].most_bytes = gap ? gap->kept_bytes : event->index < n ? -1 : MEMOI_MALLOC;
+        arena->events[i].buffer = event->index % n;
+        arena->events[i].is_free = event->index < n;
         arena->body_event += !in_body;
     }
     MEMO_FREE(list);
@@ -4369,8 +4300,8 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
         return memob_no_memory(error, "an arena");
     }
 
-    for (i = 0; i < arena->n_events; i++) /* a free comes after the trims */
-        place[2 * arena->events[i].buffer + (arena->events[i].most_bytes < MEMOI_MALLOC)] = i;
+    for (i = 0; i < arena->n_events; i++)
+        place[2 * arena->events[i].buffer + arena->events[i].is_free] = i;
 
     /* A wait is two steps: an event is recorded after the free, and awaited before the request. */
     for (i = 0; i < n && !status; i++) {
@@ -4400,7 +4331,6 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         slot->size_bytes = plan->buffers[i].size_bytes;
-        slot->live_bytes = -1;
         /* Without bytes it gets an address that no other request has: that of its slot. */
         slot->address =
             slot->size_bytes ? arena->memory + plan->buffers[i].offset_bytes : (char*)slot;
@@ -4509,14 +4439,14 @@ void memo_arena_destroy(memo_arena* arena) {
  * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
  * were found. */
 
-/* Is this a planned free or trim that has not happened? */
+/* Is this a planned free that has not happened? */
 MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
-    return arena->events[event].most_bytes < arena->slots[arena->events[event].buffer].live_bytes;
+    return arena->events[event].is_free && arena->slots[arena->events[event].buffer].is_live;
 }
 
-/* Moves the cursor over planned frees and trims that have happened. */
+/* Moves the cursor over planned frees that have happened. */
 MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor].most_bytes != MEMOI_MALLOC &&
+    while (cursor < arena->n_events && arena->events[cursor].is_free &&
            !memoi_arena_is_due(arena, cursor))
         cursor++;
     return cursor;
@@ -4553,8 +4483,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
-        if (arena->events[i].most_bytes == MEMOI_MALLOC)
-            arena->slots[arena->events[i].buffer].live_bytes = -1;
+        arena->slots[arena->events[i].buffer].is_live = 0;
     memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
@@ -4659,13 +4588,9 @@ MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int6
         snprintf(planned, sizeof planned, "the plan has no more requests");
     else
         snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
-                 event->most_bytes < 0              ? "first frees"
-                 : event->most_bytes < MEMOI_MALLOC ? "first trims"
-                                                    : "has",
-                 (long long)event->buffer,
+                 event->is_free ? "first frees" : "has", (long long)event->buffer,
                  (long long)arena->plan->buffers[event->buffer].size_bytes,
-                 (long long)arena->plan->buffers[event->buffer].id,
-                 event->most_bytes < MEMOI_MALLOC ? "" : " here");
+                 (long long)arena->plan->buffers[event->buffer].id, event->is_free ? "" : " here");
     return memo_error_set(error, MEMO_STATUS_DIVERGED,
                           "request %lld %s asks for %lld bytes, but %s; record and plan again",
                           (long long)arena->n_body_requests,
@@ -4682,13 +4607,13 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     memo_status status = MEMO_STATUS_OK;
     arena->cursor = memoi_arena_skip(arena, arena->cursor);
     event = &arena->events[arena->cursor];
-    if (arena->cursor >= end || event->most_bytes != MEMOI_MALLOC ||
+    if (arena->cursor >= end || event->is_free ||
         size_bytes > arena->slots[event->buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
     if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
     if (status) return status;
     slot = &arena->slots[event->buffer];
-    slot->live_bytes = size_bytes;
+    slot->is_live = 1;
     arena->slots[slot->first].holder = event->buffer;
     *address = slot->address;
     arena->cursor++;
@@ -4697,16 +4622,16 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     return MEMO_STATUS_OK;
 }
 
-/* The live slot at an address, or NULL: the one that the next planned free or trim waits for, or
- * another if the request is early or late. */
+/* The live slot at an address, or NULL: the slot of the next planned free, or another slot if the
+ * free is early or late. */
 MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* address) {
     const memoi_event* next = &arena->events[arena->cursor];
     memoi_slot* slot = arena->cursor < arena->n_events ? &arena->slots[next->buffer] : NULL;
-    if (!slot || next->most_bytes == MEMOI_MALLOC || slot->address != address) {
+    if (!slot || !next->is_free || slot->address != address) {
         int64_t first = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
         slot = first < 0 ? NULL : &arena->slots[arena->slots[first].holder];
     }
-    return slot && slot->live_bytes >= 0 && slot->address == address ? slot : NULL;
+    return slot && slot->is_live && slot->address == address ? slot : NULL;
 }
 
 /* --- requests --- */
@@ -4733,52 +4658,27 @@ MEMOI memo_status memoi_arena_find_block(const memo_arena* arena, const void* ad
                          what, address);
 }
 
-/* Frees a buffer, kept_bytes is -1 then, or only its bytes behind the first kept_bytes. */
-MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int is_free, int64_t kept_bytes,
-                                  memo_error* error) {
+memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
     memoi_slot* slot = NULL;
-    memoi_block* block = NULL;
     int64_t i;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     if (arena->plan) {
         arena->cursor = memoi_arena_skip(arena, arena->cursor);
         slot = memoi_arena_find_slot(arena, address);
     }
-    if (!slot) {
-        status = memoi_arena_find_block(arena, address, is_free ? "free" : "trim", &i, error);
-        if (status) return status;
-        block = &arena->blocks.list[i];
-    }
-
-    if (!is_free)
-        status = memob_check_integer("arena", "kept_bytes", kept_bytes, 1,
-                                     slot ? slot->live_bytes : block->size_bytes, error);
-    if (status) return status;
 
     /* In replay the slot keeps its place. */
     if (slot) {
-        slot->live_bytes = kept_bytes;
+        slot->is_live = 0;
         if (arena->n_steps == 0) return MEMO_STATUS_OK;
         arena->cursor = memoi_arena_skip(arena, arena->cursor);
         return memoi_arena_steps(arena, arena->cursor, 0, error);
     }
 
-    if (arena->trace)
-        status = is_free ? memo_trace_free(arena->trace, block->id, error)
-                         : memo_trace_trim(arena->trace, block->id, kept_bytes, error);
-    if (status || is_free) return status ? status : memoi_arena_block_free(arena, i, error);
-    arena->blocks.live_bytes -= block->size_bytes - kept_bytes;
-    block->size_bytes = kept_bytes;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
-    return memoi_arena_cut(arena, address, 1, -1, error);
-}
-
-memo_status memo_arena_trim(memo_arena* arena, void* address, int64_t kept_bytes,
-                            memo_error* error) {
-    return memoi_arena_cut(arena, address, 0, kept_bytes, error);
+    status = memoi_arena_find_block(arena, address, "free", &i, error);
+    if (!status && arena->trace)
+        status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
+    return status ? status : memoi_arena_block_free(arena, i, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {

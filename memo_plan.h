@@ -86,12 +86,10 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
  * that live near the highest ones.  If these are too many, or if there are holds, greedy runs that
  * learn from the last one improve the plan.
- * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
- * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
- * keeps them apart or one lies in the other's free tail; another plan's trace; a negative limit;
- * n_threads outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without
- * lp_solve, with unlike alignments, or with too many pairs of buffers). */
+ * keeps them apart; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with unlike alignments, or with too
+ * many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
@@ -621,9 +619,6 @@ MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buff
  * memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Frees the tail of a buffer, also of a declared one.  Its first kept_bytes, 1 to what it has, stay
- * where they are. */
-MEMO_API void memo_session_trim(memo_session* session, void* address, int64_t kept_bytes);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
  * changes; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
@@ -664,7 +659,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>neighbors              lists of what conflicts with an item
  *     >>sections               the largest sets of items that live together
  *     >>items                  buffers as items
- *     >>freed tails            buffers that lie where another was trimmed
  *     >>holds                  pairs that streams keep apart
  *     >>reuse                  their bound: items of which none can follow another
  *     >>cover                  sections instead of pairs
@@ -1150,89 +1144,6 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
 /* Does every item live in one piece, free of others that are not there at its time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
-}
-
-/* --- >>freed tails ---
- * Knows: gaps in which a buffer keeps its first bytes.  Knows nothing of engines.
- *
- * Engines see rectangles, so for them such a buffer is whole.  Before, its tail is given to buffers
- * that live inside the gap; for engines these have no bytes. */
-
-enum {
-    MEMOI_TAIL_BUFFERS = 1000, /* at most in one gap */
-    MEMOI_TAIL_LOOKS = 1 << 27 /* buffers looked at; then gaps stay empty */
-};
-
-typedef struct memoi_tails {
-    memo_plan plan; /* what engines see */
-    /* Of each buffer: `key` bytes inside buffer `index`, an earlier one; -1: in none. */
-    memob_keyed* place;
-    int64_t n_looks;
-    memob_arrays arrays;
-} memoi_tails;
-
-/* Fills the tail of a gap, the largest buffers first, each as low as it can lie.  list: scratch for
- * all buffers. */
-MEMOI void memoi_tails_fill(memoi_tails* tails, const memo_plan* plan, const memo_gap* gap,
-                            memob_keyed* list) {
-    const int64_t bottom = memob_align_up(gap->kept_bytes, plan->alignment_bytes);
-    int64_t n = 0, n_placed = 0, i, j, k, at, end;
-    for (i = gap->buffer + 1; i < plan->n_buffers && plan->buffers[i].begin < gap->end; i++) {
-        const memo_buffer* b = &plan->buffers[i];
-        if (++tails->n_looks > MEMOI_TAIL_LOOKS) return;
-        if (tails->place[i].index >= 0 || b->is_fixed ||
-            b->alignment_bytes > plan->alignment_bytes || b->begin < gap->begin ||
-            b->end > gap->end)
-            continue;
-        list[n].key = -b->size_bytes;
-        list[n++].index = i;
-    }
-    qsort(list, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-
-    /* Those placed come first in the list, by their place. */
-    for (k = 0; k < n && n_placed < MEMOI_TAIL_BUFFERS; k++) {
-        const memo_buffer* b = &plan->buffers[i = list[k].index];
-        tails->n_looks += n_placed;
-        if (tails->n_looks > MEMOI_TAIL_LOOKS) return;
-        for (at = bottom, j = 0; j < n_placed; j++) {
-            const memo_buffer* other = &plan->buffers[list[j].index];
-            end = list[j].key + memob_buffer_bytes(plan, list[j].index);
-            if (b->begin < other->end && other->begin < b->end &&
-                at + memob_buffer_bytes(plan, i) > list[j].key)
-                at = memob_max(at, end);
-        }
-        if (at + memob_buffer_bytes(plan, i) > memob_buffer_bytes(plan, gap->buffer)) continue;
-        for (j = n_placed++; j > 0 && list[j - 1].key > at; j--) list[j] = list[j - 1];
-        list[j].key = tails->place[i].key = at;
-        list[j].index = i;
-        tails->place[i].index = gap->buffer;
-        tails->plan.buffers[i].size_bytes = 0;
-    }
-}
-
-MEMOI memo_status memoi_tails_create(memoi_tails* tails, const memo_plan* plan, memo_error* error) {
-    memob_arrays* a = &tails->arrays;
-    const int64_t n = plan->n_buffers;
-    memob_keyed* list;
-    int64_t i;
-    memset(tails, 0, sizeof *tails);
-    tails->plan = *plan;
-    tails->plan.n_gaps = 0;
-    tails->plan.buffers = (memo_buffer*)memob_arrays_add(a, n, sizeof(memo_buffer));
-    tails->plan.gaps = (memo_gap*)memob_arrays_add(a, plan->n_gaps, sizeof(memo_gap));
-    tails->place = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    if (a->failed) return memob_no_memory(error, "the planning problem");
-    for (i = 0; i < n; i++) {
-        tails->plan.buffers[i] = plan->buffers[i];
-        tails->place[i].index = -1;
-    }
-    for (i = 0; i < plan->n_gaps; i++)
-        if (plan->gaps[i].kept_bytes)
-            memoi_tails_fill(tails, plan, &plan->gaps[i], list);
-        else
-            tails->plan.gaps[tails->plan.n_gaps++] = plan->gaps[i];
-    return MEMO_STATUS_OK;
 }
 
 /* --- >>holds ---
@@ -4996,10 +4907,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     static const char name[] = "memo_plan_desc";
     memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
     const char* engine = "greedy";
-    int64_t target, culprit, i;
-    int is_whole;
+    int64_t target, culprit;
     memoi_effort effort;
-    memoi_tails tails;
     memoi_problem problem;
     memoi_solution best;
     memo_status status;
@@ -5045,10 +4954,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
     memset(&problem, 0, sizeof problem);
-    status = memoi_tails_create(&tails, plan, error);
-    is_whole = tails.plan.n_gaps == plan->n_gaps;
-    if (!status && !is_whole) status = memo_plan_prepare(&tails.plan, error);
-    if (!status) status = memoi_problem_pose(&tails.plan, &problem, error);
+    status = memoi_problem_pose(plan, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
     memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
@@ -5064,24 +4970,18 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
     target /= problem.unit_bytes;
     if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_problem_solve(&tails.plan, &problem, &settings, target, &effort, &best, &engine,
-                                 error);
+    status = memoi_problem_solve(plan, &problem, &settings, target, &effort, &best, &engine, error);
 
-    /* A proof with whole buffers proves nothing if some are trimmed, nor does one with stretched
-     * lives. */
-    is_whole = is_whole && !problem.is_stretched;
-    best.is_optimal = best.is_optimal && is_whole;
+    /* A proof with stretched lives proves nothing. */
+    best.is_optimal = best.is_optimal && !problem.is_stretched;
 
     /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
         memoi_plan_store(plan, &problem, &best, engine);
-        for (i = 0; i < plan->n_buffers; i++)
-            if (tails.place[i].index >= 0)
-                plan->buffers[i].offset_bytes =
-                    plan->buffers[tails.place[i].index].offset_bytes + tails.place[i].key;
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
-            int64_t bound = memob_max(is_whole ? problem.lower_bound * problem.unit_bytes : 0,
-                                      plan->lower_bound_bytes);
+            int64_t bound =
+                memob_max(problem.is_stretched ? 0 : problem.lower_bound * problem.unit_bytes,
+                          plan->lower_bound_bytes);
             status = memo_error_set(
                 error, MEMO_STATUS_INFEASIBLE,
                 "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
@@ -5094,7 +4994,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 done: /* after a failure as well */
     MEMO_FREE(best.offsets);
     memoi_problem_free(&problem);
-    memob_arrays_free(&tails.arrays);
     return status;
 }
 
@@ -8357,21 +8256,18 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     return (char*)c->memory + b->at;
 }
 
-/* The arena's address of a buffer that keeps its first bytes, or none. */
-MEMOI void* memoi_inspector_release(memo_session* s, void* address, int64_t kept_bytes) {
+/* The arena's address of a buffer that ends. */
+MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
     memoi_inspector* c = &s->checker;
     int64_t i;
     for (i = c->n_buffers - 1; i >= 0; i--) {
         memoi_inspected_buffer* b = &c->buffers[i];
         const int64_t end = b->at + 2 * b->n_bytes;
         void* own = b->address;
-        if (!own || (char*)c->memory + b->at != (char*)address || kept_bytes > b->n_bytes) continue;
+        if (!own || (char*)c->memory + b->at != (char*)address) continue;
         memoi_inspector_verify(s, b->at + b->n_bytes, end);
-        (void)memoi_inspector_sweep(s, b->at + kept_bytes, end, 1);
-        if (kept_bytes)
-            b->n_bytes = kept_bytes;
-        else
-            b->address = NULL;
+        (void)memoi_inspector_sweep(s, b->at, end, 1);
+        b->address = NULL;
         return own;
     }
     return address;
@@ -8497,15 +8393,8 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 
 void memo_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
-    address = memoi_inspector_release(s, address, 0);
+    address = memoi_inspector_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
-}
-
-void memo_session_trim(memo_session* s, void* address, int64_t kept_bytes) {
-    if (s->error.status || !address) return;
-    address = memoi_inspector_release(s, address, kept_bytes);
-    (void)memoi_session_is_ok(s,
-                              memo_arena_trim(s->part->arena, address, kept_bytes, &s->call_error));
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */

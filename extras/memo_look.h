@@ -110,10 +110,10 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
  * streams, those that the plan buys included.  A persistent buffer that the body requests counts as
- * requested first of all.  Lifetimes and gaps of the plan are ignored; a tail is free from its trim
- * in the trace on.  The proof uses nothing that memo_plan_from_trace computed.  It takes as long as
- * two checks of a schedule of the requests.  Errors: INVALID_ARGUMENT (the two buffers, and the
- * stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
+ * requested first of all.  Lifetimes and gaps of the plan are ignored.  The proof uses nothing
+ * that memo_plan_from_trace computed.  It takes as long as two checks of a schedule of the
+ * requests.  Errors: INVALID_ARGUMENT (the two buffers, and the stream without a wait; or the
+ * plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
@@ -1101,7 +1101,6 @@ typedef struct memoi_places {
     int is_second;           /* the schedule of places */
     int64_t body;            /* the mark that begins the body; -1: there is none */
     int64_t* buffers;        /* of each request that is a malloc */
-    int64_t* bytes;          /* of each buffer, after its trims so far */
     uint64_t* early;         /* of each buffer: streams that may use it directly */
     uint8_t* ends;           /* of each buffer: it is freed, and not persistent */
     memob_map events;
@@ -1120,7 +1119,7 @@ MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, i
     memo_op_desc op = memo_op_desc_default();
     memo_range place;
     place.begin = (uint64_t)(p->is_second ? p->plan->buffers[b].offset_bytes : b);
-    place.end = place.begin + (uint64_t)(p->is_second ? p->bytes[b] : 1);
+    place.end = place.begin + (uint64_t)(p->is_second ? memob_buffer_bytes(p->plan, b) : 1);
     op.stream = stream;
     op.link_bytes = b;
     op.reads = op.writes = &place;
@@ -1159,12 +1158,6 @@ MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* e
                 (p->is_second && (s == p->n_streams || p->early[b] >> s & 1)))
                 status = memoi_places_add(p, s, b, 1, error);
         return status;
-    case MEMO_REQUEST_TRIM:
-        status = memoi_places_add(p, malloced->stream, b, 0, error);
-        if (malloced->memory_class != MEMO_CLASS_PERSISTENT && origin > p->body)
-            p->bytes[b] = memob_min(p->bytes[b],
-                                    memob_align_up(request->size_bytes, p->plan->alignment_bytes));
-        return status;
     case MEMO_REQUEST_USE: return memoi_places_add(p, request->stream, b, 0, error);
     case MEMO_REQUEST_FREE:
         p->ends[b] = malloced->memory_class != MEMO_CLASS_PERSISTENT;
@@ -1195,7 +1188,6 @@ MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
         status = memo_schedule_add_stream(p->schedule, "", &none, error);
     for (i = 0; i < p->plan->n_waits && !status; i++)
         status = memo_schedule_add_event(p->schedule, &none, error);
-    for (k = 0; k < p->plan->n_buffers; k++) p->bytes[k] = memob_buffer_bytes(p->plan, k);
     for (i = 0; i < n_requests && !status && p->is_second; i++)
         if (memoi_places_is_lifted(p, i))
             status = memoi_places_add(p, p->n_streams + 1, p->buffers[i], 0, error);
@@ -1279,7 +1271,6 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
     }
 
     p->buffers = (int64_t*)memob_arrays_add(&p->arrays, p->trace->n_requests, 8);
-    p->bytes = (int64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
     if (p->arrays.failed) return memob_no_memory(error, "checking a plan");
@@ -2157,7 +2148,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
     memob_piece* pieces =
-        (memob_piece*)memob_calloc(plan->n_buffers + 2 * plan->n_gaps, sizeof(memob_piece));
+        (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
     memob_map drawn;
     int64_t n, i;
     if (!pieces) return memob_no_memory(error, "a picture");

@@ -338,7 +338,6 @@ static void fuzz_step(void* user, memo_session* session) {
         (void)memo_session_backward_begin(session, layer);
         memo_session_backward_end(session, layer);
     }
-    memo_session_trim(session, address, desc->n_layers);
     memo_session_free(session, address);
 }
 static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,

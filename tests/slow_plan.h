@@ -43,12 +43,10 @@ static int64_t slow_alignment(const memo_plan* plan, int64_t i) {
 
 /* The bytes of a buffer that are live; -1: it does not live. */
 static int64_t slow_live_bytes(const memo_plan* plan, int64_t i, int64_t time) {
-    const int64_t unit = plan->alignment_bytes;
     if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return -1;
     for (int64_t g = 0; g < plan->n_gaps; g++)
         if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
-            return plan->gaps[g].kept_bytes ? (plan->gaps[g].kept_bytes + unit - 1) / unit * unit
-                                            : -1;
+            return -1;
     return slow_size(plan, i);
 }
 

@@ -78,7 +78,7 @@ static int64_t conflict_bytes(const memo_plan* plan, int64_t i, int64_t k) {
     for (int64_t h = 0; h < plan->n_gaps; h++)
         if (plan->gaps[h].buffer == i && plan->gaps[h].begin <= b->begin &&
             plan->gaps[h].end >= memob_min(a->end, b->end) && b->begin < a->end)
-            return memob_align_up(plan->gaps[h].kept_bytes, plan->alignment_bytes);
+            return 0;
     if (a->begin < b->end && b->begin < a->end) return memob_buffer_bytes(plan, i);
     for (int64_t h = 0; h < plan->n_holds; h++)
         if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
@@ -458,9 +458,8 @@ TEST(divergence_is_an_error) {
 /* --- random trainers, faithful or not: live buffers never share a byte --- */
 
 typedef struct request {
-    int64_t block; /* malloc of a block, its trim, or its free */
+    int64_t block; /* malloc of a block, or its free */
     int is_free;
-    int64_t kept_bytes; /* of a trim */
 } request;
 
 typedef struct batch {
@@ -474,10 +473,7 @@ static batch random_batch(void) {
     batch made = {0};
     while (n_blocks < n || n_live) {
         request* r = &made.requests[made.n++];
-        if (n_live && made.n < 60 && memo_test_int(0, 3) == 0) { /* fits what an earlier one left */
-            r->block = live[memo_test_int(0, n_live - 1)];
-            r->kept_bytes = 1 + made.sizes[r->block] / (2 + made.n);
-        } else if (n_blocks < n && (n_live == 0 || memo_test_int(0, 8) < 5)) {
+        if (n_blocks < n && (n_live == 0 || memo_test_int(0, 8) < 5)) {
             made.sizes[n_blocks] = memo_test_int(0, 9) ? memo_test_int(1, 3000) : 0;
             r->block = n_blocks;
             live[n_live++] = n_blocks++;
@@ -495,8 +491,7 @@ static batch random_batch(void) {
 static batch mutated(const batch* source) {
     batch made = *source;
     int i, n_changes = (int)memo_test_int(0, 6), n_blocks = 0;
-    for (i = 0; i < made.n; i++)
-        n_blocks += !made.requests[i].is_free && !made.requests[i].kept_bytes;
+    for (i = 0; i < made.n; i++) n_blocks += !made.requests[i].is_free;
     for (; n_changes > 0 && made.n > 0; n_changes--) {
         int at = (int)memo_test_int(0, made.n - 1);
         int64_t block = made.requests[at].block;
@@ -512,9 +507,7 @@ static batch mutated(const batch* source) {
         case 2: { /* a block less */
             int k = 0;
             for (i = 0; i < made.n; i++)
-                if (made.requests[i].block != block ||
-                    (made.requests[at].kept_bytes && !made.requests[i].kept_bytes))
-                    made.requests[k++] = made.requests[i];
+                if (made.requests[i].block != block) made.requests[k++] = made.requests[i];
             made.n = k;
             break;
         }
@@ -524,10 +517,8 @@ static batch mutated(const batch* source) {
                     (size_t)(made.n - at) * sizeof(request));
             made.requests[at].block = n_blocks;
             made.requests[at].is_free = 0;
-            made.requests[at].kept_bytes = 0;
             made.sizes[n_blocks] = memo_test_int(0, 1000);
             made.n++;
-            made.requests[made.n].kept_bytes = 0;
             made.requests[made.n].block = n_blocks++;
             made.requests[made.n++].is_free = 1;
         }
@@ -544,18 +535,11 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
     CHECK_OK(memo_arena_begin(arena, &error));
     for (int i = 0; i < b->n; i++) {
         int64_t block = b->requests[i].block, size_bytes = b->sizes[block];
-        const int64_t kept_bytes = b->requests[i].kept_bytes;
-        if (b->requests[i].is_free || kept_bytes) {
+        if (b->requests[i].is_free) {
             if (!address[block]) continue; /* was refused */
             for (k = 0; touches && k < live_bytes[block]; k++)
                 if (((unsigned char*)address[block])[k] != (unsigned char)(block + 1)) break;
             CHECK(!touches || k == live_bytes[block]);
-            if (kept_bytes) {
-                memo_status status = memo_arena_trim(arena, address[block], kept_bytes, &error);
-                CHECK_IS(status != MEMO_STATUS_OK, ==, kept_bytes > live_bytes[block]);
-                if (!status) live_bytes[block] = kept_bytes;
-                continue;
-            }
             drop(arena, address[block]);
             address[block] = NULL;
             continue;
@@ -593,43 +577,6 @@ TEST(random_trainers_never_share_a_byte) {
         close_replay(arena, plan);
     }
     CHECK_IS(n_diverged, >, 200);
-}
-
-TEST(trims_free_tails) {
-    static const char text[] = "memo trace 1\nmark iteration begin\nmalloc 0 1000\ntrim 0 300\n"
-                               "malloc 1 700\nfree 1 700\ntrim 0 100\nmalloc 2 900\nfree 2 900\n"
-                               "free 0 1000\n";
-    char framed[400];
-    int n = snprintf(framed, sizeof framed, "%s", text), round;
-    void *a, *b, *c;
-    snprintf(framed + n, sizeof framed - (size_t)n, "end 9 %016llx\n",
-             (unsigned long long)memob_hash(framed, n));
-    own_plan* plan = planned_text(framed, 1024); /* what is kept rounds up to all */
-    CHECK_IS(plan->n_gaps, ==, 0);
-    memo_plan_destroy(plan);
-    plan = planned_text(framed, 4);
-    CHECK(plan->n_gaps == 2 && plan->peak_bytes == 1000);
-    own_arena* arena = replay(fresh_device(1 << 20), plan);
-    for (round = 0; round < 3; round++) {
-        CHECK_OK(memo_arena_begin(arena, &error));
-        a = take(arena, 1000);
-        CHECK_ERROR(memo_arena_trim(arena, a, 1001, &error), INVALID_ARGUMENT, "arena.kept_bytes");
-        CHECK_ERROR(memo_arena_trim(arena, a, 0, &error), INVALID_ARGUMENT, "1 to 1000 are valid");
-        CHECK_ERROR(memo_arena_trim(arena, a, -5, &error), INVALID_ARGUMENT, "(-5)");
-        CHECK_ERROR(memo_arena_trim(arena, &a, 1, &error), INVALID_ARGUMENT, "trim of");
-        CHECK_ERROR(memo_arena_alloc(arena, 700, 0, &b, &error), DIVERGED, "first trims buffer 0");
-        if (round < 2) CHECK_OK(memo_arena_trim(arena, a, 301, &error));
-        CHECK_ERROR(memo_arena_alloc(arena, 700, 0, &b, &error), DIVERGED, "first trims buffer 0");
-        CHECK_OK(memo_arena_trim(arena, a, round < 2 ? 300 : 50, &error)); /* early is allowed */
-        b = take(arena, 700);
-        CHECK(b == (char*)a + 300);
-        drop(arena, b);
-        if (round < 2) CHECK_OK(memo_arena_trim(arena, a, 100, &error));
-        c = take(arena, 900);
-        CHECK(c == (char*)a + 100);
-        if (round == 1) drop(arena, a); /* early or by the end */
-        CHECK_OK(memo_arena_end(arena, &error));
-    }
 }
 
 TEST(recorded_traces_replay) {

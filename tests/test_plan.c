@@ -378,35 +378,6 @@ TEST(search_meets_brute_force) {
     }
 }
 
-/* A plan is never larger than with whole buffers, and proven only where brute force agrees. */
-TEST(freed_tails_are_used) {
-    const features with = {0, 1, 0};
-    int64_t whole, least;
-    int k, i, n_smaller = 0, n_least = 0, n_proven = 0;
-    for (k = 0; k < 1000; k++) {
-        own_plan* plan = random_plan(7, 12, with);
-        memo_plan_desc desc = memo_plan_desc_default();
-        for (i = 0; i < plan->n_gaps; i++) { /* as whole buffers, then with their tails free */
-            plan->gaps[i].end = plan->buffers[plan->gaps[i].buffer].end;
-            plan->gaps[i].kept_bytes = plan->buffers[plan->gaps[i].buffer].size_bytes;
-        }
-        whole = brute_force(plan);
-        for (i = 0; i < plan->n_gaps; i++)
-            plan->gaps[i].kept_bytes = memo_test_int(0, plan->gaps[i].kept_bytes);
-        solve_valid(plan, &desc, k);
-        least = brute_force(plan);
-        CHECK_CASE(least <= plan->peak_bytes && plan->peak_bytes <= whole, "case %d: %lld", k,
-                   (long long)plan->peak_bytes);
-        CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes == least, "case %d", k);
-        n_smaller += least < whole && plan->peak_bytes < whole;
-        n_least += plan->peak_bytes == least;
-        n_proven += plan->n_gaps && plan->proof == MEMO_PROOF_OPTIMAL;
-    }
-    CHECK_CASE(n_smaller > 150 && n_least > 400 && n_proven > 300,
-               "of %d: %d smaller than whole, %d the least, %d proven", k, n_smaller, n_least,
-               n_proven);
-}
-
 TEST(search_is_valid_and_deterministic) {
     for (int k = 0; k < 300; k++) {
         own_plan* plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));

@@ -75,9 +75,6 @@ static memo_plan* random_problem(void) {
             gap->begin = b->begin;
             gap->end = b->end;
         }
-        if (b->size_bytes > 0 && memo_test_int(0, 1))
-            gap->kept_bytes = memo_test_int(memo_test_int(0, 60) ? 0 : -1, b->size_bytes);
-        if (memo_test_int(0, 60) == 0) gap->kept_bytes++;
     }
     return plan;
 }
@@ -113,8 +110,7 @@ static const char* fault_of(const memo_plan* plan) {
         const memo_gap* gap = &plan->gaps[k];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers) return "gap's buffer";
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
-            gap->end > plan->buffers[gap->buffer].end || gap->kept_bytes < 0 ||
-            gap->kept_bytes > plan->buffers[gap->buffer].size_bytes)
+            gap->end > plan->buffers[gap->buffer].end)
             return "gap";
         for (i = 0; i < k; i++)
             if (plan->gaps[i].buffer == gap->buffer && plan->gaps[i].begin < gap->end &&

@@ -79,7 +79,6 @@ static memo_plan* random_plan(int64_t n) {
         if (middle == buffer->begin) continue;
         plan->gaps[k].buffer = i;
         plan->gaps[k].begin = middle;
-        plan->gaps[k].kept_bytes = memo_test_int(0, 1) * memo_test_int(0, buffer->size_bytes);
         plan->gaps[k++].end = buffer->end;
         if (k == n_gaps || memo_test_int(0, 1)) continue;
         plan->gaps[k].buffer = i;

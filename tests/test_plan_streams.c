@@ -178,8 +178,8 @@ static void find_places(const memo_trace* trace, const memo_plan* plan, int* pla
     }
 }
 
-/* Whether the reference accepts the plan; the check must do the same.  full: the trace with the waits
- * that the plan buys. */
+/* Whether the reference accepts the plan; the check must do the same.  full: the trace with the
+ * waits that the plan buys. */
 static int check_agrees(const memo_plan* plan, const memo_trace* trace, const memo_trace* full,
                         int round) {
     const memo_status status = memo_plan_check(plan, trace, &error);
@@ -208,7 +208,6 @@ static void copy_request(const memo_trace* trace, int64_t i, memo_trace* to) {
         CHECK_OK(memo_trace_malloc(to, r->id, r->size_bytes, r->memory_class, r->stream, &error));
         break;
     case MEMO_REQUEST_FREE: CHECK_OK(memo_trace_free(to, r->id, &error)); break;
-    case MEMO_REQUEST_TRIM: CHECK_OK(memo_trace_trim(to, r->id, r->size_bytes, &error)); break;
     case MEMO_REQUEST_USE: CHECK_OK(memo_trace_use(to, r->id, r->stream, &error)); break;
     case MEMO_REQUEST_RECORD: CHECK_OK(memo_trace_record(to, r->id, r->stream, &error)); break;
     case MEMO_REQUEST_WAIT: CHECK_OK(memo_trace_wait(to, r->id, r->stream, &error)); break;
@@ -297,98 +296,6 @@ TEST(check_is_reachability) {
     }
     CHECK_CASE(n_refused > 1000 && n_accepted > 1000, "%d refused, %d accepted", n_refused,
                n_accepted);
-}
-
-/* --- trims --- */
-
-/* A trace of one stream, with trims in between. */
-static memo_trace* trimmed(const memo_trace* trace) {
-    memo_trace* made = new_trace();
-    for (int64_t i = 0; i < trace->n_requests; i++) {
-        const int64_t origin = memob_request_origin(trace, i);
-        const memo_request* malloced = &trace->requests[origin < 0 ? i : origin];
-        if (trace->requests[i].kind == MEMO_REQUEST_USE && malloced->size_bytes > 1)
-            CHECK_OK(memo_trace_trim(made, malloced->id, memo_test_int(1, malloced->size_bytes - 1),
-                                     &error));
-        copy_request(trace, i, made);
-    }
-    return made;
-}
-
-/* A map of bytes after each request says whether two live buffers share one.  place: of each malloc
- * in order, the buffer of the plan. */
-static int map_is_clear(const memo_trace* trace, const memo_plan* plan, const int* place) {
-    int64_t i, k, b, n = 0, body = -1, bytes[200], buffer_of[400];
-    char is_whole[200], map[4000];
-    memset(bytes, 0, sizeof bytes);
-    for (i = trace->n_requests - 1; i >= 0; i--)
-        if (trace->requests[i].kind == MEMO_REQUEST_MARK) body = i;
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* r = &trace->requests[i];
-        if (r->kind != MEMO_REQUEST_MALLOC) continue;
-        b = buffer_of[i] = place[n++];
-        is_whole[b] = i < body;
-    }
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* r = &trace->requests[i];
-        const int64_t origin = memob_request_origin(trace, i);
-        if (origin < 0) continue;
-        b = buffer_of[origin];
-        if (r->kind == MEMO_REQUEST_MALLOC) bytes[b] = r->size_bytes;
-        if (r->kind == MEMO_REQUEST_TRIM && !is_whole[b] && r->size_bytes < bytes[b])
-            bytes[b] = r->size_bytes;
-        if (r->kind == MEMO_REQUEST_FREE) bytes[b] = 0;
-        memset(map, 0, sizeof map);
-        for (b = 0; b < plan->n_buffers; b++)
-            for (k = 0; k < bytes[b]; k++)
-                if (map[plan->buffers[b].offset_bytes + k]++) return 0;
-    }
-    return 1;
-}
-
-/* Plans of traces with trims share bytes just where the map allows it, as both checks find for any
- * offsets; and they are never larger than without the trims. */
-TEST(trims_free_tails) {
-    int round, k, n_refused = 0, n_shared = 0, n_smaller = 0, n_kept = 0;
-    int64_t i;
-    for (round = 0; round < 400; round++) {
-        own_trace* whole = random_trace(memo_test_int(20, 60), 1, 1, 0, 0);
-        own_trace* trace = trimmed(whole);
-        int place[200];
-        own_plan* before = plan_of_trace(whole, 1);
-        CHECK_OK(memo_plan_solve(before, NULL, &error));
-        own_plan* plan = plan_of_trace(trace, 1);
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
-        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
-                   error.message);
-        CHECK(plan->peak_bytes <= before->peak_bytes &&
-              plan->lower_bound_bytes <= before->lower_bound_bytes);
-        CHECK(!plan->n_gaps ||
-              (plan->proof == MEMO_PROOF_OPTIMAL) == (plan->peak_bytes == plan->lower_bound_bytes));
-        n_smaller += plan->peak_bytes < before->peak_bytes;
-        n_kept += plan->n_gaps > 0;
-        find_places(trace, plan, place);
-        CHECK_CASE(map_is_clear(trace, plan, place), "round %d", round);
-        for (k = 0; k < 20 && plan->n_gaps > 0; k++) {
-            const int64_t moved = memo_test_int(0, plan->n_buffers - 1);
-            plan->buffers[moved].offset_bytes = memo_test_int(0, 60);
-            int is_clear = map_is_clear(trace, plan, place);
-            CHECK_CASE((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK) == is_clear,
-                       "round %d, move %d: map %d", round, k, is_clear);
-            plan->proof = MEMO_PROOF_FEASIBLE;
-            for (plan->peak_bytes = i = 0; i < plan->n_buffers; i++)
-                plan->peak_bytes = memob_max(plan->peak_bytes, plan->buffers[i].offset_bytes +
-                                                                   plan->buffers[i].size_bytes);
-            CHECK_CASE((memo_plan_validate(plan, &error) == MEMO_STATUS_OK) == is_clear,
-                       "round %d, move %d: map %d", round, k, is_clear);
-            n_refused += !is_clear;
-            n_shared += is_clear;
-        }
-    }
-    CHECK_CASE(n_refused > 500 && n_shared > 500 && n_smaller > 50 && n_kept > 100,
-               "%d refused, %d allowed; of %d with trims %d are smaller", n_refused, n_shared,
-               n_kept, n_smaller);
 }
 
 /* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference

@@ -1151,59 +1151,6 @@ static void hard_step(void* user, memo_session* s) {
     for (i = 0; i < 20; i++) memo_session_free(s, buffers[i]);
 }
 
-enum { WHOLE_BYTES = 1 << 20, HEAD_BYTES = 1000, LATER_BYTES = 900 << 10 };
-static int trims; /* 1: to what is planned; 2: to more */
-
-/* A large buffer of which most is not needed when another is requested. */
-static void trimming_step(void* user, memo_session* s) {
-    model* m = (model*)user;
-    step(user, s);
-    void* first = memo_session_alloc(s, WHOLE_BYTES);
-    if (memo_session_computes(s)) launch(m, s, first, 0, WHOLE_BYTES, 8, 0);
-    if (trims) memo_session_trim(s, first, HEAD_BYTES * trims);
-    void* second = memo_session_alloc(s, LATER_BYTES);
-    if (memo_session_computes(s)) {
-        launch(m, s, second, 0, LATER_BYTES, 9, 0);
-        launch(m, s, first, 0, trims ? HEAD_BYTES : WHOLE_BYTES, 8, 1);
-        launch(m, s, second, 0, LATER_BYTES, 9, 1);
-    }
-    memo_session_free(s, second);
-    memo_session_free(s, first);
-}
-
-TEST(trims_free_tails) {
-    memo_session* s = NULL;
-    memo_session_info info;
-    own_model m;
-    int64_t peaks[2];
-    tight_model(&m);
-    shorten(&m);
-    m.desc.step = trimming_step;
-    m.desc.device_bytes = 4 << 20;
-    open_device(&m, 8 << 20, 8 << 20);
-    for (trims = 0; trims < 2; trims++) {
-        CHECK_OK(memo_session_create(&m.desc, &s, &error));
-        memo_session_get_info(s, &info);
-        peaks[trims] = info.plan->addresses->peak_bytes;
-        CHECK_OK(memo_session_run(s, NULL, &error));
-        m.micro_batch++;
-        CHECK_OK(memo_session_run(s, NULL, &error));
-        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-        CHECK_IS(m.n_wrong, ==, 0);
-        if (!trims) memo_session_destroy(s);
-    }
-    CHECK_IS(peaks[0] - peaks[1], ==, LATER_BYTES);
-
-    /* Another trim than planned. */
-    CHECK_ERROR(memo_session_run(s, NULL, &error), DIVERGED, "differ from the request");
-    trims = WHOLE_BYTES; /* more than there is */
-    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_ARGUMENT, "kept_bytes");
-    trims = 1;
-    CHECK_OK(memo_session_run(s, NULL, &error));
-    CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
-    memo_session_destroy(s);
-}
-
 static int n_searches;
 static void count_searches(MEMO_UNUSED void* user, const char* line) {
     n_searches += strstr(line, "searching for addresses") != NULL;

@@ -66,14 +66,12 @@ TEST(requests_are_kept) {
     CHECK_OK(memo_trace_use(trace, -5, 63, &error));
     CHECK_OK(memo_trace_record(trace, 1, 63, &error));
     CHECK_OK(memo_trace_wait(trace, 1, 3, &error));
-    CHECK_OK(memo_trace_trim(trace, -5, 60, &error));
     CHECK_OK(memo_trace_free(trace, -5, &error));
     CHECK_OK(memo_trace_malloc(trace, -5, 8, MEMO_CLASS_TRANSIENT, 0, &error)); /* id reused */
-    CHECK(trace->n_requests == 9 && trace->n_buffers == 3 && trace->n_live == 2);
+    CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
     CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
-    CHECK(memob_request_origin(trace, 7) == 1 && trace->requests[6].size_bytes == 60);
-    CHECK_IS(trace->requests[7].size_bytes, ==, 100);
+    CHECK_IS(trace->requests[6].size_bytes, ==, 100);
     CHECK_IS(strcmp(trace->text + trace->requests[0].id, "iteration begin"), ==, 0);
     memo_trace_destroy(NULL);
 }
@@ -91,9 +89,6 @@ TEST(bad_requests_leave_the_trace) {
     CHECK_IS(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, -1, &error), ==, bad);
     CHECK(memo_trace_free(trace, 2, &error) == bad && strstr(error.message, "freed before"));
     CHECK(memo_trace_free(trace, 9, &error) == bad && strstr(error.message, "never requested"));
-    CHECK(memo_trace_trim(trace, 2, 1, &error) == bad && strstr(error.message, "freed before"));
-    CHECK(memo_trace_trim(trace, 1, 9, &error) == bad && strstr(error.message, "trace.kept_bytes"));
-    CHECK_IS(memo_trace_trim(trace, 1, 0, &error), ==, bad);
     CHECK_IS(memo_trace_use(trace, 2, 0, &error), ==, bad);
     CHECK_IS(memo_trace_use(trace, 1, 64, &error), ==, bad);
     CHECK(memo_trace_wait(trace, 5, 0, &error) == bad && strstr(error.message, "never recorded"));
@@ -109,12 +104,11 @@ TEST(bad_requests_leave_the_trace) {
 TEST(version_0_and_1_are_read) {
     own_memory char* text =
         framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
-               "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \ntrim 1 4\n"
-               "free 1 10\n",
-               9);
+               "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \nfree 1 10\n",
+               8);
     own_trace* trace = parsed(text);
     free(text);
-    CHECK(trace->n_requests == 9 && trace->n_buffers == 3 && trace->n_live == 2);
+    CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_SKELETAL);
     CHECK(trace->requests[2].memory_class == MEMO_CLASS_PERSISTENT &&
           trace->requests[2].stream == 4);
@@ -163,7 +157,7 @@ TEST(bad_lines_are_named) {
     refuses("malloc 1 2\nfree 1 3\n", format, 2, "wrong size (3); its malloc has 2 bytes");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
     refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 lines above");
-    refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, trim, use");
+    refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, use");
     refuses_lines("\x01\xff\n", 1, 2,
                   "`?"
                   "?`; malloc");

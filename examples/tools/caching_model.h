@@ -353,7 +353,6 @@ static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64
         return 1;
     case MEMO_REQUEST_RECORD: return caching_record(c, request->id, request->stream);
     case MEMO_REQUEST_WAIT: caching_wait(c, request->id, request->stream); return 1;
-    case MEMO_REQUEST_TRIM: /* it has no such request */
     case MEMO_REQUEST_MARK: return 1;
     }
     return 1;

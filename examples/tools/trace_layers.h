@@ -242,8 +242,7 @@ static memo_status layers_apply_request(const trace_layers* layers, int64_t i, i
     memo_mark mark;
     char text[64];
 
-    if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_TRIM ||
-        request->kind == MEMO_REQUEST_USE) {
+    if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
                                  inner);
         if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
@@ -254,7 +253,6 @@ static memo_status layers_apply_request(const trace_layers* layers, int64_t i, i
         return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
                                  request->memory_class, request->stream, error);
     case MEMO_REQUEST_FREE: return memo_trace_free(result, id, error);
-    case MEMO_REQUEST_TRIM: return memo_trace_trim(result, id, request->size_bytes, error);
     case MEMO_REQUEST_USE: return memo_trace_use(result, id, request->stream, error);
     case MEMO_REQUEST_RECORD: return memo_trace_record(result, request->id, request->stream, error);
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);

@@ -44,7 +44,7 @@ class _Buffer(Structure):
 
 
 class _Gap(Structure):
-    _fields_ = [("buffer", c_int64), ("begin", c_int64), ("end", c_int64), ("kept_bytes", c_int64)]
+    _fields_ = [("buffer", c_int64), ("begin", c_int64), ("end", c_int64)]
 
 
 class _Plan(Structure):
