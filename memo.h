@@ -990,6 +990,10 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *           gradient.  It waits on the host between two layers, and so do the last outputs.
  *   INPUT   The host stores it once: the rows that HANDED leaves are those that come back as INPUT.
  *           If layers spill, it is stored like SWAPPED.
+ *   CARRIED row_bytes of each step, however few rows the step computes.  The forward copies the
+ *           state there with which the slice begins; the backward finds it again.  The state
+ *           itself, and in the backward its gradient, pass from slice to slice in a buffer of the
+ *           trainer.  Without slices a layer is one slice.
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
  * each layer that keeps a LAYER tensor + 2 T if others do not (T if these are all even or all odd)
@@ -1042,15 +1046,17 @@ typedef enum memo_tensor_rule {
     MEMO_TENSOR_LAYER,  /* later slices of the layer read its rows: keys and values */
     MEMO_TENSOR_HANDED, /* each layer updates it in place: the hidden state; in the backward, its
                            gradient.  At most one */
-    MEMO_TENSOR_INPUT   /* the bytes of HANDED when the layer's forward begins, which the trainer
+    MEMO_TENSOR_INPUT,  /* the bytes of HANDED when the layer's forward begins, which the trainer
                            copies; then like SWAPPED.  At most one */
+    MEMO_TENSOR_CARRIED /* the state of a recurrence when the slice begins, which the trainer
+                           copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
 } memo_tensor_rule;
 
 /* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
  * WHOLE, SWAPPED or KEPT, and n_rows * row_bytes must be its size. */
 typedef struct memo_tensor {
     const char* name;  /* no blanks */
-    int64_t row_bytes; /* 0: the tensor is absent */
+    int64_t row_bytes; /* 0: the tensor is absent; CARRIED: of all rows together */
     memo_tensor_rule rule;
     /* 1 + index of the tensor whose recomputation also produces this one (a norm its rstd,
      * attention its LSE); both then have the same rows, by the rule of that tensor.  0: none. */
@@ -6151,6 +6157,12 @@ MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
+/* Rows of row_bytes that a step has of tensor t.  A CARRIED tensor is one row, as if it were of the
+ * slice's first token: slices without tokens have none. */
+MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
+    return memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED ? 1 : desc->n_rows;
+}
+
 /* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
  * than none, and more. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
@@ -6297,14 +6309,20 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
                                  "means that the tensor is absent",
                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
-        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_INPUT)
+        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_CARRIED)
             return MEMOB_INVALID(error,
                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
                                  "(%d); 0 to %d are valid",
                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                 (int)MEMO_TENSOR_INPUT);
+                                 (int)MEMO_TENSOR_CARRIED);
 
-        if (tensor->rule >= MEMO_TENSOR_HANDED && tensor->row_bytes) {
+        if (tensor->rule == MEMO_TENSOR_CARRIED && tensor->with)
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].with (%s): %d, but a CARRIED tensor "
+                                 "is never recomputed; 0 would work",
+                                 (int)t, memob_tensor_name(tensor), (int)tensor->with);
+        if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
+            tensor->row_bytes) {
             int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
             if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
                 return MEMOB_INVALID(error,
@@ -6502,13 +6520,14 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
                                               const int64_t* tiles, const double* all_s,
                                               memob_swap_sum* sums, memob_swap_place* places) {
-    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
+    const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
     const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
     const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
+    const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
     const double share = 1 / (double)n; /* of a row; a division is slow */
     int cuts_later = 0, swaps_later[2] = {0, 0};
     memob_swap_region region;
@@ -6556,10 +6575,10 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             }
         }
 
-        /* The last slice may have fewer rows. */
+        /* The last slice may have fewer rows, but not a smaller state. */
         moved = swapped;
         others = (double)(n - swapped) * share;
-        if (desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
+        if (!is_carried && desc->n_slices > 1 && (layer + 1) % desc->n_slices == 0) {
             const int64_t n_own = n_all - (desc->n_slices - 1) * n;
             moved = is_odd ? memob_max(n_own - (n - swapped), 0) : memob_min(n_own, swapped);
             others = (double)(n_own - moved) / (double)n_own;
@@ -6688,8 +6707,9 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
 /* Offset of row 0 in device memory, if the layer does not keep the tensor. */
 MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_region* region,
                                 int32_t layer, int32_t t) {
-    int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes = desc->tensors[t].row_bytes;
-    int64_t recomputed_bytes = (desc->n_rows - swapped) * row_bytes;
+    const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
+    const int64_t swapped = memob_min(memoi_swap_cell(desc, layer, t), n);
+    const int64_t recomputed_bytes = (n - swapped) * row_bytes;
     int64_t first_border = region->begin + region->even_bytes;
     if (memob_swap_is_layer(desc, t))
         return layer / desc->n_slices & 1 ? first_border : region->begin;
@@ -6748,7 +6768,8 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
                 (layer & 1 ? MEMOI_SWAP_PARTS - 1 - k : k))
                 continue;
             places[t].offset = begin;
-            begin += memob_align_up(n * desc->tensors[t].row_bytes, MEMOB_DEVICE_ALIGNMENT);
+            begin += memob_align_up(memob_tensor_rows(desc, t) * desc->tensors[t].row_bytes,
+                                    MEMOB_DEVICE_ALIGNMENT);
         }
 }
 
@@ -7056,7 +7077,7 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
             if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
-            layer_bytes += desc->n_rows * place->row_bytes;
+            layer_bytes += memob_tensor_rows(desc, t) * place->row_bytes;
         }
         placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
     }

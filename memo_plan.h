@@ -337,7 +337,10 @@ typedef struct memo_session memo_session;
  *
  * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
  * slice.  Each slice of the last layer finds its output in the HANDED tensor when its backward
- * begins; there the loss is computed.  If a micro-batch has few rows, the last slices are empty:
+ * begins; there the loss is computed.  The state of a recurrence lies in a buffer of pass FORWARD
+ * with MEMO_EACH_LAYER, its gradient in one of pass BACKWARD: slices pass both on, and the trainer
+ * clears them at borders of documents.  A CARRIED tensor keeps the state that a slice began with.
+ * If a micro-batch has few rows, the last slices are empty:
  * their begin returns 0.  One layer is open at a time.  Forwards and gradients of each slice size
  * are the same bits under every policy. */
 
@@ -608,7 +611,8 @@ MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: n
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
- * row counts from the first of the slice.  LAYER tensors always begin with row 0 of the layer. */
+ * row counts from the first of the slice.  LAYER tensors always begin with row 0 of the layer, and
+ * CARRIED tensors have one address for all rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
 /* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
@@ -5564,7 +5568,8 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
                           (long long)swapped, (long long)(desc->n_rows - kept - swapped));
             for (other = t; other < desc->n_tensors; other++)
                 if (memoi_rows_are_shown(desc, other) && memoi_rows_are_alike(desc, other, t))
-                    memo_text_put(text, "%s%s", other == t ? "" : ", ", desc->tensors[other].name);
+                    memo_text_put(text, "%s%s%s", other == t ? "" : ", ", desc->tensors[other].name,
+                                  memob_tensor_rows(desc, other) < desc->n_rows ? " (state)" : "");
             memo_text_put(text, "\n");
         }
     }
@@ -5932,7 +5937,7 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_INPUT + 1)
+#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_CARRIED + 1)
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -7843,6 +7848,11 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, in
     return memoi_session_place(s, layer, t)->row_bytes;
 }
 
+/* Of n rows of a step. */
+MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t t, int64_t n) {
+    return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+}
+
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
     if (c->slots) memo_device_free(s->device, c->slots, NULL);
@@ -7877,7 +7887,9 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + s->desc.slice_rows * s->steps->tensors[t].row_bytes, MEMOI_GUARD) +
+        at = memob_align_up(at + memoi_inspector_rows(s, t, s->desc.slice_rows) *
+                                     s->steps->tensors[t].row_bytes,
+                            MEMOI_GUARD) +
              MEMOI_GUARD;
     }
     c->offsets[n] = c->slot_bytes = at;
@@ -7924,10 +7936,10 @@ MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_b
  * computed in the engine's memory, so that their rows always go to the slot. */
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back) {
     const memoi_inspector* c = &s->checker;
-    const int64_t n = memoi_session_rows(s, layer);
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
+        const int64_t n = memoi_inspector_rows(s, t, memoi_session_rows(s, layer));
         const memob_swap_place* place = memoi_session_place(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
@@ -8012,13 +8024,13 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
 MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
-    const int64_t n = memoi_session_rows(s, layer);
     memo_status status = memoi_inspector_fetch(s, layer, 0);
     int32_t t;
 
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t behind = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
+        const int64_t n_rows = memoi_inspector_rows(s, t, s->steps->n_rows);
+        const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
             c->offsets[t + 1] - behind)
             status = memo_error_set(
@@ -8026,12 +8038,13 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
                 "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
                 "the table has another order than the kernels",
-                (int)(layer / s->n_slices), tensor->name, (long long)s->steps->n_rows, names[after],
-                (long long)s->steps->n_rows, (long long)tensor->row_bytes);
+                (int)(layer / s->n_slices), tensor->name, (long long)n_rows, names[after],
+                (long long)n_rows, (long long)tensor->row_bytes);
     }
 
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
+        const int64_t n = memoi_inspector_rows(s, t, memoi_session_rows(s, layer));
         const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
@@ -8316,8 +8329,9 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     int32_t t;
     if (!memoi_session_is_in(s, "addresses: row", row, s->steps->n_rows)) row = 0;
     for (t = 0; t < s->desc.n_tensors; t++) {
+        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         first[t] = memoi_session_find(s, layer, t);
-        if (first[t] && s->steps->tensors[t].rule != MEMO_TENSOR_LAYER)
+        if (first[t] && rule != MEMO_TENSOR_LAYER && rule != MEMO_TENSOR_CARRIED)
             first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
 }

@@ -3558,7 +3558,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
             begin = end = 0;
             if (!memob_swap_is_layer(desc, t)) {
                 if (writes == (!is_backward || desc->tensors[t].rule == MEMO_TENSOR_HANDED))
-                    end = n;
+                    end = memob_min(n, memob_tensor_rows(desc, t));
             } else if (!writes) {
                 end = first + (is_backward ? n : 0);
             } else if (!is_backward) {

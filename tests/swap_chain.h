@@ -108,12 +108,19 @@ static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
     return c->tensors[tensor].row_bytes > 0 && (!kinds || kinds >> c->layer_kinds[layer] & 1);
 }
 
+/* Of n rows of a step, those of a tensor: a CARRIED one has the first. */
+static int64_t chain_tensor_rows(const chain* c, int32_t t, int64_t n) {
+    const int32_t leader = c->tensors[t].with ? c->tensors[t].with - 1 : t;
+    return c->tensors[leader].rule == MEMO_TENSOR_CARRIED && n > 1 ? 1 : n;
+}
+
 /* The bytes of rows [begin, end); empty if the layer lacks the tensor. */
 static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int64_t begin,
                               int64_t end) {
     const uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c->swap, layer, tensor);
     memo_range range = {0};
     if (!chain_has(c, layer, tensor)) return range;
+    begin = chain_tensor_rows(c, tensor, begin), end = chain_tensor_rows(c, tensor, end);
     range.begin = address + (uint64_t)(begin * c->tensors[tensor].row_bytes);
     range.end = address + (uint64_t)(end * c->tensors[tensor].row_bytes);
     return range;
@@ -133,12 +140,15 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
                                 int32_t tensor, int64_t begin, int64_t end, int64_t key,
                                 int64_t micro_batch) {
     chain_op op;
+    begin = chain_tensor_rows(c, tensor, begin), end = chain_tensor_rows(c, tensor, end);
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
     op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
     op.row_bytes = c->tensors[tensor].row_bytes;
     op.begin = begin;
     op.end = end;
-    if (c->tensors[tensor].rule < MEMO_TENSOR_HANDED) key = 1024 * (1 + tensor) + key;
+    if (c->tensors[tensor].rule != MEMO_TENSOR_HANDED &&
+        c->tensors[tensor].rule != MEMO_TENSOR_INPUT)
+        key = 1024 * (1 + tensor) + key;
     op.key = (uint64_t)((micro_batch * 16384 + key) * 1000003);
     op.n_wrong = &c->n_wrong;
     if (c->desc.computes_on_host) return function(&op, &error);

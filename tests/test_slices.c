@@ -14,18 +14,20 @@
 
 /* --- a small causal model ---
  *
- * Width C, one head.  h += W2 relu(W1 (attention(h) + h)), with keys and values of all rows so far.
- * Row by row, in one order, so that forwards have the same bits for every slice size.  The loss is
- * 1/2 |h|^2 of the last layer. */
+ * Width C, one head.  h += W2 relu(W1 (attention(h) + h)) + S, with keys and values of all rows so
+ * far, and a gated state S that is carried from row to row: S = S / (1 + exp(-h)) + h.  S begins
+ * at 0 with each document.  Row by row, in one order, so that forwards have the same bits for every
+ * slice size.  The loss is 1/2 |h|^2 of the last layer. */
 enum { C = 6, LAYERS = 5, ROWS_MOST = 96 };
-enum { T_HANDED, T_INPUT, T_K, T_V, T_Q, T_ATTENTION, T_MIDDLE, T_RELU, N_TENSORS };
+enum { T_HANDED, T_INPUT, T_K, T_V, T_Q, T_ATTENTION, T_MIDDLE, T_RELU, T_STATE, N_TENSORS };
+enum { B_KEYS, B_STATE, B_STATE_GRADIENT, N_BUFFERS };
 
 typedef struct model {
     memo_session_desc desc;
     memo_session* session;
     memo_tensor tensors[N_TENSORS];
-    memo_session_buffer buffers[1];
-    int64_t n_rows;
+    memo_session_buffer buffers[N_BUFFERS];
+    int64_t n_rows, document_rows;
     double x[ROWS_MOST][C];                         /* the embedding */
     double w[LAYERS][5][C][C], gw[LAYERS][5][C][C]; /* q, k, v, 1, 2 */
     double gx[ROWS_MOST][C], loss;
@@ -88,23 +90,34 @@ static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i
         }
 }
 
+/* The state after row i of the sequence. */
+static void carry(const model* m, double* state, const double* in, int64_t i) {
+    for (int c = 0; c < C; c++)
+        state[c] = (i % m->document_rows ? state[c] / (1 + exp(-in[c])) : 0) + in[c];
+}
+
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
+    double* state = (double*)memo_session_get_buffer(m->session, B_STATE);
     int64_t begin, end, r;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
+    if (begin == 0) memset(state, 0, C * sizeof(double));
+    memcpy(rows(m, layer, T_STATE), state, C * sizeof(double));
     for (r = 0; r < end - begin; r++) { /* all of one row, but LAYER tensors */
         double* first[N_TENSORS];
         memo_session_get_addresses(m->session, layer, m->mixes_rows ? begin + r : r, (void**)first);
         for (int32_t t = 0; t < N_TENSORS && !m->mixes_rows; t++)
-            CHECK(first[t] == rows(m, layer, t) + (t == T_K || t == T_V ? 0 : r * C));
+            CHECK(first[t] ==
+                  rows(m, layer, t) + (t == T_K || t == T_V || t == T_STATE ? 0 : r * C));
         double add[C], *h = rows(m, layer, T_HANDED) + r * C;
         for (int c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
         for (int c = 0; c < C; c++)
             rows(m, layer, T_INPUT)[r * C + c] = m->forgets_input && layer ? 7 : h[c];
-        for (int32_t t = T_K; t < N_TENSORS; t++) compute_row(m, layer, t, r, begin + r);
+        for (int32_t t = T_K; t < T_STATE; t++) compute_row(m, layer, t, r, begin + r);
+        carry(m, state, rows(m, layer, T_INPUT) + r * C, begin + r);
         multiply(add, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
-        for (int c = 0; c < C; c++) h[c] += add[c];
+        for (int c = 0; c < C; c++) h[c] += add[c] + state[c];
     }
     if (m->output && layer == LAYERS - 1 && end == m->n_rows)
         memcpy(m->output, rows(m, layer, T_HANDED), (size_t)(end - begin) * C * sizeof(double));
@@ -121,14 +134,23 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t t, int
 
 static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
-    double *gk = (double*)memo_session_get_buffer(m->session, 0), *gv, shares[ROWS_MOST];
+    double *gk = (double*)memo_session_get_buffer(m->session, B_KEYS), *gv, shares[ROWS_MOST];
+    double* gstate = (double*)memo_session_get_buffer(m->session, B_STATE_GRADIENT);
+    double states[ROWS_MOST + 1][C]; /* before each row of the slice */
     int64_t begin, end, r, i, j, n = memo_session_get_batch(m->session).n_rows;
     int c;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
     gv = gk + n * C;
-    if (end == n)
+    if (end == n) {
         for (i = 0; i < n * C; i++) gk[i] = gv[i] = 0;
+        memset(gstate, 0, C * sizeof(double));
+    }
+    memcpy(states[0], rows(m, layer, T_STATE), sizeof states[0]);
+    for (r = 0; r < end - begin; r++) {
+        memcpy(states[r + 1], states[r], sizeof states[0]);
+        carry(m, states[r + 1], rows(m, layer, T_INPUT) + r * C, begin + r);
+    }
     for (r = end - begin - 1; r >= 0; r--) {
         double *h = rows(m, layer, T_HANDED) + r * C, *in = rows(m, layer, T_INPUT) + r * C;
         double *q = rows(m, layer, T_Q) + r * C, *k = rows(m, layer, T_K), *v = rows(m, layer, T_V);
@@ -136,12 +158,19 @@ static void backward(void* user, memo_session* s, int32_t layer) {
         i = begin + r;
         for (c = 0; c < C && layer == LAYERS - 1; c++)
             m->loss += h[c] * h[c] / 2; /* its gradient is h */
+        double gcarried[C];
+        for (c = 0; c < C; c++) {
+            const double gate = i % m->document_rows ? 1 / (1 + exp(-in[c])) : 0;
+            gstate[c] += h[c];
+            gcarried[c] = gstate[c] * (1 + states[r][c] * gate * (1 - gate));
+            gstate[c] *= gate;
+        }
         multiply_back(grelu, m->gw[layer][4], h, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
         for (c = 0; c < C; c++)
             if (rows(m, layer, T_MIDDLE)[r * C + c] <= 0) grelu[c] = 0;
         multiply_back(gattention, m->gw[layer][3], grelu, rows(m, layer, T_ATTENTION) + r * C,
                       m->w[layer][3]);
-        for (c = 0; c < C; c++) h[c] += gattention[c];
+        for (c = 0; c < C; c++) h[c] += gattention[c] + gcarried[c];
         attend(q, k, i, shares);
         for (j = 0; j <= i; j++) {
             for (dot[j] = 0, c = 0; c < C; c++) {
@@ -181,22 +210,30 @@ static void step(void* user, memo_session* s) {
 }
 
 static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy policy) {
-    static const char* const names[] = {"handed", "input",     "k",      "v",
-                                        "q",      "attention", "middle", "relu"};
+    static const char* const names[] = {"handed",    "input",  "k",    "v",    "q",
+                                        "attention", "middle", "relu", "state"};
     static const memo_tensor_rule rules[] = {
-        MEMO_TENSOR_HANDED, MEMO_TENSOR_INPUT, MEMO_TENSOR_LAYER, MEMO_TENSOR_LAYER,
-        MEMO_TENSOR_ROWS,   MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS,  MEMO_TENSOR_ROWS};
+        MEMO_TENSOR_HANDED, MEMO_TENSOR_INPUT, MEMO_TENSOR_LAYER,
+        MEMO_TENSOR_LAYER,  MEMO_TENSOR_ROWS,  MEMO_TENSOR_WHOLE,
+        MEMO_TENSOR_ROWS,   MEMO_TENSOR_ROWS,  MEMO_TENSOR_CARRIED};
     memset(m, 0, sizeof *m);
     for (int i = 0; i < N_TENSORS; i++) {
         m->tensors[i].name = names[i];
         m->tensors[i].row_bytes = C * (int64_t)sizeof(double);
         m->tensors[i].rule = rules[i];
     }
-    m->buffers[0].name = "gradients of keys and values";
-    m->buffers[0].row_bytes = 2 * C * (int64_t)sizeof(double);
-    m->buffers[0].first = MEMO_PASS_BACKWARD;
-    m->buffers[0].first_layer = MEMO_EACH_LAYER;
+    m->buffers[B_KEYS] = (memo_session_buffer){.name = "gradients of keys and values",
+                                               .row_bytes = 2 * C * (int64_t)sizeof(double),
+                                               .first = MEMO_PASS_BACKWARD,
+                                               .first_layer = MEMO_EACH_LAYER};
+    m->buffers[B_STATE] = (memo_session_buffer){.name = "state",
+                                                .size_bytes = C * (int64_t)sizeof(double),
+                                                .first = MEMO_PASS_FORWARD,
+                                                .first_layer = MEMO_EACH_LAYER};
+    m->buffers[B_STATE_GRADIENT] = m->buffers[B_STATE];
+    m->buffers[B_STATE_GRADIENT].first = MEMO_PASS_BACKWARD;
     m->n_rows = n_rows;
+    m->document_rows = 11; /* no multiple of a slice */
     m->desc = memo_session_desc_default();
     m->desc.tensors = m->tensors;
     m->desc.n_tensors = N_TENSORS;
@@ -208,7 +245,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->desc.step = step;
     m->desc.recompute = recompute;
     m->desc.buffers = m->buffers;
-    m->desc.n_buffers = 1;
+    m->desc.n_buffers = N_BUFFERS;
     m->desc.policy = policy;
     m->desc.has_alpha = 1, m->desc.alpha = 0.5;
     for (int i = 0; i < LAYERS * 5 * C * C; i++) (&m->w[0][0][0][0])[i] = 0.4 * sin(i * 1.7 + 1);
@@ -281,7 +318,7 @@ TEST(gradients_are_those_without_slices) {
                 sliced.desc.host_bytes = plan->host_bytes * 3 / 4 + 8192; /* two places of a page */
                 n_spilled += plan->host_bytes > sliced.desc.host_bytes;
             }
-            if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 15 * n * C * 8 + 1024;
+            if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 15 * n * C * 8 + 2048;
             CHECK_CASE(model_run(&sliced, rows_now) == MEMO_STATUS_OK, "policy %d, %lld rows: %s",
                        policy, (long long)n, error.message);
             if (!sliced.session) continue;

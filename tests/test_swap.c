@@ -87,7 +87,8 @@ static void random_kinds(chain* c) {
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
-        if (c->tensors[t].rule >= MEMO_TENSOR_HANDED) c->tensor_kinds[t] = 0;
+        if (c->tensors[t].rule == MEMO_TENSOR_HANDED || c->tensors[t].rule == MEMO_TENSOR_INPUT)
+            c->tensor_kinds[t] = 0;
     if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
     chain_set_kinds(c);
 }
@@ -128,6 +129,8 @@ static void random_chain(chain* c, int may_slice) {
         if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
             c->tensors[with - 1].row_bytes)
             c->tensors[t].with = (int32_t)with;
+        else if (memo_test_int(0, 5) == 0)
+            c->tensors[t].rule = MEMO_TENSOR_CARRIED;
         /* Rows that begin anywhere, and rows that begin at multiples of 512. */
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
@@ -320,6 +323,7 @@ TEST(places_are_disjoint) {
                            (unsigned long long)address);
                 for (int64_t row = 0; row < c.desc.n_rows && address; row++) {
                     memo_range a = chain_range(&c, i, t, row, row + 1);
+                    if (a.begin == a.end) break;
                     int is_there = stays(&c, i, t, row);
                     /* In its own layer every row has separate bytes; in later layers only the rows
                      * that stay. */
@@ -564,9 +568,10 @@ static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int i
         for (int32_t u = 0; u < c->desc.n_tensors && span.n_bytes; u++) {
             const memob_swap_place* place = memoi_swap_place_of(c->swap, step, u);
             const int64_t begin = place->is_layer ? chain_begin(c, step) : 0;
+            const int64_t n_own = chain_tensor_rows(c, u, n);
             const int64_t first = place->offset + (is_backward ? 0 : begin * place->row_bytes);
             if (first < span.device_begin + span.n_bytes &&
-                place->offset + (begin + n) * place->row_bytes > span.device_begin &&
+                place->offset + (begin + n_own) * place->row_bytes > span.device_begin &&
                 place->row_bytes && n)
                 return 1;
         }

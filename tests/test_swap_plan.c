@@ -1,5 +1,5 @@
-/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, and against the
- * engine; profiles and their file. */
+/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, and against
+ * the engine; profiles and their file. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -706,7 +706,8 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
 }
 
 /* Plans of layers of several kinds fit, have no race, and take what they predict, also with the
- * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies. */
+ * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies.
+ */
 TEST(plans_of_kinds_take_what_they_predict) {
     const int n_rounds = memo_test_all() ? 120 : 60;
     int round, n_planned[2] = {0, 0};
@@ -763,10 +764,10 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
         }
 }
 
-/* The planner's bytes of a table are those of the engine's places, and its step is what the engine's
- * operations take in a simulation: several kinds, slices of which the last is short, LAYER, HANDED
- * and INPUT tensors, tensors recomputed with others, the trainer's copies, a file, slow links.
- * Tables are random, or plans. */
+/* The planner's bytes of a table are those of the engine's places, and its step is what the
+ * engine's operations take in a simulation: several kinds, slices of which the last is short,
+ * CARRIED, LAYER, HANDED and INPUT tensors, tensors recomputed with others, the trainer's copies, a
+ * file, slow links.  Tables are random, or plans. */
 TEST(scores_are_the_steps_of_the_engine) {
     enum { LAYERS_MAX = 40 };
     const int n_rounds = memo_test_all() ? 4000 : 1000;
@@ -798,6 +799,8 @@ TEST(scores_are_the_steps_of_the_engine) {
             if (t && memo_test_int(0, 5) == 0 && !drawn.p.tensors[t - 1].with &&
                 memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
                 drawn.p.tensors[t].with = t;
+            else if (memo_test_int(0, 4) == 0)
+                drawn.p.tensors[t].rule = MEMO_TENSOR_CARRIED;
         }
         if (swap->n_slices) {
             swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
