@@ -476,7 +476,7 @@ typedef enum memo_type {
     MEMO_TYPE_U8
 } memo_type;
 
-/* The row kernels of memo_sp.h, whose chapter 10 has the desc of each. */
+/* The row kernels of memo_sp.h, whose chapter 11 has the desc of each. */
 typedef enum memo_row_kind {
     MEMO_ROW_GATHER = 0,
     MEMO_ROW_SCATTER,

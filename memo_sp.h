@@ -48,7 +48,7 @@
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
- *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 row kernels
+ *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
@@ -1190,7 +1190,125 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
 MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);
 
-/* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
+/* ---- 10 scan: recurrences over ranks ------------------------------------------------------------
+ *
+ * A recurrence such as Mamba-2, linear attention or the gated delta net maps the state before a
+ * token to the state after it: h -> M h + b.  A rank's rows together do the same.  So a rank first
+ * summarizes its rows as M and b from a state of 0.  A prefix scan then gives each rank the state
+ * before its first row, and the rank runs its rows from there.
+ *
+ *   summarize  M, and b: the state after the rows if the state before them is 0
+ *   compose    (M2, b2) after (M1, b1) is (M2 M1, M2 b1 + b2)
+ *   run        the rows, from the state before them
+ *
+ * The scan takes ceil(log2(ranks)) exchanges.  Their bytes do not depend on the number of tokens.
+ * backward is the scan from the last rank to the first: h is the gradient of the state, M is
+ * transposed, and b is the gradient of the state before the rows if that after them is 0.  Ranks
+ * compose in a fixed order, so each run gives the same bits.
+ *
+ * The rows of a rank are consecutive positions, in the order of ranks, with any number of rows on
+ * each.  A state ends where a document begins.  Nothing travels past such a border, and compose is
+ * not called for it; but summarize and run must treat borders inside of their rows.
+ *
+ * The callbacks decide what the numbers mean.  Where M is diagonal, its logarithms do not underflow
+ * (the library only moves M).  m_count 0 is an M that is the identity, as in linear attention.
+ * examples/24_scan_ranks.c is a whole example. */
+
+typedef struct memo_scan_call {
+    memo_stream stream; /* enqueue on it */
+    int32_t is_backward;
+    void* user; /* memo_scan_tensors.user */
+    /* summarize and compose set M (m_count) and b (b_count), in device memory.  m NULL: M is not
+     * needed, and first_m may be NULL too. */
+    float *m, *b;
+    /* compose: what is applied first, and then.  No array is m or b.  In backward M is not stored
+     * transposed: M = first_m then_m, b = then_m^T first_b + then_b. */
+    const float *first_m, *first_b, *then_m, *then_b;
+    /* run: the state before the rows, in backward the gradient of the state after them; zeros if
+     * there is none. */
+    const float* state;
+} memo_scan_call;
+
+/* A rank without rows does not call them. */
+typedef memo_status (*memo_scan_function)(void* context, const memo_scan_call* call,
+                                          memo_error* error);
+typedef struct memo_scan_functions {
+    void* context;
+    memo_scan_function summarize, compose, run;
+} memo_scan_functions;
+
+typedef struct memo_scan_desc {
+    const memo_device* device;
+    memo_stream stream;
+    memo_comm* comm;          /* the ranks of a sequence, such as memo_mesh.sequence; NULL: one */
+    int64_t m_count, b_count; /* fp32 numbers, of all heads and sequences of the batch */
+    memo_scan_functions functions;
+    /* A convolution of width w reads halo_rows = w - 1 rows before each row; 0: no halo. */
+    int32_t halo_rows;
+    int64_t halo_columns; /* elements of a row */
+    memo_type halo_type;  /* F32, BF16 or F16 */
+    /* memo_scan_desc_get_bytes, aligned to 512; NULL: allocated from the device. */
+    void* device_memory;
+} memo_scan_desc;
+
+typedef struct memo_scan memo_scan;
+
+MEMO_API memo_scan_desc memo_scan_desc_default(void);
+/* Device bytes of scratch, shared by all layers; 0 if the desc is invalid. */
+MEMO_API int64_t memo_scan_desc_get_bytes(const memo_scan_desc* desc);
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but the device
+ * has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+MEMO_API memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
+                                      memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_scan_destroy(memo_scan* scan);
+
+/* Positions [*begin, *end) of a sequence rank, without padding: the rows for memo_scan_set_rows.
+ * Errors: INVALID_ARGUMENT (a ring of 2 or more and a sharding other than plain). */
+MEMO_API memo_status memo_sharding_chunk(const memo_sharding* sharding, int32_t sequence_rank,
+                                         int64_t* begin, int64_t* end, memo_error* error);
+
+/* Call it once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
+ * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  document_begins
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  It copies
+ * what it needs, and does not allocate.  It enqueues a barrier on the desc's stream, which compares
+ * descs and numbers of all ranks; passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT; errors
+ * of memo_comm.  COMM (a rank has another desc or other rows; see memo_label) may come from a later
+ * call. */
+MEMO_API memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
+                                        const int64_t* document_begins, int64_t n_documents,
+                                        memo_error* error);
+
+/* In device memory, except user. */
+typedef struct memo_scan_tensors {
+    void* user; /* the layer's rows, for the callbacks */
+    /* (b_count): forward sets the state before this rank's rows, backward the gradient of the state
+     * after them.  A rank without rows leaves it unchanged. */
+    float* state;
+    /* (b_count): the state before the first row of all ranks, in backward the gradient of the state
+     * after the last one, for a sequence in slices.  Only the first (last) rank with rows reads it,
+     * and only if no document begins there.  NULL: 0. */
+    const float* initial;
+} memo_scan_tensors;
+
+/* All ranks must call them, each from its own thread.  They enqueue on the desc's stream and return
+ * at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs another
+ * pass, which the threads back end compares); errors of the callbacks, of memo_comm and of the
+ * device. */
+MEMO_API memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
+                                       memo_error* error);
+MEMO_API memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
+                                        memo_error* error);
+/* forward sets halo (halo_rows, halo_columns): the rows before this rank's first, of one or more
+ * ranks; 0 for rows of another document and before the first row of all ranks.  backward adds the
+ * gradients d_halo to d_rows of the ranks that own the rows.  rows and d_rows have this rank's
+ * rows.  A call is for one sequence.  Threads, stream and errors as above. */
+MEMO_API memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
+                                            memo_error* error);
+MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
+                                             memo_error* error);
+
+/* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
  * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline
@@ -2136,7 +2254,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  * memo.h, and the rooms above it.
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
- *     >>row kernels         loops over the inline functions of chapter 10; their devices
+ *     >>row kernels         loops over the inline functions of chapter 11; their devices
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
@@ -2153,7 +2271,8 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
  *     >>degree groups       groups of two degrees
- *     >>loss                tiles of the classifier, their losses and gradients */
+ *     >>loss                tiles of the classifier, their losses and gradients
+ *     >>scan                states and halo rows of recurrences */
 
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
@@ -2415,7 +2534,7 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: the inline functions of chapter 10, the device table.  Knows nothing of CUDA, attention or
+ * Knows: the inline functions of chapter 11, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
 /* --- the loops; descs are resolved --- */
@@ -8772,6 +8891,494 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
         "memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
         "valid, and below 0 for no loss",
         numbers[2], (long long)loss->desc.vocabulary - 1);
+}
+
+/* ---- >>scan -------------------------------------------------------------------------------------
+ * Knows: who has which rows, where documents begin, which summaries travel.  Knows nothing of what
+ * a state means.
+ *
+ * Places: the ranks that have rows, in the order of the scan: ascending in forward, descending in
+ * backward.  The reach of a place is the number of places before it whose rows the state before its
+ * own rows depends on.  All ranks know all reaches, so each knows what the others send and need. */
+
+enum { MEMOI_SCAN_OWN = 0, MEMOI_SCAN_BEFORE, MEMOI_SCAN_IN, MEMOI_SCAN_SPARE, MEMOI_SCAN_N };
+
+typedef struct memoi_scan_summary {
+    float *m, *b;
+} memoi_scan_summary;
+
+struct memo_scan {
+    memo_scan_desc desc;
+    memob_arrays arrays;
+    memoi_target target;
+    int32_t n_ranks, rank;
+    memoi_scan_summary summaries[MEMOI_SCAN_N];
+    char* halo; /* gradients of halo rows, from the ranks that read them */
+    void* memory;
+    /* Of a batch. */
+    int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
+    int32_t* reach[2];             /* (n_places), of forward and backward */
+    int32_t* has_border;           /* (n_ranks): after the first row */
+    int32_t n_places, place;       /* of this rank in forward; -1: it has no rows */
+    int32_t is_joined[2];          /* no document begins before the first place, of each pass */
+    memo_label agreed;
+    int32_t has_rows;
+};
+
+MEMOB_ZERO_DEFAULT(memo_scan_desc)
+
+static const char* const memoi_scan_fields[MEMO_LABEL_FIELDS] = {
+    "memo_scan: a pass on one rank, another pass on another",
+    "memo_scan_desc: m_count, b_count, halo_rows, halo_columns or halo_type",
+    "memo_scan_set_rows: row_begins", "memo_scan_set_rows: document_begins or n_documents"};
+
+/* --- creation --- */
+
+/* Row p is read by the ranks whose first row is one of the next halo_rows, so by as many at most;
+ * the k-th of them reads k - 1 rows less. */
+MEMOI int64_t memoi_scan_halo_bytes(const memo_scan_desc* desc) {
+    const int64_t w = desc->halo_rows, n_ranks = desc->comm ? desc->comm->size : 1;
+    return memob_min(w * (w + 1) / 2, w * (n_ranks - 1)) * desc->halo_columns *
+           memo_type_bytes(desc->halo_type);
+}
+
+/* Returns the device bytes. */
+MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
+    const memo_scan_desc* desc = &scan->desc;
+    int64_t n_bytes = 0;
+    int i;
+    for (i = 0; i < MEMOI_SCAN_N; i++) {
+        memoi_scan_summary* s = &scan->summaries[i];
+        s->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
+        s->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
+    }
+    scan->halo =
+        (char*)memob_carve(base, &n_bytes, memoi_scan_halo_bytes(desc), 1, MEMOB_DEVICE_ALIGNMENT);
+    return n_bytes;
+}
+
+MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
+    static const char name[] = "memo_scan_desc";
+    const int64_t most = (int64_t)1 << 48;
+    if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
+        MEMOI_INTEGER(name, desc, b_count, 1, most) ||
+        MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
+        MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!desc->halo_rows) return MEMO_STATUS_OK;
+    if (!memoi_row_type_bytes(desc->halo_type))
+        return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
+                             memo_type_name(desc->halo_type));
+    return MEMO_STATUS_OK;
+}
+
+int64_t memo_scan_desc_get_bytes(const memo_scan_desc* desc) {
+    memo_scan scan;
+    scan.desc = *desc;
+    return memoi_scan_check(desc, NULL) ? 0 : memoi_scan_carve(&scan, NULL);
+}
+
+MEMOI memo_status memoi_scan_device_check(const memo_scan_desc* desc, memo_error* error) {
+    const char* missing = !desc->device                ? "device"
+                          : !desc->stream              ? "stream"
+                          : !desc->functions.summarize ? "functions.summarize"
+                          : !desc->functions.compose   ? "functions.compose"
+                          : !desc->functions.run       ? "functions.run"
+                                                       : NULL;
+    memo_status status = memoi_scan_check(desc, error);
+    if (!status) status = memoi_check_memory("memo_scan_desc", desc->device_memory, error);
+    if (status) return status;
+    if (missing) return MEMOB_INVALID(error, "memo_scan_desc.%s: NULL; it is required", missing);
+    if (desc->halo_rows && !MEMO_DEVICE_HAS(desc->device, row_kernel))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no row kernels, which a halo needs; use a "
+                              "device that has them",
+                              desc->device->name);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {
+    const memo_scan_desc* desc = &scan->desc;
+    const int64_t n = scan->n_ranks;
+    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
+                             desc->halo_type};
+    memo_status status = memoi_scan_device_check(desc, error);
+    if (status) return status;
+    scan->row_begins = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
+    scan->borders = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
+    scan->has_border = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
+    scan->reach[0] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
+    scan->reach[1] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
+    if (scan->arrays.failed) return memob_no_memory(error, "a scan");
+
+    scan->target.device = desc->device;
+    scan->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    scan->agreed.fields = memoi_scan_fields;
+    memoi_label_add(&scan->agreed, 1, sizes, sizeof sizes);
+    if (!desc->device_memory)
+        status =
+            memo_device_alloc(desc->device, memoi_scan_carve(scan, NULL), &scan->memory, error);
+    if (!status) memoi_scan_carve(scan, (char*)(scan->memory ? scan->memory : desc->device_memory));
+    return status;
+}
+
+memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** result, memo_error* error) {
+    memo_scan* scan = (memo_scan*)memob_calloc(1, sizeof *scan);
+    memo_status status;
+    *result = NULL;
+    if (!scan) return memob_no_memory(error, "a scan");
+    scan->desc = *desc;
+    scan->n_ranks = desc->comm ? desc->comm->size : 1;
+    scan->rank = desc->comm ? desc->comm->rank : 0;
+    status = memoi_scan_prepare(scan, error);
+    if (status)
+        memo_scan_destroy(scan);
+    else
+        *result = scan;
+    return status;
+}
+
+void memo_scan_destroy(memo_scan* scan) {
+    const memoi_target* target = scan ? &scan->target : NULL;
+    if (!scan) return;
+    if (target->device)
+        memo_stream_synchronize(target->device, target->streams[MEMOI_TARGET_COMPUTE], NULL);
+    if (scan->memory) memo_device_free(target->device, scan->memory, NULL);
+    memob_arrays_free(&scan->arrays);
+    MEMO_FREE(scan);
+}
+
+/* --- the rows of a batch --- */
+
+memo_status memo_sharding_chunk(const memo_sharding* sharding, int32_t sequence_rank,
+                                int64_t* begin, int64_t* end, memo_error* error) {
+    const int64_t n = sharding->local_tokens;
+    *begin = memob_min(n * sequence_rank, sharding->n_tokens);
+    *end = memob_min(n * (sequence_rank + 1), sharding->n_tokens);
+    if (sharding->ring == 1 || sharding->kind == MEMO_SHARDING_PLAIN) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "memo_sharding.kind: %s over a ring of %d gives a rank rows that are not "
+                         "consecutive; plain, or a ring of 1, is valid",
+                         memo_sharding_name(sharding->kind), (int)sharding->ring);
+}
+
+/* The reaches of all places.  A rank without rows is no place. */
+MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
+    const int64_t* begins = scan->row_begins;
+    int32_t *reach = scan->reach[is_backward], k, n = 0, before = 0;
+    for (k = 0; k < scan->n_ranks; k++) {
+        const int32_t r = is_backward ? scan->n_ranks - 1 - k : k;
+        const int32_t border = is_backward ? r + 1 : r; /* between this place and the one before */
+        const int is_joined = scan->borders[border] < begins[border];
+        if (begins[r] == begins[r + 1]) continue;
+        if (!n) scan->is_joined[is_backward] = is_joined;
+        if (r == scan->rank && !is_backward) scan->place = n;
+        reach[n] = n && is_joined ? before + 1 : 0;
+        before = scan->has_border[r] ? 0 : reach[n];
+        n++;
+    }
+    scan->n_places = n;
+}
+
+memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
+                               const int64_t* document_begins, int64_t n_documents,
+                               memo_error* error) {
+    static const char name[] = "memo_scan_set_rows";
+    int32_t r;
+    scan->has_rows = 0;
+    for (r = 0; r < scan->n_ranks; r++)
+        if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
+            row_begins[r + 1] > MEMOB_BYTES_MAX / 2)
+            return MEMOB_INVALID(error,
+                                 "%s.row_begins[%d]: %lld and then %lld; begins that do not "
+                                 "descend, from 0 on, are valid",
+                                 name, (int)r, (long long)row_begins[r],
+                                 (long long)row_begins[r + 1]);
+    if (document_begins &&
+        (n_documents < 1 ||
+         memoi_sharding_check_documents("memo_scan_set_rows.document_begins", document_begins,
+                                        n_documents, document_begins[n_documents], error)))
+        return MEMOB_INVALID(error,
+                             "%s.document_begins: invalid (%lld documents); n_documents + 1 "
+                             "positions that do not descend, from 0 on, are valid",
+                             name, (long long)n_documents);
+
+    /* The last position where a document begins, at or before each rank's first row. */
+    memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
+    for (r = 0; r <= scan->n_ranks; r++)
+        scan->borders[r] = document_begins
+                               ? document_begins[memoi_sharding_document_of(
+                                     NULL, 0, document_begins, n_documents + 1, row_begins[r])]
+                               : -1;
+    for (r = 0; r < scan->n_ranks; r++) {
+        const int64_t last = row_begins[r + 1] - 1;
+        scan->has_border[r] = document_begins && last > row_begins[r] &&
+                              document_begins[memoi_sharding_document_of(
+                                  NULL, 0, document_begins, n_documents + 1, last)] > row_begins[r];
+    }
+    scan->place = -1;
+    memoi_scan_find_reaches(scan, 0);
+    memoi_scan_find_reaches(scan, 1);
+    scan->has_rows = 1;
+
+    /* Ranks that differ might not meet later. */
+    scan->agreed.digests[2] = scan->agreed.digests[3] = 0;
+    memoi_label_add_array(&scan->agreed, 2, row_begins, (int64_t)scan->n_ranks + 1);
+    memoi_label_add_array(&scan->agreed, 3, document_begins, n_documents + 1);
+    if (scan->n_ranks == 1) return MEMO_STATUS_OK;
+    memoi_comm_label(scan->desc.comm, &scan->agreed, 1, "scan", 0);
+    return memo_barrier(scan->desc.comm, scan->desc.stream, error);
+}
+
+/* --- a pass --- */
+
+typedef struct memoi_scan_walk {
+    memo_scan* scan;
+    memoi_target target;
+    memo_label agreed;
+    int32_t is_backward, place;
+    const int32_t* reach;
+    memoi_scan_summary own, before, in, spare; /* before: of the places before this one */
+    memo_scan_call call;
+} memoi_scan_walk;
+
+MEMOI memo_status memoi_scan_begin(memoi_scan_walk* walk, memo_scan* scan, int pass,
+                                   memo_error* error) {
+    memset(walk, 0, sizeof *walk);
+    walk->scan = scan;
+    walk->target = scan->target;
+    walk->target.error = error;
+    walk->target.agreed = &walk->agreed;
+    walk->agreed = scan->agreed;
+    memoi_label_add_number(&walk->agreed, 0, pass);
+    if (scan->has_rows) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_scan: no rows are set; call memo_scan_set_rows first");
+}
+
+MEMOI void memoi_scan_call_function(memoi_scan_walk* walk, memo_scan_function function,
+                                    const memo_scan_call* call) {
+    if (!walk->target.status)
+        walk->target.status =
+            function(walk->scan->desc.functions.context, call, walk->target.error);
+}
+
+/* *then = *then after first. */
+MEMOI void memoi_scan_compose(memoi_scan_walk* walk, memoi_scan_summary* then, const float* first_m,
+                              const float* first_b, int needs_m) {
+    const memoi_scan_summary made = walk->spare;
+    memo_scan_call call = walk->call;
+    call.m = needs_m ? made.m : NULL;
+    call.b = made.b;
+    call.first_m = needs_m ? first_m : NULL;
+    call.first_b = first_b;
+    call.then_m = then->m;
+    call.then_b = then->b;
+    memoi_scan_call_function(walk, walk->scan->desc.functions.compose, &call);
+    walk->spare = *then;
+    *then = made;
+}
+
+/* A summary goes to a rank, or comes from it. */
+MEMOI void memoi_scan_move(memoi_scan_walk* walk, const memoi_scan_summary* s, int has_m,
+                           int is_send, int32_t peer) {
+    const memo_scan_desc* desc = &walk->scan->desc;
+    const int stream = MEMOI_TARGET_COMPUTE;
+    memoi_target* target = &walk->target;
+    memoi_target_message(target, stream, desc->comm, is_send, s->b, desc->b_count, MEMO_TYPE_F32,
+                         peer);
+    if (has_m)
+        memoi_target_message(target, stream, desc->comm, is_send, s->m, desc->m_count,
+                             MEMO_TYPE_F32, peer);
+}
+
+/* The rank of a place in the order of the pass. */
+MEMOI int32_t memoi_scan_rank_at(const memoi_scan_walk* walk, int32_t place) {
+    const int64_t* begins = walk->scan->row_begins;
+    int32_t r = walk->is_backward ? walk->scan->n_ranks - 1 : 0;
+    for (;; r += walk->is_backward ? -1 : 1)
+        if (begins[r] != begins[r + 1] && !place--) return r;
+}
+
+/* The exchange with places at a distance of d, a power of two: a summary goes d places on.  own
+ * then covers the last 2 d places, and before the 2 d - 1 places before this one. */
+MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
+    const memo_scan* scan = walk->scan;
+    const memo_scan_desc* desc = &scan->desc;
+    const int32_t p = walk->place, n = scan->n_places, *reach = walk->reach;
+    const int sends = p >= 0 && p + d < n && reach[p + d] >= d, receives = p >= d && reach[p] >= d;
+    const int sends_m = sends && reach[p + d] >= 2 * d, receives_m = receives && reach[p] >= 2 * d;
+    const int64_t with_m = desc->m_count * 4, b_bytes = desc->b_count * 4;
+    memoi_target* target = &walk->target;
+    const memo_range reads[] = {memob_range_at(walk->own.b, b_bytes),
+                                memob_range_at(walk->own.m, with_m)};
+    const memo_range writes[] = {memob_range_at(walk->in.b, b_bytes),
+                                 memob_range_at(walk->in.m, with_m)};
+    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
+                          writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
+    memoi_target_group_begin(target, desc->comm,
+                             walk->is_backward ? "scan backward" : "scan forward", d);
+    if (sends) memoi_scan_move(walk, &walk->own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
+    if (receives) memoi_scan_move(walk, &walk->in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
+    memoi_target_group_end(target, MEMOI_TARGET_COMPUTE, desc->comm);
+    if (!receives) return;
+
+    /* own must cover more only for a place that reads beyond what it covers. */
+    if (p + 2 * d < n && reach[p + 2 * d] > 2 * d)
+        memoi_scan_compose(walk, &walk->own, walk->in.m, walk->in.b, reach[p + 2 * d] >= 4 * d);
+    if (d > 1) {
+        memoi_scan_compose(walk, &walk->before, walk->in.m, walk->in.b, receives_m);
+    } else {
+        const memoi_scan_summary in = walk->in;
+        walk->in = walk->before;
+        walk->before = in;
+    }
+}
+
+/* own, and for the first place, which may begin with a state: the state after its rows. */
+MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
+    const memo_scan* scan = walk->scan;
+    const int32_t p = walk->place, next = p + 1 < scan->n_places ? walk->reach[p + 1] : 0;
+    const int has_initial = initial && next && !scan->has_border[scan->rank];
+    memo_scan_call call = walk->call;
+    if (!next) return; /* nobody needs it */
+    call.m = next > 1 || has_initial ? walk->own.m : NULL;
+    call.b = walk->own.b;
+    memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
+    if (has_initial) memoi_scan_compose(walk, &walk->own, NULL, initial, 0);
+}
+
+/* tensors->state: what the scan has found. */
+MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
+    const int64_t n_bytes = walk->scan->desc.b_count * 4;
+    const float* from = walk->reach[walk->place] ? walk->before.b : initial;
+    memoi_target* target = &walk->target;
+    if (!from)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
+    else if (!target->status)
+        target->status = memo_copy(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                                   MEMO_COPY_ON_DEVICE, state, from, n_bytes, target->error);
+}
+
+MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
+                                  int is_backward, memo_error* error) {
+    const float* initial = tensors->initial;
+    memoi_scan_walk walk;
+    memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
+    int32_t d;
+    if (status) return status;
+    if (!tensors->state)
+        return MEMOB_INVALID(error, "memo_scan_tensors.state: NULL; it is required");
+    walk.is_backward = is_backward;
+    walk.reach = scan->reach[is_backward];
+    walk.place = scan->place >= 0 && is_backward ? scan->n_places - 1 - scan->place : scan->place;
+    walk.own = scan->summaries[MEMOI_SCAN_OWN];
+    walk.before = scan->summaries[MEMOI_SCAN_BEFORE];
+    walk.in = scan->summaries[MEMOI_SCAN_IN];
+    walk.spare = scan->summaries[MEMOI_SCAN_SPARE];
+    walk.call.stream = scan->desc.stream;
+    walk.call.is_backward = is_backward;
+    walk.call.user = tensors->user;
+    if (walk.place || !scan->is_joined[is_backward]) initial = NULL;
+
+    /* What the rows do, the state before them, and the rows from there. */
+    if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
+    for (d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
+    if (walk.place < 0) return walk.target.status;
+    memoi_scan_set_state(&walk, initial, tensors->state);
+    walk.call.state = tensors->state;
+    memoi_scan_call_function(&walk, scan->desc.functions.run, &walk.call);
+    return walk.target.status;
+}
+
+memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
+                              memo_error* error) {
+    return memoi_scan_pass(scan, tensors, 0, error);
+}
+memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
+                               memo_error* error) {
+    return memoi_scan_pass(scan, tensors, 1, error);
+}
+
+/* --- the halo --- */
+
+/* The rows [*begin, *end) of rank `owner` that rank `reader` has in its halo. */
+MEMOI int memoi_scan_halo_rows(const memo_scan* scan, int32_t owner, int32_t reader, int64_t* begin,
+                               int64_t* end) {
+    const int64_t* begins = scan->row_begins;
+    const int64_t first = begins[reader];
+    *begin =
+        memob_max(memob_max(first - scan->desc.halo_rows, scan->borders[reader]), begins[owner]);
+    *end = begins[owner + 1];
+    return owner < reader && first < begins[reader + 1] && *begin < *end;
+}
+
+/* Rows in forward, gradients in backward, which go the other way. */
+MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int is_backward,
+                                  memo_error* error) {
+    const memo_scan_desc* desc = &scan->desc;
+    const int64_t columns = desc->halo_columns, *begins = scan->row_begins;
+    const int64_t row_bytes = columns * memo_type_bytes(desc->halo_type);
+    const int64_t first = begins[scan->rank], halo_first = first - desc->halo_rows;
+    const int stream = MEMOI_TARGET_COMPUTE;
+    memoi_scan_walk walk;
+    memoi_target* target = &walk.target;
+    memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
+    int64_t begin, end, received = 0;
+    int32_t r;
+    if (status) return status;
+    if (!desc->halo_rows)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_scan_desc.halo_rows: 0; set it for a halo");
+    if (first < begins[scan->rank + 1] && (!rows || !halo))
+        return MEMOB_INVALID(error, "memo_scan: rows or halo is NULL; both are required");
+    if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
+    if (scan->n_places < 2) return target->status;
+
+    memoi_target_group_begin(target, desc->comm,
+                             is_backward ? "scan halo backward" : "scan halo forward", 0);
+    for (r = 0; r < scan->n_ranks; r++) {
+        if (memoi_scan_halo_rows(scan, r, scan->rank, &begin, &end))
+            memoi_target_message(target, stream, desc->comm, is_backward,
+                                 halo + (begin - halo_first) * row_bytes, (end - begin) * columns,
+                                 desc->halo_type, r);
+        if (!memoi_scan_halo_rows(scan, scan->rank, r, &begin, &end)) continue;
+        memoi_target_message(target, stream, desc->comm, !is_backward,
+                             is_backward ? scan->halo + received
+                                         : rows + (begin - first) * row_bytes,
+                             (end - begin) * columns, desc->halo_type, r);
+        received += (end - begin) * row_bytes;
+    }
+    memoi_target_group_end(target, stream, desc->comm);
+
+    /* In the order of ranks. */
+    for (r = 0, received = 0; r < scan->n_ranks && is_backward; r++)
+        if (memoi_scan_halo_rows(scan, scan->rank, r, &begin, &end)) {
+            void* to = rows + (begin - first) * row_bytes;
+            const memo_add_desc add = {to,
+                                       to,
+                                       scan->halo + received,
+                                       desc->halo_type,
+                                       desc->halo_type,
+                                       desc->halo_type,
+                                       end - begin,
+                                       columns,
+                                       0,
+                                       0,
+                                       0};
+            memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
+            received += (end - begin) * row_bytes;
+        }
+    return target->status;
+}
+
+memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
+                                   memo_error* error) {
+    return memoi_scan_halo(scan, (char*)(uintptr_t)rows, (char*)halo, 0, error);
+}
+memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
+                                    memo_error* error) {
+    return memoi_scan_halo(scan, (char*)d_rows, (char*)(uintptr_t)d_halo, 1, error);
 }
 
 #endif /* MEMO_SP_IMPLEMENTATION */

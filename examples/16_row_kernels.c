@@ -1,5 +1,5 @@
 /* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters
- * them back, and merges the attention over two parts of the keys (memo_sp.h, chapter 10).
+ * them back, and merges the attention over two parts of the keys (memo_sp.h, chapter 11).
  *
  * A device has the same kernels as operations of a stream: memo_row_gather(device, stream, ...) and
  * so on.

@@ -1,7 +1,7 @@
-/* test_sp_attention_faults.c - attention over two ranks in which the k-th call fails, for every k:
- * of the device's table, of the communicator, or of the local attention.  Both ranks get a status
- * with a message in bounded time, and nothing leaks.  The next run gives the right results, on a
- * new communicator, and on new devices because a host device cannot be used after a failed
+/* test_sp_attention_faults.c - attention, or a scan, over two ranks in which the k-th call fails,
+ * for every k: of the device's table, of the communicator, or of a callback.  Both ranks get a
+ * status with a message in bounded time, and nothing leaks.  The next run gives the right results,
+ * on a new communicator, and on new devices because a host device cannot be used after a failed
  * operation. */
 #include "memo_sp.h"
 #include "extras/memo_look.h"
@@ -94,7 +94,8 @@ enum { AFTERWARDS_ABORT, AFTERWARDS_LEAVE, AFTERWARDS_STAY };
 enum { Q, K, V, D_OUT, OUT, D_Q, D_K, D_V, N_TENSORS };
 
 typedef struct rank_run {
-    int32_t rank, ring;
+    int32_t rank;
+    int32_t ring; /* 0: a scan */
     memo_type type;
     int fault, afterwards;
     int64_t failing; /* 0: none here */
@@ -170,6 +171,63 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     return status;
 }
 
+/* A scan with its halo, whose callbacks only copy. */
+typedef struct scan_pass {
+    rank_run* r;
+    const memo_device* table;
+    faults* f;
+} scan_pass;
+
+static memo_status scan_copy(const scan_pass* pass, memo_stream s, void* to, const void* from,
+                             memo_error* e) {
+    if (pass->r->fault == FAULT_ATTENTION && is_failing(pass->f, "callback", e))
+        return MEMO_STATUS_DEVICE;
+    return to ? memo_copy(pass->table, s, MEMO_COPY_ON_DEVICE, to, from, SIZE * 4, e)
+              : MEMO_STATUS_OK;
+}
+static memo_status scan_summarize(void* context, const memo_scan_call* call, memo_error* e) {
+    const scan_pass* pass = (const scan_pass*)context;
+    memo_status status = scan_copy(pass, call->stream, call->m, pass->r->tensors[K], e);
+    return status ? status : scan_copy(pass, call->stream, call->b, pass->r->tensors[Q], e);
+}
+static memo_status scan_compose(void* context, const memo_scan_call* call, memo_error* e) {
+    return scan_copy((const scan_pass*)context, call->stream, call->b, call->then_b, e);
+}
+static memo_status scan_run(void* context, const memo_scan_call* call, memo_error* e) {
+    const scan_pass* pass = (const scan_pass*)context;
+    return scan_copy(pass, call->stream, pass->r->tensors[call->is_backward ? D_K : D_V],
+                     call->state, e);
+}
+
+static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
+                             memo_stream stream, memo_error* e) {
+    scan_pass pass = {r, table, f};
+    const int64_t begins[] = {0, N_TOKENS, 2 * N_TOKENS};
+    memo_scan_tensors t = {NULL, r->tensors[OUT], r->tensors[V]};
+    memo_scan* scan = NULL;
+    memo_scan_desc desc = memo_scan_desc_default();
+    desc.device = table;
+    desc.stream = stream;
+    desc.comm = comm;
+    desc.m_count = desc.b_count = SIZE;
+    desc.functions = (memo_scan_functions){&pass, scan_summarize, scan_compose, scan_run};
+    desc.halo_rows = 3;
+    desc.halo_columns = SIZE;
+    memo_status status = memo_scan_create(&desc, &scan, e);
+    CHECK_IS(!status, ==, (scan != NULL));
+    if (!status) status = memo_scan_set_rows(scan, begins, NULL, 0, e);
+    if (!status) status = memo_scan_halo_forward(scan, r->tensors[Q], r->tensors[D_Q], e);
+    if (!status) status = memo_scan_forward(scan, &t, e);
+    if (!status) status = memo_scan_backward(scan, &t, e);
+    if (!status) status = memo_scan_halo_backward(scan, r->tensors[D_Q], r->tensors[D_OUT], e);
+    if (!status) status = memo_stream_synchronize(table, stream, e);
+    r->n_calls = f->n_calls + f->of_device.n_calls;
+    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
+    (void)memo_stream_synchronize(r->device, stream, NULL);
+    memo_scan_destroy(scan);
+    return status;
+}
+
 static void* rank_main(void* argument) {
     rank_run* r = (rank_run*)argument;
     memo_stream stream = NULL;
@@ -183,8 +241,9 @@ static void* rank_main(void* argument) {
     f.of_device.failing_call = r->fault == FAULT_DEVICE ? r->failing : 0;
     memo_comm comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
     if (!r->status)
-        r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device,
-                              r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
+        r->status = (r->ring ? rank_pass : rank_scan)(
+            r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device,
+            r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
     if (stream) (void)memo_stream_destroy(r->device, stream, NULL);
     if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
     memo_comm_destroy(r->world);
@@ -295,8 +354,10 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
     run_ranks(ranks);
     for (r = 0; r < 2; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
     printf("# %s %d, %s: %d faults, in %d both ranks failed, at most %.2f s\n",
-           ring == 2 ? "ring" : "ulysses", 2, memo_type_name(type), (int)n_runs, (int)n_both,
-           longest_s);
+           ring == 2   ? "ring"
+           : ring == 1 ? "ulysses"
+                       : "scan",
+           2, memo_type_name(type), (int)n_runs, (int)n_both, longest_s);
     CHECK_IS(n_both, >, n_runs / 3);
 }
 
@@ -312,4 +373,9 @@ TEST(every_call_of_the_communicator_may_fail) {
 TEST(every_local_attention_may_fail) {
     expect_statuses(2, MEMO_TYPE_F32, FAULT_ATTENTION);
     expect_statuses(1, MEMO_TYPE_F32, FAULT_ATTENTION);
+}
+TEST(every_call_of_a_scan_may_fail) {
+    expect_statuses(0, MEMO_TYPE_F32, FAULT_DEVICE);
+    expect_statuses(0, MEMO_TYPE_F32, FAULT_COMM);
+    expect_statuses(0, MEMO_TYPE_F32, FAULT_ATTENTION);
 }
