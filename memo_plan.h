@@ -337,7 +337,7 @@ typedef struct memo_session memo_session;
  *
  * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
  * slice.  Each slice of the last layer finds its output in the HANDED tensor when its backward
- * begins; there the loss is computed.  The state of a recurrence lies in a buffer of pass FORWARD
+ * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD
  * with MEMO_EACH_LAYER, its gradient in one of pass BACKWARD: slices pass both on, and the trainer
  * clears them at borders of documents.  A CARRIED tensor keeps the state that a slice began with.
  * If a micro-batch has few rows, the last slices are empty:
@@ -392,9 +392,10 @@ typedef enum memo_pass {
  * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
  * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts
- * for the rows of a slice.  Layers of the other passes do not count.  Its size is size_bytes +
- * row_bytes for each row of the micro-batch, or of the longest shape if it lives as long as the
- * session. */
+ * for the rows of a slice.  Layers of the other passes do not count.  kinds: of both, it lives in
+ * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  Its
+ * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if it
+ * lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -402,6 +403,7 @@ typedef struct memo_session_buffer {
     int32_t first_layer;
     memo_pass last;
     int32_t last_layer;
+    uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
 } memo_session_buffer;
 #define MEMO_EACH_LAYER          (-1)
 #define MEMO_EACH_SLICE          (-2)
@@ -451,6 +453,11 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
+     * gradient, which takes the output's place.  Called before each backward of the last layer; if
+     * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
+     * likewise.  NULL: nothing. */
+    void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of those recomputed with it, from tensors before
      * it; it must change nothing else, such as a generator.  memo_session_backward_begin calls it
      * in table order.  NULL: none is recomputed.  Scratch: declare a buffer of pass BACKWARD. */
@@ -551,6 +558,10 @@ MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_pr
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
+/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
+ * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                            memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
 MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
@@ -7010,6 +7021,8 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             fault = "an unknown pass or a layer out of range; give its first and last use";
         else if (!is_each && b->first != MEMO_PASS_SESSION && last < first)
             fault = "a last use before the first; swap them";
+        else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
+            fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
                                  b->name ? b->name : "NULL", fault);
@@ -8367,11 +8380,12 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
-        "from the begin of %s to the end of %s, so change its life or take it there",
+        "from the begin of %s to the end of %s%s, so change its life or take it there",
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : s->open / s->n_slices),
         memoi_session_when(text[1], b->first, b->first_layer),
-        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer));
+        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
+        b->kinds ? ", in some kinds of layers" : "");
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
@@ -8426,6 +8440,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t at = is_each ? layer : is_end ? b->last_layer : b->first_layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
+        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
 
@@ -8655,16 +8670,23 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     const memo_session_desc* desc = &s->desc;
+    const int is_forward_only = s->batch.is_forward_only;
     int32_t step;
     for (step = 0; step < s->n_steps; step++) {
         const int32_t layer = step / s->n_slices;
-        if (memo_session_forward_begin(s, layer)) desc->forward(user, s, layer);
+        if (memo_session_forward_begin(s, layer)) {
+            desc->forward(user, s, layer);
+            if (desc->loss && is_forward_only && layer == desc->n_layers - 1) desc->loss(user, s);
+        }
         memo_session_forward_end(s, layer);
     }
     if (desc->between && memo_session_computes(s)) desc->between(user, s);
-    for (step = s->n_steps - 1; step >= 0 && !s->batch.is_forward_only; step--) {
+    for (step = s->n_steps - 1; step >= 0 && !is_forward_only; step--) {
         const int32_t layer = step / s->n_slices;
-        if (memo_session_backward_begin(s, layer)) desc->backward(user, s, layer);
+        if (memo_session_backward_begin(s, layer)) {
+            if (desc->loss && layer == desc->n_layers - 1) desc->loss(user, s);
+            desc->backward(user, s, layer);
+        }
         memo_session_backward_end(s, layer);
     }
 }
@@ -9655,6 +9677,28 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 }
 
 /* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                   memo_error* error) {
+    memo_session_desc least = *desc;
+    memo_step_plan *plan = NULL, *p;
+    memo_status status;
+    *device_bytes = 0;
+    least.device_bytes = 1; /* the smallest plan, which lacks the rest */
+    status = memo_session_plan(&least, NULL, &plan, error);
+    for (p = plan; p && !status; p = p->next)
+        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    memo_step_plan_destroy(plan);
+    if (status) return status;
+
+    /* With this budget only the host or the disk can lack. */
+    least.device_bytes = *device_bytes;
+    status = memo_session_plan(&least, NULL, &plan, error);
+    for (p = plan; p && !status; p = p->next)
+        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;

@@ -35,8 +35,8 @@ static const memo_tensor tensors[N_TENSORS] = {
     {"q", 16 * C, MEMO_TENSOR_ROWS, 0},        {"attention", 16 * C, MEMO_TENSOR_WHOLE, 0},
     {"mlp", 64 * C, MEMO_TENSOR_ROWS, 0}};
 #define LAYER_ROW_BYTES (120 * C)
-static const memo_session_buffer buffers[] = {
-    {"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+static const memo_session_buffer buffers[] = {{"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD,
+                                               MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 static memo_error error;
 static double worst_prediction, worst_step;

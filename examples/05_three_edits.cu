@@ -36,10 +36,10 @@ static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
 /* Other buffers, with their first and last use; they were cudaMalloc. */
 enum { PARAMS, GRADS, OUT, DOUT, DHIDDEN, N_BUFFERS };
 static const memo_session_buffer buffers[N_BUFFERS] = {
-    {"params", sizeof(float) * N_PARAMS, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
-    {"grads", sizeof(float) * N_PARAMS, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
-    {"out", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0},
-    {"dout", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0},
+    {"params", sizeof(float) * N_PARAMS, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"grads", sizeof(float) * N_PARAMS, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"out", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0, 0},
+    {"dout", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
     {"dhidden", 0, sizeof(float) * 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
      0}};
 #define BUFFER(b) ((float*)memo_session_get_buffer(session, b))

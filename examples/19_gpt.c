@@ -65,7 +65,7 @@ typedef struct layer_acts {
 
 /* Scratch of a backward, which the session plans as well. */
 static const memo_session_buffer buffers[] = {
-    {"d_up", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+    {"d_up", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 typedef struct trainer {
     params p, d, m, v;           /* parameters, gradients, moments */

@@ -66,8 +66,8 @@ struct layer_acts { /* the same as pointers, in the order of the table */
 
 /* Scratch of a backward, which the session plans as well. */
 static const memo_session_buffer buffers[] = {
-    {"d_up", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0},
-    {"d_norm", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+    {"d_up", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+    {"d_norm", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 /* On the device, where the host only takes addresses; and in pinned memory, for what a step
  * sends. */

@@ -8,9 +8,9 @@
  * Build:
  *     cc -std=c99 -O2 -I. examples/21_slices.c -o 21_slices -lpthread -lm
  * Expected output:
- *     128  rows at once:          device 44.0 KiB, of which 24 KiB for keys, values, gradients; loss 95.7...
- *     128  rows in slices of 32:  device 30.0 KiB, of which 24 KiB for keys, values, gradients; loss 95.7...
- *     2048 rows in slices of 32:  device 390.0 KiB, of which 384 KiB for keys, values, gradients; loss 102.6...
+ *     128  rows at once:          device 44.0 KiB, of which 24 KiB for keys, values, ...
+ *     128  rows in slices of 32:  device 30.0 KiB, of which 24 KiB for keys, values, ...
+ *     2048 rows in slices of 32:  device 390.0 KiB, of which 384 KiB for keys, values, ...
  *     forward: the same bits in slices; largest difference of a gradient: ...
  *     16 times the rows: the rest of the device memory is the same
  */
@@ -28,8 +28,8 @@ static const memo_tensor tensors[N_TENSORS] = {
     {"v", 4 * C, MEMO_TENSOR_LAYER, 0},
     {"q", 4 * C, MEMO_TENSOR_ROWS, 0}};
 /* Every slice adds to the gradients of keys and values. */
-static const memo_session_buffer buffers[] = {
-    {"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+static const memo_session_buffer buffers[] = {{"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD,
+                                               MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 typedef struct trainer {
     float w[L][3][C][C], d_w[L][3][C][C]; /* of q, k, v */

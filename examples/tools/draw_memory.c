@@ -23,9 +23,9 @@ static const memo_tensor tensors[] = {
 enum { N_TENSORS = 6 };
 
 static const memo_session_buffer buffers[] = {
-    {"logits", 0, 4 * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
-    {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0},
-    {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+    {"logits", 0, 4 * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
+    {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
+    {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 static const char swapped_color[] = "#4878a8", other_color[] = "#e8a868", kept_color[] = "#b8b8b8";
 static const char staying_color[] = "url(#staying)"; /* hatched: see draw_rows */
@@ -207,7 +207,7 @@ static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* devic
     static const memo_session_buffer used[] = {
         {"gradients of k and v", 0, 8 * KV, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
          0},
-        {"scratch", 0, 6 * FFN, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0}};
+        {"scratch", 0, 6 * FFN, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0}};
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_status status;
