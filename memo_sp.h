@@ -1311,9 +1311,8 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline
- * function of this chapter.  memo_row_run loops on the calling thread, memo_cuda.cuh on a GPU, and
- * memo_row_kernel enqueues it on a device.
+ * sum of products, cast, cross-entropy, attention sinks.  memo_row_run computes on the calling thread,
+ * memo_cuda.cuh on a GPU, and memo_row_kernel enqueues a kernel on a device.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
@@ -1388,6 +1387,185 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
     }
 #endif
 }
+
+/* --- gather and scatter ---
+ *
+ * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
+ * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
+ *          row is written. */
+typedef struct memo_rows_desc {
+    void* to;
+    const void* from;
+    const int64_t* index;   /* (n_rows); device memory for CUDA */
+    int64_t n_rows;         /* of the side without index */
+    int64_t n_indexed_rows; /* of the other side */
+    int64_t row_bytes;
+    int64_t to_stride_bytes, from_stride_bytes;
+} memo_rows_desc;
+
+/* --- merge of partial attention ---
+ *
+ * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
+ * all:
+ *   e = exp(-|a - b|),  weights 1 / (1 + e) of the part with the larger LSE and e / (1 + e) of the
+ *   other,  O = w_a O_a + w_b O_b,  LSE = max(a, b) + log1p(e).
+ * LSE -inf means that no key was seen; O is then ignored.  The error of an output element is at
+ * most (8 + |a - b|) 2^-24 (w_a |O_a| + w_b |O_b|), so a part keeps its precision beside another
+ * that takes nearly all.  An LSE of fp32 is itself rounded, by |LSE| 2^-24 of its weight. */
+typedef struct memo_merge_desc {
+    float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
+    float* lse;           /* (n_batches, n_rows) */
+    const void* part_out; /* as out */
+    const float* part_lse;
+    memo_type part_type; /* of part_out */
+    int64_t n_batches;   /* 0: 1 */
+    int64_t n_rows, n_columns;
+    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
+} memo_merge_desc;
+
+/* --- add: to = a + b; cast: to = a --- */
+typedef struct memo_add_desc { /* of row sums too */
+    void* to;                  /* (n_rows, n_columns) */
+    const void *a, *b;         /* likewise; a may be to; cast has no b */
+    memo_type to_type, a_type, b_type;
+    int64_t n_rows; /* 0: 1; of row sums: none */
+    int64_t n_columns;
+    int64_t to_stride, a_stride, b_stride;
+} memo_add_desc;
+
+/* --- row sums: to[row] = sum over columns of a * b ---
+ *
+ * Their desc is memo_add_desc.  With a = dO and b = O it is D of attention's backward.  to is F32,
+ * one number a row.  Each of 8 lanes adds its products in order, by fma; then lanes l and l + 4, l
+ * and l + 2, 0 and 1 are added. */
+
+/* --- cross-entropy of logits, of which this rank may hold only some columns ---
+ *
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary of V columns.
+ * Three kernels use one desc, in this order:
+ *
+ *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
+ *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
+ *                   among these columns), and for smoothing the sum of largest - z and the number
+ *                   of columns
+ *   cross_entropy   reads all parts, and sets losses and d_logits
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
+ *                   sums[2] += the number of labels at or beyond the vocabulary
+ *
+ * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
+ * the label], s = smoothing and w = z_weight:
+ *
+ *   loss     = LSE - z[label] + s (z[label] - mean of z) + w LSE^2
+ *   d_logits = scale (p - y + s (y - 1 / V) + 2 w LSE p) (1 - (z / softcap)^2)
+ *
+ * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
+ * losses keep their precision with large logits and confident labels.  A row without label (label <
+ * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
+ * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
+ * (memo_loss_read).  With smoothing, a logit of -inf makes the loss infinite.
+ *
+ * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
+ * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
+typedef struct memo_cross_entropy_desc {
+    const void* logits;    /* (n_rows, n_columns) */
+    void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
+    const int32_t* labels; /* (n_rows) */
+    float* parts;          /* (n_parts, n_rows, MEMO_LOSS_NUMBERS) */
+    float* losses;         /* (n_rows), in nats */
+    double* sums;          /* (3); loss_sums only */
+    memo_type type;        /* of logits and d_logits */
+    int32_t n_parts;       /* 0: 1 */
+    int32_t part;          /* the part that softmax_parts writes */
+    float scale;
+    float softcap;   /* 0: none */
+    float smoothing; /* of labels, 0 to 1; 0: none */
+    float z_weight;  /* of LSE^2; 0: none */
+    int64_t n_rows, n_columns, stride;
+    int64_t first_column;
+    int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
+} memo_cross_entropy_desc;
+#define MEMO_LOSS_NUMBERS 5 /* of a row in parts */
+
+/* --- attention sinks ---
+ *
+ * A sink is a logit of a head that takes part in the softmax of every row and has no value.
+ *
+ *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= w_a,
+ *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
+ *               as LSE
+ *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
+ *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
+ *               key adds nothing, even if d_out is NaN there, as padding may be
+ *
+ * sinks takes 8 lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
+ * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+typedef struct memo_sinks_desc {
+    float* out;            /* (n_rows, n_heads, n_columns); sinks only */
+    float* lse;            /* (n_rows, n_heads) */
+    const float* sinks;    /* (n_heads) */
+    const float* row_dots; /* (n_rows, n_heads); sink_sums only */
+    float* d_sinks;        /* (n_heads); sink_sums only */
+    int64_t n_rows, n_heads, n_columns;
+} memo_sinks_desc;
+
+/* --- running them --- */
+
+/* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
+#define MEMO_ROW_KERNELS(K)                                                                        \
+    K(MEMO_ROW_GATHER, gather, "gather rows", memo_rows_desc)                                      \
+    K(MEMO_ROW_SCATTER, scatter, "scatter rows", memo_rows_desc)                                   \
+    K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
+    K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
+    K(MEMO_ROW_SUMS, sums, "row sums", memo_add_desc)                                              \
+    K(MEMO_ROW_CAST, cast, "cast", memo_add_desc)                                                  \
+    K(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, "softmax parts", memo_cross_entropy_desc)             \
+    K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
+    K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
+    K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
+    K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)
+
+/* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
+ * than a row; an address that is NULL or not aligned to its element; sizes above 2^62), UNSUPPORTED
+ * (the device has no row kernels), the device's. */
+MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
+                                     memo_row_kind kind, const void* desc, memo_error* error);
+/* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
+ * NaN or +inf, which a GPU cannot report: the output of its head is then NaN. */
+MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
+/* A desc of any kind. */
+typedef union memo_row_desc {
+    memo_rows_desc rows;
+    memo_merge_desc merge;
+    memo_add_desc add;
+    memo_cross_entropy_desc entropy;
+    memo_sinks_desc sinks;
+} memo_row_desc;
+/* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
+ * default. */
+MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                                   memo_error* error);
+
+/* memo_row_gather(device, stream, &rows, error) and so on: memo_row_kernel with the right desc. */
+#define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
+    MEMO_FUNCTION memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
+                                              const desc_type* desc, memo_error* error) {          \
+        return memo_row_kernel(device, stream, kind, desc, error);                                 \
+    }
+MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_SP_H */
+
+/* ==== row bodies ============================================================================ */
+/* For the implementation, and for that of memo_cuda.cuh.  A row kernel is a loop over an inline
+ * function, which compiles for host and GPU, so that both agree bit for bit. */
+#if (defined(MEMO_SP_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) &&                      \
+    !defined(MEMOB_ROW_BODIES_DONE)
+#define MEMOB_ROW_BODIES_DONE
 
 /* --- groups: the numbers that a thread reads at a time ---
  *
@@ -1590,27 +1768,14 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     return row;
 }
 
-/* --- gather and scatter ---
- *
- * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
- * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
- *          row is written. */
-typedef struct memo_rows_desc {
-    void* to;
-    const void* from;
-    const int64_t* index;   /* (n_rows); device memory for CUDA */
-    int64_t n_rows;         /* of the side without index */
-    int64_t n_indexed_rows; /* of the other side */
-    int64_t row_bytes;
-    int64_t to_stride_bytes, from_stride_bytes;
-} memo_rows_desc;
+/* --- gather and scatter --- */
 
 #define MEMOI_ROW_BLOCK_BYTES 16
 /* Items of a row: pairs of blocks of 16 bytes; the last block may be short, the second empty. */
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
     return memoi_n_shifted(rows->row_bytes, 5);
 }
-MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
+MEMO_INLINE int64_t memob_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
@@ -1652,7 +1817,7 @@ MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int
     memoi_block_store(to + second_at, second, n_second);
 }
 
-MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
+MEMO_INLINE void memob_gather_item(const memo_rows_desc* rows, int64_t item) {
     int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
     int64_t source = rows->index[row];
     memoi_row_move((char*)rows->to + row * rows->to_stride_bytes,
@@ -1662,7 +1827,7 @@ MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
                    rows->row_bytes, pair, n_pairs);
 }
 
-MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
+MEMO_INLINE void memob_scatter_item(const memo_rows_desc* rows, int64_t item) {
     int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
     int64_t target = rows->index[row];
     if (target < 0 || target >= rows->n_indexed_rows) return;
@@ -1673,36 +1838,18 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
 
 /* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
 
-#define MEMO_ROW_LANES 8
+#define MEMOB_ROW_LANES 8
 
-/* --- merge of partial attention ---
- *
- * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
- * all:
- *   e = exp(-|a - b|),  weights 1 / (1 + e) of the part with the larger LSE and e / (1 + e) of the
- *   other,  O = w_a O_a + w_b O_b,  LSE = max(a, b) + log1p(e).
- * LSE -inf means that no key was seen; O is then ignored.  The error of an output element is at
- * most (8 + |a - b|) 2^-24 (w_a |O_a| + w_b |O_b|), so a part keeps its precision beside another
- * that takes nearly all.  An LSE of fp32 is itself rounded, by |LSE| 2^-24 of its weight. */
-typedef struct memo_merge_desc {
-    float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
-    float* lse;           /* (n_batches, n_rows) */
-    const void* part_out; /* as out */
-    const float* part_lse;
-    memo_type part_type; /* of part_out */
-    int64_t n_batches;   /* 0: 1 */
-    int64_t n_rows, n_columns;
-    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
-} memo_merge_desc;
+/* --- merge of partial attention --- */
 
 /* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the
  * other, so that the smaller one keeps its precision if the other rounds to 1. */
-typedef struct memo_merge_weights {
+typedef struct memob_merge_weights {
     float out, part;
-} memo_merge_weights;
+} memob_merge_weights;
 
-MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
-    memo_merge_weights weights = {1, 0};
+MEMO_INLINE memob_merge_weights memob_merge_weights_of(float lse, float part_lse) {
+    memob_merge_weights weights = {1, 0};
     float ratio, larger, smaller;
     if (part_lse == -INFINITY) return weights;
     ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
@@ -1712,28 +1859,28 @@ MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) 
     weights.part = lse >= part_lse ? smaller : larger;
     return weights;
 }
-MEMO_INLINE float memo_merge_lse(float a, float b) {
+MEMO_INLINE float memob_merge_lse(float a, float b) {
     if (b == -INFINITY) return a;
     if (a == -INFINITY) return b;
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
 /* The row of the arrays, for a row that is counted through all batches. */
-MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
+MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
     return batch * merge->batch_stride_rows + rest;
 }
 
 /* The work of one lane on a row; weights belong to the row. */
-MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
-                                 memo_merge_weights weights) {
+MEMO_INLINE void memob_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
+                                  memob_merge_weights weights) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
-    const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
+    const int64_t step = (int64_t)MEMOB_ROW_LANES << shift, n_columns = merge->n_columns;
     int64_t place, column;
     int i, k;
     if (weights.part == 0) return;
-    place = memo_merge_place(merge, row);
+    place = memob_merge_place(merge, row);
     for (column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
         const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
         memoi_row_pair read = pair;
@@ -1759,20 +1906,12 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     }
 }
 
-/* --- add: to = a + b; cast: to = a --- */
-typedef struct memo_add_desc { /* of row sums too */
-    void* to;                  /* (n_rows, n_columns) */
-    const void *a, *b;         /* likewise; a may be to; cast has no b */
-    memo_type to_type, a_type, b_type;
-    int64_t n_rows; /* 0: 1; of row sums: none */
-    int64_t n_columns;
-    int64_t to_stride, a_stride, b_stride;
-} memo_add_desc;
+/* --- add --- */
 
 MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
     return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
 }
-MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+MEMO_INLINE int64_t memob_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
 MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_b) {
@@ -1799,19 +1938,17 @@ MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_
     }
 }
 /* has_b is a constant, so that a cast loads nothing for it. */
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memob_add_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 1);
 }
-MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memob_cast_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 0);
 }
 
-/* --- row sums: to[row] = sum over columns of a * b ---
- *
- * With a = dO and b = O it is D of attention's backward.  to is F32, one number a row.  Each lane
- * adds its products in order, by fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
-MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
-    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
+/* --- row sums --- */
+
+MEMO_INLINE float memob_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMOB_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
     int64_t column;
     int i, k;
@@ -1832,79 +1969,34 @@ MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int3
     }
     return sum;
 }
-MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
+MEMO_INLINE void memob_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
     ((float*)sums->to)[row] = sum;
 }
 
-/* --- cross-entropy of logits, of which this rank may hold only some columns ---
- *
- * logits are columns first_column, first_column + 1, ... of the whole vocabulary of V columns.
- * Three kernels use one desc, in this order:
- *
- *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
- *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
- *                   among these columns), and for smoothing the sum of largest - z and the number
- *                   of columns
- *   cross_entropy   reads all parts, and sets losses and d_logits
- *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
- *                   sums[2] += the number of labels at or beyond the vocabulary
- *
- * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
- * the label], s = smoothing and w = z_weight:
- *
- *   loss     = LSE - z[label] + s (z[label] - mean of z) + w LSE^2
- *   d_logits = scale (p - y + s (y - 1 / V) + 2 w LSE p) (1 - (z / softcap)^2)
- *
- * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
- * losses keep their precision with large logits and confident labels.  A row without label (label <
- * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
- * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
- * (memo_loss_read).  With smoothing, a logit of -inf makes the loss infinite.
- *
- * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
- * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
-typedef struct memo_cross_entropy_desc {
-    const void* logits;    /* (n_rows, n_columns) */
-    void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
-    const int32_t* labels; /* (n_rows) */
-    float* parts;          /* (n_parts, n_rows, MEMO_LOSS_NUMBERS) */
-    float* losses;         /* (n_rows), in nats */
-    double* sums;          /* (3); loss_sums only */
-    memo_type type;        /* of logits and d_logits */
-    int32_t n_parts;       /* 0: 1 */
-    int32_t part;          /* the part that softmax_parts writes */
-    float scale;
-    float softcap;   /* 0: none */
-    float smoothing; /* of labels, 0 to 1; 0: none */
-    float z_weight;  /* of LSE^2; 0: none */
-    int64_t n_rows, n_columns, stride;
-    int64_t first_column;
-    int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
-} memo_cross_entropy_desc;
+/* --- cross-entropy --- */
 
-#define MEMO_LOSS_LANES   32
-#define MEMO_LOSS_NUMBERS 5
+#define MEMOB_LOSS_LANES 32
 
 /* Some columns of a row, of which the label counts only in below and n. */
-typedef struct memo_softmax_sum {
+typedef struct memob_softmax_sum {
     float max, sum; /* the sum of exp(z - max) */
     float below, n; /* with smoothing: the sum of top - z, with the largest of all; their number */
     float top;
-} memo_softmax_sum;
+} memob_softmax_sum;
 
-MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
-    const memo_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
+MEMO_INLINE memob_softmax_sum memoi_softmax_none(void) {
+    const memob_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
     return none;
 }
 /* The sum relative to a maximum that is not below its own. */
-MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
+MEMO_INLINE float memoi_softmax_scaled(memob_softmax_sum x, float max) {
     return x.max == max ? x.sum : x.sum * expf(x.max - max);
 }
-MEMO_INLINE float memoi_softmax_below(memo_softmax_sum x, float top) {
+MEMO_INLINE float memoi_softmax_below(memob_softmax_sum x, float top) {
     return x.n == 0 ? 0 : x.below + x.n * (top - x.top);
 }
-MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
-    memo_softmax_sum both;
+MEMO_INLINE memob_softmax_sum memob_softmax_join(memob_softmax_sum a, memob_softmax_sum b) {
+    memob_softmax_sum both;
     both.max = a.max > b.max ? a.max : b.max;
     both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
     both.top = a.top > b.top ? a.top : b.top;
@@ -1924,9 +2016,10 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
 
 /* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.
  * A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
-                                                 memo_softmax_sum to, const memoi_row_group* group,
-                                                 int32_t n, int64_t label) {
+MEMO_INLINE memob_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                  memob_softmax_sum to,
+                                                  const memoi_row_group* group, int32_t n,
+                                                  int64_t label) {
     float x[MEMOI_ROW_GROUP], max = to.max;
     int k;
     memoi_group_widen(x, group, entropy->type);
@@ -1966,12 +2059,12 @@ MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, i
     return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
-MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                               int32_t lane) {
+MEMO_INLINE memob_softmax_sum memob_softmax_lane(const memo_cross_entropy_desc* entropy,
+                                                 int64_t row, int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t step = (int64_t)MEMOB_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
-    memo_softmax_sum sum = memoi_softmax_none();
+    memob_softmax_sum sum = memoi_softmax_none();
     int64_t column;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
@@ -1986,8 +2079,8 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
 }
 
 /* The end of softmax_parts for a row, with the sum of all lanes. */
-MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                                  memo_softmax_sum sum) {
+MEMO_INLINE void memob_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   memob_softmax_sum sum) {
     float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
     int64_t column = memoi_label_column(entropy, row);
     part[0] = sum.max;
@@ -2013,15 +2106,15 @@ typedef struct memoi_entropy_row {
 /* Joins the parts of a row, in order.  Every lane does. */
 MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
                                                    int64_t row) {
-    memo_softmax_sum all = memoi_softmax_none();
+    memob_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
     float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
     int32_t p;
     for (p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-        const memo_softmax_sum next = {part[0], part[1], part[3], part[4],
-                                       part[0] > part[2] ? part[0] : part[2]};
-        all = memo_softmax_join(all, next);
+        const memob_softmax_sum next = {part[0], part[1], part[3], part[4],
+                                        part[0] > part[2] ? part[0] : part[2]};
+        all = memob_softmax_join(all, next);
         if (!(part[2] <= label)) label = part[2]; /* a NaN too */
     }
 
@@ -2064,10 +2157,10 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
 }
 
 /* The work of one lane on a row.  Lane 0 writes the loss. */
-MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                   int32_t lane) {
+MEMO_INLINE void memob_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                    int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t step = (int64_t)MEMOB_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
     int64_t column;
@@ -2088,20 +2181,20 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
 }
 
 /* A row and lane: lanes of a row need nothing from each other. */
-MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
-    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
+MEMO_INLINE void memob_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
+    memob_entropy_lane(entropy, item / MEMOB_LOSS_LANES, (int32_t)(item % MEMOB_LOSS_LANES));
 }
 
 /* What loss_sums adds up: losses, labels, labels that are not valid. */
-typedef struct memo_loss_sum {
+typedef struct memob_loss_sum {
     double numbers[3];
-} memo_loss_sum;
+} memob_loss_sum;
 
 /* One lane's share of all rows; its loss_sums are one row, number 0. */
-MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                         int32_t lane) {
-    memo_loss_sum sum = {{0, 0, 0}};
-    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+MEMO_INLINE memob_loss_sum memob_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                           int32_t lane) {
+    memob_loss_sum sum = {{0, 0, 0}};
+    for (row = lane; row < entropy->n_rows; row += MEMOB_LOSS_LANES) {
         int is_valid = entropy->labels[row] < entropy->vocabulary;
         if (entropy->labels[row] < 0) continue;
         sum.numbers[0] += (double)entropy->losses[row];
@@ -2110,60 +2203,40 @@ MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy,
     }
     return sum;
 }
-MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
+MEMO_INLINE memob_loss_sum memob_loss_join(memob_loss_sum a, memob_loss_sum b) {
     int k;
     for (k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
     return a;
 }
-MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                               memo_loss_sum sum) {
+MEMO_INLINE void memob_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                memob_loss_sum sum) {
     int k;
     for (k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
 }
 
-/* --- attention sinks ---
- *
- * A sink is a logit of a head that takes part in the softmax of every row and has no value.
- *
- *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= w_a,
- *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
- *               as LSE
- *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
- *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
- *               key adds nothing, even if d_out is NaN there, as padding may be
- *
- * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
- * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
-typedef struct memo_sinks_desc {
-    float* out;            /* (n_rows, n_heads, n_columns); sinks only */
-    float* lse;            /* (n_rows, n_heads) */
-    const float* sinks;    /* (n_heads) */
-    const float* row_dots; /* (n_rows, n_heads); sink_sums only */
-    float* d_sinks;        /* (n_heads); sink_sums only */
-    int64_t n_rows, n_heads, n_columns;
-} memo_sinks_desc;
+/* --- attention sinks --- */
 
-#define MEMO_SINK_LANES 32
+#define MEMOB_SINK_LANES 32
 
 /* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
  * the keys. */
-MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
-    memo_merge_weights weights =
-        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+MEMO_INLINE void memob_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    memob_merge_weights weights =
+        memob_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
     float* out = sinks->out + place * sinks->n_columns;
     int64_t column;
-    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+    for (column = lane; column < sinks->n_columns; column += MEMOB_ROW_LANES)
         out[column] *= weights.out;
 }
 /* The row's LSE, when every lane is done. */
-MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
-    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+MEMO_INLINE void memob_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memob_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
 }
-MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+MEMO_INLINE double memob_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
     int64_t row;
-    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMOB_SINK_LANES) {
         const int64_t place = row * sinks->n_heads + head;
         const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
         if (dot == dot || sinks->lse[place] != sink)
@@ -2171,74 +2244,24 @@ MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head
     }
     return sum;
 }
-MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
+MEMO_INLINE void memob_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
     sinks->d_sinks[head] -= (float)sum;
 }
-
-/* --- running them --- */
 
 /* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
  * lane computes, its function, join of two lanes, end of a row). */
 #define MEMOI_ADD(a, b) ((a) + (b))
-#define MEMO_ROW_JOINS(K)                                                                          \
-    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
-      memo_row_sum_end)                                                                            \
-    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
-      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
-      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
-      MEMOI_ADD, memo_sink_sum_end)
+#define MEMOB_ROW_JOINS(K)                                                                         \
+    K(sums, memo_add_desc, desc->n_rows, MEMOB_ROW_LANES, float, memob_row_sum_lane, MEMOI_ADD,    \
+      memob_row_sum_end)                                                                           \
+    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMOB_LOSS_LANES, memob_softmax_sum,   \
+      memob_softmax_lane, memob_softmax_join, memob_softmax_end)                                   \
+    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMOB_LOSS_LANES,        \
+      memob_loss_sum, memob_loss_lane, memob_loss_join, memob_loss_end)                            \
+    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMOB_SINK_LANES, double, memob_sink_sum_lane,    \
+      MEMOI_ADD, memob_sink_sum_end)
 
-/* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
-#define MEMO_ROW_KERNELS(K)                                                                        \
-    K(MEMO_ROW_GATHER, gather, "gather rows", memo_rows_desc)                                      \
-    K(MEMO_ROW_SCATTER, scatter, "scatter rows", memo_rows_desc)                                   \
-    K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
-    K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
-    K(MEMO_ROW_SUMS, sums, "row sums", memo_add_desc)                                              \
-    K(MEMO_ROW_CAST, cast, "cast", memo_add_desc)                                                  \
-    K(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, "softmax parts", memo_cross_entropy_desc)             \
-    K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
-    K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
-    K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
-    K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)
-
-/* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
- * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
- * than a row; an address that is NULL or not aligned to its element; sizes above 2^62), UNSUPPORTED
- * (the device has no row kernels), the device's. */
-MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
-                                     memo_row_kind kind, const void* desc, memo_error* error);
-/* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
- * NaN or +inf, which a GPU cannot report: the output of its head is then NaN. */
-MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
-/* A desc of any kind. */
-typedef union memo_row_desc {
-    memo_rows_desc rows;
-    memo_merge_desc merge;
-    memo_add_desc add;
-    memo_cross_entropy_desc entropy;
-    memo_sinks_desc sinks;
-} memo_row_desc;
-/* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
- * default. */
-MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
-                                   memo_error* error);
-
-/* memo_row_gather(device, stream, &rows, error) and so on: memo_row_kernel with the right desc. */
-#define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
-    MEMO_FUNCTION memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
-                                              const desc_type* desc, memo_error* error) {          \
-        return memo_row_kernel(device, stream, kind, desc, error);                                 \
-    }
-MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* MEMO_SP_H */
+#endif /* MEMOB_ROW_BODIES_DONE */
 
 /* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
@@ -2254,7 +2277,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  * memo.h, and the rooms above it.
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
- *     >>row kernels         loops over the inline functions of chapter 11; their devices
+ *     >>row kernels         loops over the row bodies, above; their devices
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
@@ -2534,7 +2557,7 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: the inline functions of chapter 11, the device table.  Knows nothing of CUDA, attention or
+ * Knows: the row bodies, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
 /* --- the loops; descs are resolved --- */
@@ -2545,12 +2568,12 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
         int64_t item, n = n_items;                                                                 \
         for (item = 0; item < n; item++) item_function(desc, item);                                \
     }
-MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
-MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
-MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
-MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
-MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
-               memo_entropy_item)
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memob_rows_items(desc), memob_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memob_rows_items(desc), memob_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memob_add_items(desc), memob_add_item)
+MEMOI_ROW_LOOP(cast, memo_add_desc, memob_add_items(desc), memob_cast_item)
+MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMOB_LOSS_LANES,
+               memob_entropy_item)
 
 /* Lanes are joined in the order of the GPU's shuffles. */
 #define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
@@ -2567,21 +2590,21 @@ MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_L
             end(desc, row, lanes[0]);                                                              \
         }                                                                                          \
     }
-MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+MEMOB_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
-        memo_merge_weights weights;
+        memob_merge_weights weights;
         float a, b;
         int32_t lane;
-        place = memo_merge_place(merge, row);
+        place = memob_merge_place(merge, row);
         a = merge->lse[place];
         b = merge->part_lse[place];
-        weights = memo_merge_weights_of(a, b);
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
-        merge->lse[place] = memo_merge_lse(a, b);
+        weights = memob_merge_weights_of(a, b);
+        for (lane = 0; lane < MEMOB_ROW_LANES; lane++) memob_merge_lane(merge, row, lane, weights);
+        merge->lse[place] = memob_merge_lse(a, b);
     }
 }
 MEMOI void memoi_row_loop_sinks(const void* desc) {
@@ -2589,8 +2612,8 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
     int64_t place;
     int32_t lane;
     for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
-        memo_sink_end(sinks, place);
+        for (lane = 0; lane < MEMOB_ROW_LANES; lane++) memob_sink_lane(sinks, place, lane);
+        memob_sink_end(sinks, place);
     }
 }
 
