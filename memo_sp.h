@@ -1311,8 +1311,8 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy, attention sinks.  memo_row_run computes on the calling thread,
- * memo_cuda.cuh on a GPU, and memo_row_kernel enqueues a kernel on a device.
+ * sum of products, cast, cross-entropy, attention sinks.  memo_row_run computes on the calling
+ * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
  * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
@@ -2652,122 +2652,127 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 }
 /* A field of the desc x; one with rows, type and stride of its own. */
 #define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
-    memoi_row_add(arrays, access, #field, x->field, n, m, element_bytes, stride)
+    memoi_row_add(arrays, MEMOI_ROW_##access, #field, x->field, n, m, element_bytes, stride)
 #define MEMOI_ROW_MATRIX(access, field)                                                            \
     MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
                     &x->field##_stride)
 
-/* The arrays of a desc.  Checks counts, on which their sizes depend, and replaces 0 by its
- * default. */
-MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
-                                      memoi_row_arrays* arrays, memo_error* error) {
-    enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
-    const char* desc = memoi_row_kernels[kind].desc;
+/* The arrays of a desc, a function for each desc.  They check counts, on which the sizes depend,
+ * and replace 0 by its default. */
+
+MEMOI memo_status memoi_row_arrays_indexed(memo_row_kind kind, memo_rows_desc* x,
+                                           memoi_row_arrays* arrays, memo_error* error) {
+    static const char desc[] = "memo_rows_desc";
+    const int is_gather = kind == MEMO_ROW_GATHER;
+    int64_t n;
+    if (MEMOI_INTEGER(desc, x, n_rows, 0, MEMOB_BYTES_MAX) ||
+        MEMOI_INTEGER(desc, x, n_indexed_rows, 0, MEMOB_BYTES_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    n = x->n_rows ? x->n_indexed_rows : 0;
+    MEMOI_ROW_ARRAY(WRITES, to, is_gather ? x->n_rows : n, x->row_bytes, 1, &x->to_stride_bytes);
+    MEMOI_ROW_ARRAY(READS, from, is_gather ? n : x->n_rows, x->row_bytes, 1, &x->from_stride_bytes);
+    MEMOI_ROW_ARRAY(READS, index, x->n_rows, 1, 8, NULL);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_row_arrays_merge(memo_merge_desc* x, memoi_row_arrays* arrays,
+                                         memo_error* error) {
+    static const char desc[] = "memo_merge_desc";
     const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
-    memset(arrays, 0, sizeof *arrays);
-    switch (kind) {
-    case MEMO_ROW_GATHER:
-    case MEMO_ROW_SCATTER: {
-        memo_rows_desc* x = &d->rows;
-        const int is_gather = kind == MEMO_ROW_GATHER;
-        if (MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
-            MEMOI_INTEGER(desc, x, n_indexed_rows, 0, most))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-        n = x->n_rows ? x->n_indexed_rows : 0;
-        MEMOI_ROW_ARRAY(W, to, is_gather ? x->n_rows : n, x->row_bytes, 1, &x->to_stride_bytes);
-        MEMOI_ROW_ARRAY(R, from, is_gather ? n : x->n_rows, x->row_bytes, 1, &x->from_stride_bytes);
-        MEMOI_ROW_ARRAY(R, index, x->n_rows, 1, 8, NULL);
-        break;
-    }
+    if (x->n_batches == 0) x->n_batches = 1;
+    if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
+    if (MEMOI_INTEGER(desc, x, n_batches, 0, most) || MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
+        MEMOI_INTEGER(desc, x, batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
+                      most / x->n_batches))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
+    MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
+    MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
+    MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
+    MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
+    return MEMO_STATUS_OK;
+}
 
-    case MEMO_ROW_MERGE: {
-        memo_merge_desc* x = &d->merge;
-        if (x->n_batches == 0) x->n_batches = 1;
-        if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
-        if (MEMOI_INTEGER(desc, x, n_batches, 0, most) || MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
-            MEMOI_INTEGER(desc, x, batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
-                          most / x->n_batches))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-        n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
-        MEMOI_ROW_ARRAY(RW, out, n, x->n_columns, 4, NULL);
-        MEMOI_ROW_ARRAY(R, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
-        MEMOI_ROW_ARRAY(RW, lse, n, 1, 4, NULL);
-        MEMOI_ROW_ARRAY(R, part_lse, n, 1, 4, NULL);
-        break;
+MEMOI memo_status memoi_row_arrays_add(memo_row_kind kind, memo_add_desc* x,
+                                       memoi_row_arrays* arrays, memo_error* error) {
+    if (kind != MEMO_ROW_SUMS) {
+        if (x->n_rows == 0) x->n_rows = 1;
+        MEMOI_ROW_MATRIX(WRITES, to);
+    } else if (x->to_type != MEMO_TYPE_F32) {
+        return MEMOB_INVALID(error, "memo_add_desc.to_type: row sums are F32; set it to that");
+    } else {
+        MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, 4, NULL);
     }
+    MEMOI_ROW_MATRIX(READS, a);
+    if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(READS, b);
+    return MEMO_STATUS_OK;
+}
 
-    case MEMO_ROW_ADD:
-    case MEMO_ROW_CAST:
-    case MEMO_ROW_SUMS: {
-        memo_add_desc* x = &d->add;
-        if (kind != MEMO_ROW_SUMS) {
-            if (x->n_rows == 0) x->n_rows = 1;
-            MEMOI_ROW_MATRIX(W, to);
-        } else if (x->to_type != MEMO_TYPE_F32) {
-            return MEMOB_INVALID(error, "%s.to_type: row sums are F32; set it to that", desc);
-        } else {
-            MEMOI_ROW_ARRAY(W, to, x->n_rows, 1, 4, NULL);
-        }
-        MEMOI_ROW_MATRIX(R, a);
-        if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(R, b);
-        break;
+MEMOI memo_status memoi_row_arrays_entropy(memo_row_kind kind, memo_cross_entropy_desc* x,
+                                           memoi_row_arrays* arrays, memo_error* error) {
+    static const char desc[] = "memo_cross_entropy_desc";
+    const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+    const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
+    if (x->n_parts == 0) x->n_parts = 1;
+    if (MEMOI_INTEGER(desc, x, n_parts, 1, INT32_MAX) ||
+        MEMOI_INTEGER(desc, x, part, 0, x->n_parts - 1) ||
+        MEMOI_INTEGER(desc, x, n_columns, 0, most / 2) ||
+        MEMOI_INTEGER(desc, x, first_column, 0, most / 2) ||
+        MEMOI_INTEGER(desc, x, vocabulary, x->n_parts > 1, most) ||
+        MEMOI_INTEGER(desc, x, n_rows, 0, most / (4 * n_numbers) / x->n_parts) ||
+        MEMOI_LOSS_RULE(desc, x))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
+
+    if (kind != MEMO_ROW_LOSS_SUMS)
+        MEMOI_ROW_ARRAY(READS, logits, n, x->n_columns, bytes, &x->stride);
+    MEMOI_ROW_ARRAY(READS, labels, n, 1, 4, NULL);
+    if (kind == MEMO_ROW_SOFTMAX_PARTS)
+        memoi_row_add(arrays, MEMOI_ROW_WRITES, "parts",
+                      x->parts ? x->parts + x->part * n * n_numbers : NULL, n, n_numbers, 4, NULL);
+    if (kind == MEMO_ROW_CROSS_ENTROPY) {
+        MEMOI_ROW_ARRAY(READS, parts, x->n_parts, n * n_numbers, 4, NULL);
+        MEMOI_ROW_ARRAY(WRITES, losses, n, 1, 4, NULL);
+        if (x->d_logits) MEMOI_ROW_ARRAY(WRITES, d_logits, n, x->n_columns, bytes, &x->stride);
     }
-
-    case MEMO_ROW_SOFTMAX_PARTS:
-    case MEMO_ROW_CROSS_ENTROPY:
-    case MEMO_ROW_LOSS_SUMS: {
-        memo_cross_entropy_desc* x = &d->entropy;
-        const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
-        if (x->n_parts == 0) x->n_parts = 1;
-        if (MEMOI_INTEGER(desc, x, n_parts, 1, INT32_MAX) ||
-            MEMOI_INTEGER(desc, x, part, 0, x->n_parts - 1) ||
-            MEMOI_INTEGER(desc, x, n_columns, 0, most / 2) ||
-            MEMOI_INTEGER(desc, x, first_column, 0, most / 2) ||
-            MEMOI_INTEGER(desc, x, vocabulary, x->n_parts > 1, most) ||
-            MEMOI_INTEGER(desc, x, n_rows, 0, most / (4 * n_numbers) / x->n_parts) ||
-            MEMOI_LOSS_RULE(desc, x))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-
-        if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
-        n = x->n_rows;
-        if (kind != MEMO_ROW_LOSS_SUMS)
-            MEMOI_ROW_ARRAY(R, logits, n, x->n_columns, bytes, &x->stride);
-        MEMOI_ROW_ARRAY(R, labels, n, 1, 4, NULL);
-        if (kind == MEMO_ROW_SOFTMAX_PARTS)
-            memoi_row_add(arrays, W, "parts", x->parts ? x->parts + x->part * n * n_numbers : NULL,
-                          n, n_numbers, 4, NULL);
-        if (kind == MEMO_ROW_CROSS_ENTROPY) {
-            MEMOI_ROW_ARRAY(R, parts, x->n_parts, n * n_numbers, 4, NULL);
-            MEMOI_ROW_ARRAY(W, losses, n, 1, 4, NULL);
-            if (x->d_logits) MEMOI_ROW_ARRAY(W, d_logits, n, x->n_columns, bytes, &x->stride);
-        }
-        if (kind == MEMO_ROW_LOSS_SUMS) {
-            MEMOI_ROW_ARRAY(R, losses, n, 1, 4, NULL);
-            if (x->sums) MEMOI_ROW_ARRAY(RW, sums, 1, 3, 8, NULL);
-        }
-        break;
-    }
-
-    case MEMO_ROW_SINKS:
-    case MEMO_ROW_SINK_SUMS: {
-        memo_sinks_desc* x = &d->sinks;
-        if (MEMOI_INTEGER(desc, x, n_heads, 0, most) ||
-            MEMOI_INTEGER(desc, x, n_rows, 0, x->n_heads ? most / x->n_heads : most))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-        n = x->n_rows * x->n_heads;
-        MEMOI_ROW_ARRAY(kind == MEMO_ROW_SINKS ? RW : R, lse, n, 1, 4, NULL);
-        MEMOI_ROW_ARRAY(R, sinks, 1, x->n_heads, 4, NULL);
-        if (kind == MEMO_ROW_SINKS) {
-            MEMOI_ROW_ARRAY(RW, out, n, x->n_columns, 4, NULL);
-        } else {
-            MEMOI_ROW_ARRAY(R, row_dots, n, 1, 4, NULL);
-            MEMOI_ROW_ARRAY(RW, d_sinks, 1, x->n_heads, 4, NULL);
-        }
-        break;
-    }
+    if (kind == MEMO_ROW_LOSS_SUMS) {
+        MEMOI_ROW_ARRAY(READS, losses, n, 1, 4, NULL);
+        if (x->sums) MEMOI_ROW_ARRAY(UPDATES, sums, 1, 3, 8, NULL);
     }
     return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_row_arrays_sinks(memo_row_kind kind, memo_sinks_desc* x,
+                                         memoi_row_arrays* arrays, memo_error* error) {
+    static const char desc[] = "memo_sinks_desc";
+    const int64_t most = MEMOB_BYTES_MAX;
+    int64_t n;
+    if (MEMOI_INTEGER(desc, x, n_heads, 0, most) ||
+        MEMOI_INTEGER(desc, x, n_rows, 0, x->n_heads ? most / x->n_heads : most))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    n = x->n_rows * x->n_heads;
+    MEMOI_ROW_ARRAY(READS, sinks, 1, x->n_heads, 4, NULL);
+    if (kind == MEMO_ROW_SINKS) {
+        MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
+    } else {
+        MEMOI_ROW_ARRAY(READS, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(READS, row_dots, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(UPDATES, d_sinks, 1, x->n_heads, 4, NULL);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
+                                      memoi_row_arrays* arrays, memo_error* error) {
+    memset(arrays, 0, sizeof *arrays);
+    if (kind <= MEMO_ROW_SCATTER) return memoi_row_arrays_indexed(kind, &d->rows, arrays, error);
+    if (kind == MEMO_ROW_MERGE) return memoi_row_arrays_merge(&d->merge, arrays, error);
+    if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
+    if (kind <= MEMO_ROW_LOSS_SUMS)
+        return memoi_row_arrays_entropy(kind, &d->entropy, arrays, error);
+    return memoi_row_arrays_sinks(kind, &d->sinks, arrays, error);
 }
 
 /* Checks size and address, and replaces stride 0 by its default. */
