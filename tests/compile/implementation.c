@@ -4,8 +4,10 @@
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_HOOKS_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_layout.h"
+#include "extras/memo_hooks.h"
 #include "extras/memo_look.h"

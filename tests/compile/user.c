@@ -3,6 +3,7 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_layout.h"
+#include "extras/memo_hooks.h"
 #include "extras/memo_look.h"
 
 int main(void) {
