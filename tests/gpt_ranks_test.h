@@ -108,6 +108,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     const gpt_kernels kernels = gpt_kernels_host(&host, rank->device);
     void* taken;
     int64_t resumed_step = 0;
+    const gpt_save first = {.path = t->saved_first}, last = {.path = t->saved_last};
     memo_mesh_desc degrees = {.data = desc.config.data,
                               .ring = desc.config.ring,
                               .ulysses = desc.config.ulysses,
@@ -124,12 +125,11 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     desc.n_micro_batches = t->n_promised;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status && t->resumed)
-        status = gpt_read_checkpoint(model, t->resumed, &resumed_step, error);
+        status = gpt_read_checkpoint(model, t->resumed, 0, &resumed_step, error);
     if (!status && t->saved_first)
-        status = gpt_write_checkpoint(model, t->saved_first, resumed_step, error);
+        status = gpt_write_checkpoint(model, &first, resumed_step, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);
-    if (!status && t->saved_last)
-        status = gpt_write_checkpoint(model, t->saved_last, N_STEPS, error);
+    if (!status && t->saved_last) status = gpt_write_checkpoint(model, &last, N_STEPS, error);
     if (status) memo_comm_abort(rank->comm);
     gpt_destroy(model);
     memo_mesh_destroy(mesh);

@@ -304,14 +304,17 @@ TEST(bad_checkpoints_are_refused) {
     const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     own_memory gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
                         *after = (gpt_real*)malloc((size_t)n_parameters);
-    char path[250], aside[256], *text;
+    char path[250], other_path[250], aside[260], victim[260], *text;
+    struct stat info;
     int64_t n_bytes, step = -1;
     gpt_test_run run = {.host = new_device(memo_host_device_desc_default())};
     memo_test_path(path, "checkpoint");
+    gpt_save save = {.path = path, .aside = 0xab};
+    memo_test_path(other_path, "checkpoint_of_no_step");
     gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
-    CHECK_OK(gpt_write_checkpoint(run.model, path, 7, &error));
-    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+    CHECK_OK(gpt_write_checkpoint(run.model, &save, 7, &error));
+    CHECK_OK(gpt_read_checkpoint(run.model, path, 0, &step, &error));
     CHECK_IS(step, ==, 7);
     CHECK_OK(gpt_get_parameters(run.model, before, &error));
     text = memo_test_file(path, &n_bytes);
@@ -321,7 +324,7 @@ TEST(bad_checkpoints_are_refused) {
         if (k >= 20) at = memo_test_int(0, 511);
         if (k % 2) text[at] = (char)(text[at] ^ 32);
         write_file(path, text, k % 2 ? n_bytes : at);
-        CHECK_CASE(gpt_read_checkpoint(run.model, path, &step, &error) &&
+        CHECK_CASE(gpt_read_checkpoint(run.model, path, 0, &step, &error) &&
                        strstr(error.message, path),
                    "case %d, byte %lld", k, (long long)at);
         if (k % 2) text[at] = (char)(text[at] ^ 32);
@@ -330,22 +333,33 @@ TEST(bad_checkpoints_are_refused) {
     CHECK_OK(gpt_get_parameters(run.model, after, &error));
     CHECK(!memcmp(before, after, (size_t)n_parameters));
     write_file(path, text, n_bytes);
-    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+    CHECK_OK(gpt_read_checkpoint(run.model, path, 0, &step, &error));
 
-    /* The name aside is taken by a folder. */
-    snprintf(aside, sizeof aside, "%s.part", path);
-    CHECK(mkdir(aside, 0700) == 0);
-    CHECK_IS(gpt_write_checkpoint(run.model, path, 8, &error), ==, MEMO_STATUS_IO);
-    rmdir(aside);
-    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+    /* The name aside is taken, by a link to another file. */
+    snprintf(aside, sizeof aside, "%s.part-ab", path);
+    snprintf(victim, sizeof victim, "%s.victim", path);
+    write_file(victim, text, 100);
+    CHECK(symlink(victim, aside) == 0);
+    CHECK_IS(gpt_write_checkpoint(run.model, &save, 8, &error), ==, MEMO_STATUS_IO);
+    CHECK(stat(victim, &info) == 0 && info.st_size == 100);
+    CHECK(unlink(aside) == 0 && unlink(victim) == 0);
+    CHECK_OK(gpt_read_checkpoint(run.model, path, 0, &step, &error));
     CHECK_IS(step, ==, 7);
+
+    /* A whole file that another has replaced, and one of a step that there is not. */
+    CHECK_ERROR(gpt_read_checkpoint(run.model, path, 1, &step, &error), FORMAT, "replaced after");
+    save.path = other_path;
+    CHECK_OK(gpt_write_checkpoint(run.model, &save, -1, &error));
+    CHECK_ERROR(gpt_read_checkpoint(run.model, other_path, 0, &step, &error), FORMAT,
+                "altered: saved after step -1");
+    remove(other_path);
     gpt_destroy(run.model);
     run.model = NULL;
 
     other.n_layers++;
     desc.config = other;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
-    CHECK_ERROR(gpt_read_checkpoint(run.model, path, &step, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(gpt_read_checkpoint(run.model, path, 0, &step, &error), INVALID_ARGUMENT,
                 "its --layers is 3, not 4");
     gpt_test_close(&run);
     remove(path);

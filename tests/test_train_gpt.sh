@@ -1,107 +1,10 @@
 #!/bin/sh
 # test_train_gpt.sh - the trainer's command line: options, refusals, dry runs, losses that are bitwise equal under every
-# policy, files, Ctrl-C.  Output: TAP.
+# policy.  Output: TAP.
 # Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
 
 . tests/tap.sh
-
-program=${TRAIN_GPT:-build/examples/train_gpt}
-case $program in /*) ;; *) program=$PWD/$program ;; esac
-if [ ! -x "$program" ]; then
-    echo "Bail out! $program is not built; make examples"
-    exit 1
-fi
-sources=$PWD
-directory=$(mktemp -d) || exit 1
-trap 'rm -rf "$directory"' EXIT
-trap 'exit 130' INT TERM # dash runs the trap above on exit alone
-# As a checkout may be called.
-mkdir "$directory/a folder" && ln -s "$program" "$directory/a folder/train gpt" || exit 1
-program="$directory/a folder/train gpt"
-cd "$directory/a folder" || exit 1
-
-tap_log=$sources/$tap_log
-
-# fail TEXT: the current test fails and says why, but goes on.
-fail() {
-    echo "$1"
-    failed=1
-}
-# judged FUNCTION: fails if it called fail.
-judged() {
-    failed=0
-    "$1"
-    [ $failed -eq 0 ]
-}
-
-# run ARGUMENT...: output in out, messages in err, exit status in $code.  works: 0; fails: 2.
-run() {
-    "$program" "$@" >out 2>err </dev/null
-    code=$?
-}
-
-works() { run "$@" && expect_code 0; }
-fails() { run "$@" && expect_code 2; }
-prints() { # PATTERN ARGUMENT...
-    expected=$1
-    shift
-    works "$@"
-    expect_out "$expected"
-}
-expect_code() { [ "$code" = "$1" ] || fail "exit $code, not $1: $(tail -n 1 err)"; }
-expect_out() { for pattern; do grep -q -e "$pattern" out || fail "no output like '$pattern'"; done; }
-expect_err() { grep -q -e "$1" err || fail "no message like '$1', but: $(cat err)"; }
-expect_one_line() { [ "$(wc -l <err)" -eq 1 ] || fail "$(wc -l <err) lines of messages, not 1"; }
-expect_same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
-
-# has_losses_of LOG ARGUMENT...: a run with the bits of LOG; its own losses are in same.log.
-has_losses_of() {
-    log=$1
-    shift
-    rm -f same.log
-    works "$@" --loss-log same.log
-    expect_same "$log" same.log
-}
-
-# compares_and_draws ARGUMENT...: policies have equal gradients, a recorded step has no race, and the model speaks.
-compares_and_draws() {
-    prints 'bitwise the same' "$@" --compare 2 --sample 30
-    expect_out ' 0 races' '30 more, generated:'
-}
-
-# interrupted SIGNAL LOG ARGUMENT...: a long run that gets SIGNAL after its first step.
-# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
-interrupted() {
-    signal=$1 log=$2
-    shift 2
-    rm -f "$log"
-    "$program" $tiny --steps 1000000 --loss-log "$log" "$@" >out 2>err &
-    child=$!
-    wait_for "$log"
-    kill -"$signal" $child
-    wait $child
-    code=$?
-}
-
-# refused PATTERN ARGUMENT...: one line like PATTERN, exit 2, nothing left behind.
-refused() {
-    pattern=$1
-    shift
-    rm -rf left.log left.dir
-    fails --loss-log left.log --output left.dir/run "$@"
-    expect_one_line
-    expect_err "$pattern"
-    for path in left.log left.dir left.log.part; do
-        [ ! -e $path ] || fail "$path is left behind"
-    done
-}
-
-# A text with some order in it, the same on every machine.
-awk 'BEGIN { for (i = 0; i < 1500; i++) printf "line %d of the text has the number %d in it\n", i % 17, i * i % 101 }' >text
-# Small enough that a step takes milliseconds; four layers, so that two are swapped; a short last tile.
-tiny="--text text --layers 4 --hidden 16 --heads 4 --kv-heads 2 --seq 50 --batch 2 --tile 8 --steps 4 --dropout 0.1"
-: >empty
-printf 'short' >short
+. tests/train.sh
 
 # ---- options ---------------------------------------------------------------------------------------
 
@@ -199,104 +102,6 @@ invalid_texts_are_refused() { # test
 
 shortest_text() { # test
     works $tiny --text short --seq 4 --batch 1
-}
-
-# Paths are checked before the run plans and measures, which would take time and print lines.
-expect_nothing_planned() { [ ! -s out ] || fail "printed before the refusal: $(head -n 1 out)"; }
-
-invalid_outputs_are_refused() { # test
-    : >plain
-    fails $tiny --output plain/run --loss-log left.log
-    expect_err '--output plain/run: cannot be made'
-    expect_nothing_planned
-    [ ! -e left.log ] || fail 'left.log is left behind'
-    fails $tiny --output made/here --loss-log no/such/directory/log
-    expect_err '--loss-log no/such/directory/log: cannot be written'
-    expect_nothing_planned
-    [ ! -e made ] || fail 'made is left behind'
-    refused '--output plain: cannot be written: Not a directory' $tiny --output plain
-    refused 'cannot be made: File name too long' $tiny --output "$(printf '%0300d' 0)"
-    mkdir folder
-    refused '--save folder: not a regular file; another name would work' $tiny --save folder
-    refused '--save /dev/null: not a regular file' $tiny --save /dev/null
-}
-
-# A limit of file sizes is an error, not a signal.
-a_full_loss_log_fails_after_the_run() { # test
-    (ulimit -f 4 && exec "$program" $tiny --steps 1000 --loss-log full.log >/dev/null 2>err)
-    code=$?
-    expect_code 1
-    expect_one_line
-    expect_err '^train_gpt: --loss-log full.log: cannot be written: File too large'
-    [ ! -c /dev/full ] || run $tiny --loss-log /dev/full --save kept
-    expect_code 1
-    [ ! -c /dev/full ] || run $tiny --steps 5 --resume kept
-}
-
-# The file of a checkpoint is too large for the limit, the log is not.
-a_failed_save_ends_no_training() { # test
-    (ulimit -f 100 && exec "$program" $tiny --save kept2 --save-every 1 --loss-log all.log >/dev/null 2>err)
-    code=$?
-    expect_code 1
-    expect_err '^train_gpt: --save kept2: cannot be written: File too large; the run goes on'
-    [ "$(wc -l <all.log)" -eq 4 ] && [ ! -e kept2 ] || fail 'steps are missing, or a file is there'
-}
-
-inputs_are_not_overwritten() { # test
-    cp text own
-    ln -sf own link
-    block_degrees 2 2 2 2 2 2 2 2
-    cp degrees degrees.before
-    for name in own link "$PWD/own"; do
-        refused "--loss-log $name: is also the file of --text" $tiny --text own --loss-log "$name"
-        expect_nothing_planned
-    done
-    refused '--loss-log degrees: is also the file of --degrees' $tiny --degrees degrees --policy keep --loss-log degrees
-    for name in twice/plan.svg twice//plan.svg ./twice/./plan.svg "$PWD/twice/plan.svg"; do
-        refused 'is also the file of --' $tiny --output twice --loss-log "$name"
-        [ ! -e twice ] || fail 'twice is left behind'
-    done
-    mkdir out.dir && cp text out.dir/step.trace
-    refused '--output out.dir/step.trace: is also the file of --text' $tiny --text out.dir/step.trace --output out.dir
-    expect_same text out.dir/step.trace
-    expect_same text own
-    expect_same degrees degrees.before
-    cp text README.md
-    refused 'is also the file of the text' --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
-    expect_same text README.md
-    rm README.md
-}
-
-# ---- checkpoints -----------------------------------------------------------------------------------
-
-# A pause changes no bit, with every split of the states; the file is replaced whole.
-a_resumed_run_has_the_same_losses() { # test
-    for ranks in '' '--data 2 --zero 2' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
-        rm -f saved*
-        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
-        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --stop 2 --save saved --loss-log first.log
-        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --resume saved --save saved --save-every 1 --loss-log second.log
-        expect_out '^resume    saved, after step 2$'
-        cat first.log second.log >both.log
-        expect_same whole.log both.log
-        [ ! -e saved.part ] || fail 'the file aside is left behind'
-    done
-    refused 'saved after step 6; --steps or --stop above that would continue' $tiny --steps 6 --batch 2 --ring 2 --resume saved
-    prints '^resume    saved, after step 6$' $tiny --steps 9 --batch 2 --data 2 --resume saved
-}
-
-bad_checkpoints_are_refused() { # test
-    refused '--resume missing: cannot be read: No such file' $tiny --resume missing
-    refused '--save no/such/file: cannot be written: No such file' $tiny --save no/such/file
-    refused '--save text: is also the file of --text' $tiny --save text
-    refused '--save-every has no effect without --save FILE' $tiny --save-every 3
-    refused '--compare has no effect with --resume' $tiny --resume text --compare 1
-    refused '--resume text: not a checkpoint' $tiny --resume text
-    run $tiny --steps 2 --save saved --seed 3
-    refused 'a checkpoint of another model: its --seed is 3, not 1' $tiny --steps 4 --resume saved
-    head -c 1000 saved >part
-    refused '--resume part: cut short or altered: it has 1000 bytes' $tiny --steps 4 --seed 3 --resume part
-    refused '--save large: a file of [0-9.]* TiB does not fit into .* of free space; another folder' $tiny --save large --layers 4000 --hidden 8192
 }
 
 # ---- budgets ---------------------------------------------------------------------------------------
@@ -539,14 +344,6 @@ ranks_plan_their_rows() { # test
     done
 }
 
-# block_degrees DEGREE...: the file degrees, of as many blocks.
-block_degrees() {
-    block=0
-    for degree in "$@"; do
-        echo "block $block $degree"
-        block=$((block + 1))
-    done >degrees
-}
 
 tensor_ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
@@ -843,20 +640,6 @@ runs_are_shortened_to_seconds() { # test
 
 # ---- files -----------------------------------------------------------------------------------------
 
-files_are_written() { # test
-    works $tiny --output new/run --sample 30 --compare 1
-    for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan step.profile; do
-        [ -s new/run/$file ] || fail "$file is missing or empty"
-        expect_out "^new/run/$file  *[a-z]"
-    done
-    for file in new/run/*.svg; do
-        grep -q '</svg>' "$file" || fail "$file has no end"
-        if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$file" 2>/dev/null || fail "$file is not XML"; fi
-    done
-    [ "$(ls new/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls new/run)"
-    expect_out ' 0 races' '30 more, generated:'
-}
-
 # A profile that one run has written plans the next, and a dry run without a device.
 profile_is_read() { # test
     works $tiny --output measured --device-memory 600KiB
@@ -896,79 +679,7 @@ default_text() { # test
     expect_out "the project's own sources"
 }
 
-# ---- Ctrl-C ----------------------------------------------------------------------------------------
-
-interrupt_keeps_the_log() { # test
-    for ranks in '' '--ranks 2 --ring 2'; do
-        interrupted INT interrupted.log --output interrupted.dir $ranks
-        expect_code 130
-        expect_err 'interrupted after step [0-9]*'
-        expect_one_line
-        [ "$(tail -c 1 interrupted.log | od -An -tx1 | tr -d ' ')" = 0a ] || fail 'the last line of the log is not complete'
-        awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
-    done
-}
-
-# A closed terminal, or a scheduler that ends the job, loses no step.
-other_signals_save_too() { # test
-    for signal in TERM HUP; do
-        rm -f signal.save
-        interrupted $signal signal.log --save signal.save
-        expect_code 130
-        run $tiny --steps 1000000 --stop 1 --resume signal.save
-        expect_err 'signal.save: saved after step [1-9]'
-    done
-}
-
-# No signal leaves an empty directory behind.
-signals_leave_no_directory() { # test
-    for signal in INT TERM HUP; do
-        interrupted $signal signal.log --output d
-        [ ! -e d ] || fail "$signal leaves a directory behind"
-        [ -z "$(ls -A | grep memo-)" ] || fail "$signal leaves something behind"
-    done
-    works $tiny --output d --loss-log d/log
-    [ "$(ls d | wc -l)" -eq 8 ] || fail "unexpected files: $(ls d)"
-}
-
-# Ctrl-C of one leaves the other's files alone.
-two_runs_share_a_new_directory() { # test
-    rm -f first.log second.log
-    "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
-    first=$!
-    wait_for first.log
-    "$program" $tiny --steps 3000 --loss-log second.log --output shared/new >out 2>err &
-    second=$!
-    wait_for second.log
-    kill -INT $first
-    wait $first
-    wait $second
-    code=$?
-    expect_code 0
-    [ "$(ls shared/new | wc -l)" -eq 7 ] || fail "unexpected files: $(ls shared/new)"
-}
-
-# One line is rewritten, and ended by a line break, also after Ctrl-C.
-progress_on_a_terminal() {
-    script -qec "'$program' $tiny --steps 300" /dev/null >out 2>&1 </dev/null
-    [ "$(tr '\r' '\n' <out | grep -c '^.\[Kstep')" -ge 2 ] || fail 'the line is not written anew'
-    grep -q 'step 300 of 300' out || fail 'the last step is not shown'
-    [ "$(grep -c 'step ' out)" -le 2 ] || fail 'more than one line of progress'
-    rm -f typed.log
-    {
-        wait_for typed.log
-        printf '\003'
-        sleep 1
-    } | script -qec "'$program' $tiny --steps 20000 --loss-log typed.log" /dev/null >out 2>&1
-    grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
-}
-
 for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
     test_is "$(echo $name | tr _ ' ')" judged $name
 done
-if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
-    test_is "progress on a terminal" judged progress_on_a_terminal
-else
-    skip "progress on a terminal" "no script(1) to make a terminal with; apt-get install bsdutils"
-fi
 tap_end

@@ -5,8 +5,8 @@
  * those that it needs.  So ranks may split the model otherwise when it is resumed.  All ranks open
  * the same path.
  *
- * A file is written aside and renamed when it is complete: an earlier one is kept until then.  Its
- * digest covers all bytes. */
+ * A file is written aside and renamed when it is complete: an earlier file is kept until then.  The
+ * digest of a file covers all bytes.  PATH.lock is locked while a run saves to PATH. */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
 
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,22 +23,24 @@
 
 enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 enum { GPT_FILE_NUMBERS = 10 };                         /* that state a model */
+enum { GPT_FILE_MAGIC = 20 };                           /* bytes before the version */
 
 /* The first bytes of the file.  Numbers have this machine's byte order; `order` shows it. */
 typedef struct gpt_file_head {
     char magic[32];
     int64_t order, file_bytes, step, n_updates;
     int64_t model[GPT_FILE_NUMBERS]; /* names below */
+    int64_t run[GPT_RUN_NUMBERS];    /* gpt_save.run */
     uint64_t digest;                 /* of all bytes, with 0 here */
 } gpt_file_head;
 
-static const char gpt_file_magic[32] = "memo gpt checkpoint 2\n";
+static const char gpt_file_magic[32] = "memo gpt checkpoint 3\n";
 static const char* const gpt_file_names[GPT_FILE_NUMBERS] = {
     "--seed",       "--layers", "--hidden",      "--heads", "--kv-heads",
     "--vocabulary", "--mlp",    "--mlp-columns", "--type",  "--states"};
 
 typedef struct gpt_file {
-    gpt_model* model;
+    gpt_model* model; /* NULL: the file is only checked */
     const char* path;
     int fd;
     char *host, *cast; /* pieces */
@@ -207,7 +210,7 @@ static void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_
     f->path = path;
     f->fd = -1;
     f->error = error;
-    model->status = MEMO_STATUS_OK;
+    if (model) model->status = MEMO_STATUS_OK;
     f->host = (char*)malloc(2 * GPT_FILE_PIECE);
     if (!f->host)
         f->status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -229,6 +232,11 @@ static void gpt_file_folder(const char* path, char* folder, size_t n_folder) {
     snprintf(folder, n_folder, "%.*s", n, slash ? path : ".");
 }
 
+/* Writes the name of the file aside.  Returns 0 if it is too long. */
+static int gpt_file_aside(const char* path, int64_t name, char aside[GPT_PATH_BYTES]) {
+    return snprintf(aside, GPT_PATH_BYTES, "%s.part-%llx", path, (long long)name) < GPT_PATH_BYTES;
+}
+
 /* The folder of a path is on disk, too, after a renaming. */
 static void gpt_file_settle(const char* path) {
     char folder[1024];
@@ -239,27 +247,110 @@ static void gpt_file_settle(const char* path) {
     close(fd);
 }
 
-GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path, int64_t step,
-                                              memo_error* error) {
-    gpt_file_head head = gpt_file_head_make(&model->config, step, model->n_updates);
-    char aside[1024];
-    gpt_file f;
-    int is_first, is_made = 0;
-    if ((size_t)snprintf(aside, sizeof aside, "%s.part", path) >= sizeof aside)
+/* ---- one run saves to a path ----------------------------------------------------------------- */
+
+static int gpt_file_is_same(const struct stat* a, const struct stat* b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Opens and locks PATH.lock, an empty file.  Errors: IO, INVALID_ARGUMENT (another run has it). */
+static memo_status gpt_lock_open(gpt_lock* lock, const char* path, struct stat* info,
+                                 memo_error* error) {
+    struct stat named;
+    int is_locked;
+    lock->fd = open(lock->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (lock->fd < 0 || fstat(lock->fd, info))
+        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
+                              strerror(errno));
+    is_locked = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!is_locked && errno == EWOULDBLOCK)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%.300s: another run saves to this file; another name would work",
+                              path);
+    if (!S_ISREG(info->st_mode) || info->st_size)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%.300s: %.300s is no lock of a run; another name would work", path,
+                              lock->path);
+
+    /* A run that ended meanwhile has removed the file. */
+    if (lstat(lock->path, &named) == 0 && gpt_file_is_same(&named, info)) return MEMO_STATUS_OK;
+    close(lock->fd);
+    return gpt_lock_open(lock, path, info, error);
+}
+
+GPT_FUNCTION memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, int64_t* name,
+                                             memo_error* error) {
+    struct stat info;
+    char aside[GPT_PATH_BYTES];
+    memo_status status;
+    lock->fd = -1;
+    if (snprintf(lock->path, sizeof lock->path, "%s.lock", path) >= GPT_PATH_BYTES)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%.300s: a shorter name works",
                               path);
-    gpt_file_open(&f, model, path, error);
+    if ((status = gpt_lock_open(lock, path, &info, error))) {
+        if (lock->fd >= 0) close(lock->fd);
+        lock->fd = -1;
+        return status;
+    }
+
+    /* A run that was killed has left its lock, and a file aside whose name follows from the lock. */
+    *name = (int64_t)(gpt_mix((uint64_t)info.st_ino) >> 2);
+    if (gpt_file_aside(path, *name, aside)) unlink(aside);
+    return MEMO_STATUS_OK;
+}
+
+GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock) {
+    if (lock->fd < 0) return;
+    unlink(lock->path); /* before others can lock it */
+    close(lock->fd);
+    lock->fd = -1;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* Creates the file aside in its full length, without a digest.  Never opens a file that is there.  A
+ * file has the mode of the file that it replaces.  Otherwise the umask decides, but others than
+ * owner and group cannot read it. */
+static void gpt_file_create(gpt_file* f, const char* aside, gpt_file_head* head) {
+    struct stat old, made;
+    const int replaces = stat(f->path, &old) == 0;
+    mode_t mode = replaces ? old.st_mode & 0777 : 0;
+    f->fd = open(aside, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, replaces ? 0600 : 0660);
+    if (f->fd < 0) {
+        gpt_file_fail(f, "written");
+        return;
+    }
+
+    /* Another group must not read what the group of the old file may. */
+    if (replaces && fstat(f->fd, &made) == 0 && made.st_gid != old.st_gid &&
+        fchown(f->fd, (uid_t)-1, old.st_gid))
+        mode &= (mode_t)~070;
+    if (replaces && fchmod(f->fd, mode)) gpt_file_fail(f, "written");
+    if (!f->status && ftruncate(f->fd, (off_t)head->file_bytes)) gpt_file_fail(f, "written");
+    gpt_file_transfer(f, 1, (char*)head, 0, (int64_t)sizeof *head);
+    if (f->status) unlink(aside);
+}
+
+GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t step,
+                                              memo_error* error) {
+    gpt_file_head head = gpt_file_head_make(&model->config, step, model->n_updates);
+    char aside[GPT_PATH_BYTES];
+    gpt_file f;
+    int is_first, is_made = 0;
+    if (!gpt_file_aside(save->path, save->aside, aside))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%.300s: a shorter name works",
+                              save->path);
+    memcpy(head.run, save->run, sizeof head.run);
+    gpt_file_open(&f, model, save->path, error);
     is_first = gpt_file_is_first(&f);
 
-    /* The file in its full length, without a digest. */
     if (is_first && !f.status) {
-        f.fd = open(aside, O_RDWR | O_CREAT | O_TRUNC, 0666);
-        is_made = f.fd >= 0;
-        if (f.fd < 0 || ftruncate(f.fd, (off_t)head.file_bytes)) gpt_file_fail(&f, "written");
-        gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
+        gpt_file_create(&f, aside, &head);
+        is_made = !f.status;
     }
     gpt_file_meet(&f);
-    if (!is_first && !f.status && (f.fd = open(aside, O_WRONLY)) < 0) gpt_file_fail(&f, "written");
+    if (!is_first && !f.status && (f.fd = open(aside, O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        gpt_file_fail(&f, "written");
 
     gpt_file_model(&f, 1);
     if (!f.status && fsync(f.fd)) gpt_file_fail(&f, "written");
@@ -269,57 +360,92 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path
     if (is_first && !f.status) {
         head.digest = gpt_file_digest(&f, head.file_bytes);
         gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
-        if (!f.status && (fsync(f.fd) || rename(aside, path))) gpt_file_fail(&f, "written");
-        if (!f.status) gpt_file_settle(path);
+        if (!f.status && (fsync(f.fd) || rename(aside, save->path))) gpt_file_fail(&f, "written");
+        if (!f.status) gpt_file_settle(save->path);
     }
     if (is_made && f.status) unlink(aside);
     gpt_file_meet(&f);
     return gpt_file_close(&f);
 }
 
-/* Reads the head of a checkpoint.  Refuses a file that is none, is cut short, or is of another
- * model. */
-GPT_FUNCTION memo_status gpt_check_checkpoint(const gpt_config* config, const char* path,
-                                              gpt_file_head* head, memo_error* error) {
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* Opens a checkpoint and reads its head.  Refuses a file that is none, is cut short, or is of
+ * another model.  A pipe is refused without waiting for its writer. */
+static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_head* head) {
     const gpt_file_head expected = gpt_file_head_make(config, 0, 0);
-    FILE* file = fopen(path, "rb");
+    struct stat info;
+    ssize_t n;
     memset(head, 0, sizeof *head);
-    const int is_read = file && (fread(head, 1, sizeof *head, file) || !ferror(file)) &&
-                        fseeko(file, 0, SEEK_END) == 0;
-    const int64_t n_bytes = is_read ? ftello(file) : 0;
-    if (!is_read)
-        memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path, strerror(errno));
-    if (file) fclose(file);
-    if (!is_read) return MEMO_STATUS_IO;
-    if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
-        return memo_error_set(error, MEMO_STATUS_FORMAT,
-                              "%.300s: not a checkpoint of this version and byte order", path);
-    for (int i = 0; i < GPT_FILE_NUMBERS; i++)
+    if (f->status) return;
+    f->fd = open(f->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    n = f->fd < 0 || fstat(f->fd, &info) ? -1 : 0;
+    if (!n && !S_ISREG(info.st_mode)) {
+        f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
+                                   "%.300s: not a regular file, as a checkpoint is", f->path);
+        return;
+    }
+    if (!n) n = pread(f->fd, head, sizeof *head, 0);
+    if (n < 0) {
+        gpt_file_fail(f, "read");
+        return;
+    }
+
+    if (!memcmp(head->magic, expected.magic, GPT_FILE_MAGIC) &&
+        strncmp(head->magic, expected.magic, sizeof head->magic))
+        f->status =
+            memo_error_set(f->error, MEMO_STATUS_FORMAT,
+                           "%.300s: a checkpoint of format %.1s; this program reads format %.1s",
+                           f->path, head->magic + GPT_FILE_MAGIC, expected.magic + GPT_FILE_MAGIC);
+    else if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
+        f->status =
+            memo_error_set(f->error, MEMO_STATUS_FORMAT,
+                           "%.300s: not a checkpoint of this version and byte order", f->path);
+    for (int i = 0; i < GPT_FILE_NUMBERS && !f->status; i++)
         if (head->model[i] != expected.model[i])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%.300s: a checkpoint of another model: its %s is %lld, not %lld",
-                                  path, gpt_file_names[i], (long long)head->model[i],
-                                  (long long)expected.model[i]);
-    if (head->file_bytes == expected.file_bytes && n_bytes == expected.file_bytes)
-        return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_FORMAT,
-                          "%.300s: cut short or altered: it has %lld bytes of %lld", path,
-                          (long long)n_bytes, (long long)expected.file_bytes);
+            f->status = memo_error_set(
+                f->error, MEMO_STATUS_INVALID_ARGUMENT,
+                "%.300s: a checkpoint of another model: its %s is %lld, not %lld", f->path,
+                gpt_file_names[i], (long long)head->model[i], (long long)expected.model[i]);
+    if (!f->status &&
+        (head->file_bytes != expected.file_bytes || info.st_size != expected.file_bytes))
+        f->status = memo_error_set(
+            f->error, MEMO_STATUS_FORMAT, "%.300s: cut short or altered: it has %lld bytes of %lld",
+            f->path, (long long)info.st_size, (long long)expected.file_bytes);
+    if (!f->status && (head->step < 0 || head->n_updates < 0))
+        f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
+                                   "%.300s: altered: saved after step %lld and %lld updates",
+                                   f->path, (long long)head->step, (long long)head->n_updates);
 }
 
-GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, int64_t* step,
-                                             memo_error* error) {
+static void gpt_file_check_digest(gpt_file* f, const gpt_file_head* head) {
+    if (f->status || gpt_file_digest(f, head->file_bytes) == head->digest || f->status) return;
+    f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
+                               "%.300s: altered: its digest is another", f->path);
+}
+
+GPT_FUNCTION memo_status gpt_check_checkpoint(const gpt_config* config, const char* path,
+                                              int is_whole, gpt_file_head* head,
+                                              memo_error* error) {
+    gpt_file f;
+    gpt_file_open(&f, NULL, path, error);
+    gpt_file_begin_read(&f, config, head);
+    if (is_whole) gpt_file_check_digest(&f, head);
+    return gpt_file_close(&f);
+}
+
+GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, uint64_t digest,
+                                             int64_t* step, memo_error* error) {
     gpt_file_head head;
     gpt_file f;
     gpt_file_open(&f, model, path, error);
 
     /* Nothing of the model changes before the whole file is known to be right. */
-    if (!f.status) f.status = gpt_check_checkpoint(&model->config, path, &head, error);
-    if (!f.status && (f.fd = open(path, O_RDONLY)) < 0) gpt_file_fail(&f, "read");
-    if (!f.status && gpt_file_is_first(&f) && gpt_file_digest(&f, head.file_bytes) != head.digest &&
-        !f.status)
+    gpt_file_begin_read(&f, &model->config, &head);
+    if (digest && !f.status && head.digest != digest)
         f.status = memo_error_set(error, MEMO_STATUS_FORMAT,
-                                  "%.300s: altered: its digest is another", path);
+                                  "%.300s: replaced after it was checked", path);
+    if (!digest && gpt_file_is_first(&f)) gpt_file_check_digest(&f, &head);
     gpt_file_meet(&f);
 
     gpt_file_model(&f, 0);

@@ -2,6 +2,7 @@
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -63,17 +64,31 @@ static const char* output_path(const job* j, const char* name, char* path, size_
     return path;
 }
 
-/* Checks that no output file is also an input, or another output. */
+/* Writes the name of a file that is written beside the file of an option; NULL stays NULL. */
+static const char* file_beside(const char* path, const char* ending, char* beside,
+                               size_t n_beside) {
+    if (!path) return NULL;
+    snprintf(beside, n_beside, "%s%s", path, ending);
+    return beside;
+}
+
+/* Checks that no output file is also an input, or another output: all files of the run, those beside
+ * the files of options included. */
 static memo_status check_files(const job* j, memo_error* error) {
     const train_options* o = &j->options;
-    char paths[N_OUTPUTS][1024];
     /* --save may replace the file of --resume. */
-    const int replaces = o->save && o->resume && !strcmp(o->save, o->resume);
-    const tool_file given[] = {{"--degrees", o->degrees, 0},
-                               {"--profile", o->profile, 0},
-                               {"--resume", replaces ? NULL : o->resume, 0},
-                               {"--loss-log", o->loss_log, 1},
-                               {"--save", o->save, 1}};
+    const int replaces = o->save && o->resume && tool_is_same_file(o->save, o->resume);
+    const char* resume = replaces ? NULL : o->resume;
+    char paths[N_OUTPUTS][1024], resumed_profile[1024], profile[1024], lock[1024];
+    const tool_file given[] = {
+        {"--degrees", o->degrees, 0},
+        {"--profile", o->profile, 0},
+        {"--resume", resume, 0},
+        {"--resume", file_beside(resume, ".profile", resumed_profile, sizeof resumed_profile), 0},
+        {"--loss-log", o->loss_log, 1},
+        {"--save", o->save, 1},
+        {"--save", file_beside(o->save, ".profile", profile, sizeof profile), 1},
+        {"--save", file_beside(o->save, ".lock", lock, sizeof lock), 1}};
     enum { N_GIVEN = sizeof given / sizeof *given };
     const int n_texts = (int)j->text.n_files;
     int n = 0;
@@ -101,37 +116,139 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
-/* Opens the output of an option `name`, in this place.  A pipe or a device is opened only once,
- * later. */
-static memo_status check_file(const char* name, const char* path, const char* place,
-                              memo_error* error) {
+/* Tests that a file of an option can be written.  A new file gets some bytes, and is removed; so
+ * does a device get an empty line, but for a terminal.  A pipe is opened only once, later. */
+static memo_status probe_file(const char* name, const char* path, memo_error* error) {
+    static const char line[] = "1 5.5451774444795623 0x1.62e42fefa39efp+2\n";
     struct stat info;
-    const int exists = stat(place, &info) == 0;
-    FILE* file;
-    if (exists && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return MEMO_STATUS_OK;
-    file = fopen(place, exists ? "r+b" : "wb");
-    if (!file) return bad_path(name, path, "written", error);
-    fclose(file);
-    if (!exists) remove(place);
-    return MEMO_STATUS_OK;
+    const int exists = stat(path, &info) == 0;
+    const int is_device = exists && S_ISCHR(info.st_mode);
+    if (exists && !is_device && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return MEMO_STATUS_OK;
+    if (!exists && lstat(path, &info) == 0)
+        return gpt_invalid(error, "%s %.300s: a link to no file; another name would work", name,
+                           path);
+
+    const int flags = O_WRONLY | O_NONBLOCK | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL);
+    const int file = open(path, flags, 0600);
+    if (file < 0) return bad_path(name, path, "written", error);
+    const int is_full = is_device ? !isatty(file) && write(file, "\n", 1) < 0
+                        : exists  ? 0
+                                  : write(file, line, sizeof line - 1) < 0;
+    memo_status status = is_full ? bad_path(name, path, "written", error) : MEMO_STATUS_OK;
+    close(file);
+    if (!exists) unlink(path);
+    return status;
 }
 
 static int64_t last_step(const train_options* o) {
     return o->stop ? gpt_min(o->stop, o->steps) : o->steps;
 }
 
-static memo_status check_resume(const train_options* o, memo_error* error) {
+/* ---- what a run resumes ---------------------------------------------------------------------- */
+
+/* Options on which the next steps depend.  A checkpoint keeps their values and the text's digest. */
+enum { N_KEPT = GPT_RUN_NUMBERS - 1 };
+static const char* const kept_options[N_KEPT] = {
+    "--steps",   "--learning-rate", "--seq",       "--batch",     "--accumulate",
+    "--dropout", "--window",        "--documents", "--separator", "--tile"};
+
+/* A real number is kept by its bits. */
+static void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
+    for (int i = 0; i < N_KEPT; i++) {
+        const option* of = option_find(kept_options[i], strlen(kept_options[i]));
+        memcpy(&kept[i], (char*)&o + of->field, sizeof kept[i]);
+    }
+    kept[N_KEPT] = (int64_t)text->digest;
+}
+
+static void put_kept(const option* o, int64_t number, memo_text* text) {
+    double real;
+    memcpy(&real, &number, sizeof real);
+    if (o->kind == OPTION_REAL)
+        memo_text_put(text, "%.9g", real);
+    else
+        memo_text_put(text, "%lld", (long long)number);
+}
+
+/* Writes "--steps 6 (now 9), another text"; nothing if the run is the same. */
+static void put_changes(const job* j, memo_text* text) {
+    int64_t now[GPT_RUN_NUMBERS];
+    kept_numbers(j->options, &j->text, now);
+    for (int i = 0; i < GPT_RUN_NUMBERS; i++) {
+        if (now[i] == j->resumed.run[i]) continue;
+        if (text->n_bytes) memo_text_put(text, ", ");
+        if (i == N_KEPT) {
+            memo_text_put(text, "another text");
+            continue;
+        }
+        const option* o = option_find(kept_options[i], strlen(kept_options[i]));
+        memo_text_put(text, "%s ", o->name);
+        put_kept(o, j->resumed.run[i], text);
+        memo_text_put(text, " (now ");
+        put_kept(o, now[i], text);
+        memo_text_put(text, ")");
+    }
+}
+
+/* Reads the head, and in the first process all of the file. */
+static memo_status check_resume(job* j, memo_error* error) {
+    const train_options* o = &j->options;
     const gpt_config config = train_config(o);
-    gpt_file_head head;
+    memo_text changes = {0};
     memo_error reason;
-    if (gpt_check_checkpoint(&config, o->resume, &head, &reason))
+    memo_status status = MEMO_STATUS_OK;
+    if (gpt_check_checkpoint(&config, o->resume, train_is_first(), &j->resumed, &reason))
         return gpt_invalid(error, "--resume %s", reason.message);
-    if (head.step < last_step(o)) return MEMO_STATUS_OK;
+    put_changes(j, &changes);
+    if (changes.n_bytes && !o->takes_changes)
+        status = gpt_invalid(error,
+                             "--resume %.300s: the saved run had %s; --resume-with-changes would "
+                             "continue with other values",
+                             o->resume, changes.data);
+    memo_text_free(&changes);
+    if (status || j->resumed.step < last_step(o)) return status;
     return gpt_invalid(error,
                        "--resume %.300s: saved after step %lld; --steps or --stop above that would "
                        "continue",
-                       o->resume, (long long)head.step);
+                       o->resume, (long long)j->resumed.step);
 }
+
+/* Returns the bytes of a loss log that a run continues: its lines up to the step that was saved.
+ * -1: the file is no loss log. */
+static int64_t loss_log_kept(FILE* log, int64_t step) {
+    char line[128], *rest;
+    int64_t at = 0;
+    while (fgets(line, sizeof line, log)) {
+        const long long n = strtoll(line, &rest, 10);
+        const int is_whole = strchr(line, '\n') != NULL;
+        if (rest == line || n < 1 || (*rest != ' ' && (is_whole || *rest))) return -1;
+        if (!is_whole || n > step) break; /* a run was killed within a line */
+        at = (int64_t)ftello(log);
+    }
+    return at;
+}
+
+/* Opens a log that is there, at the end of what is kept of it.  Cuts nothing yet. */
+static memo_status open_old_log(const job* j, FILE** log, int64_t* kept, memo_error* error) {
+    const char* path = j->options.loss_log;
+    *log = fopen(path, "r+b");
+    if (!*log) return bad_path("--loss-log", path, "written", error);
+    *kept = loss_log_kept(*log, j->resumed.step);
+    if (*kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
+    fclose(*log);
+    return gpt_invalid(error,
+                       "--loss-log %.300s: holds no losses that could be continued; another name "
+                       "would work",
+                       path);
+}
+
+static int continues_log(const train_options* o) {
+    struct stat info;
+    return o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* ---- what a run saves ------------------------------------------------------------------------ */
 
 /* The disk must have room for the file that is written aside. */
 static memo_status check_save_room(const train_options* o, memo_error* error) {
@@ -147,23 +264,61 @@ static memo_status check_save_room(const train_options* o, memo_error* error) {
                           bytes_name((double)bytes_free(folder)));
 }
 
-/* Checks all files before the run plans and measures.  Changes none and leaves none behind. */
-static memo_status check_outputs(const job* j, memo_error* error) {
-    const train_options* o = &j->options;
-    memo_status status = o->resume ? check_resume(o, error) : MEMO_STATUS_OK;
+/* The file of a link is replaced, not the link.  Each process finds the same file. */
+static memo_status find_save(job* j, memo_error* error) {
+    const char* path = j->options.save;
     struct stat info;
-    char aside[1024];
+    j->save.path = path;
+    if (lstat(path, &info) || !S_ISLNK(info.st_mode)) return MEMO_STATUS_OK;
+    j->save.path = j->save_path = realpath(path, NULL);
+    return j->save_path
+               ? MEMO_STATUS_OK
+               : gpt_invalid(error, "--save %.300s: a link to no file; another name would work",
+                             path);
+}
+
+/* No other run may save to the file.  Its folder, the file and the profile can be written. */
+static memo_status check_save(job* j, memo_error* error) {
+    const char* path = j->save.path;
+    char profile[1024];
+    struct stat info;
+    memo_error reason;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
+                           path);
+    memo_status status = gpt_lock_checkpoint(path, &j->lock, &j->save.aside, &reason);
+    if (status) return memo_error_set(error, status, "--save %s", reason.message);
+    status = probe_file("--save", path, error);
+    if (!status)
+        status =
+            probe_file("--save", file_beside(path, ".profile", profile, sizeof profile), error);
+    return status ? status : check_save_room(&j->options, error);
+}
+
+/* ---- before and at the begin ----------------------------------------------------------------- */
+
+/* Checks all files before the run plans and measures.  Changes none, and leaves none behind but the
+ * lock of --save, until the end.  The text is loaded. */
+static memo_status check_outputs(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    char path[1024];
+    struct stat info;
+    FILE* log;
+    int64_t kept;
+    memo_status status = o->resume ? check_resume(j, error) : MEMO_STATUS_OK;
+    if (!status && o->save) status = find_save(j, error);
     if (status || !train_is_first()) return status;
+
     if (o->output) status = make_directory(o->output, 1, error);
-    if (!status) status = check_files(j, error);
-    snprintf(aside, sizeof aside, "%s.part", o->save ? o->save : "");
-    if (!status && o->save && stat(o->save, &info) == 0 && !S_ISREG(info.st_mode))
-        status = gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
-                             o->save);
-    if (!status && o->save) status = check_file("--save", o->save, aside, error);
-    if (!status && o->save) status = check_save_room(o, error);
-    if (!status && o->loss_log && !loss_log_is_in_output(o))
-        status = check_file("--loss-log", o->loss_log, o->loss_log, error);
+    for (int i = 0; i < N_OUTPUTS && o->output && !status; i++)
+        if (stat(output_path(j, output_files[i][0], path, sizeof path), &info) == 0)
+            status = probe_file("--output", path, error);
+    if (!status && o->save) status = check_save(j, error);
+    if (status || !o->loss_log) return status;
+    if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
+    if (status || !continues_log(o)) return status;
+    status = open_old_log(j, &log, &kept, error);
+    if (!status) fclose(log);
     return status;
 }
 
@@ -171,10 +326,16 @@ static memo_status check_outputs(const job* j, memo_error* error) {
  * created when it is written, or now for a loss log in it. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    int64_t kept = 0;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
     if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
     if (status) return status;
+    if (continues_log(o)) {
+        status = open_old_log(j, &j->loss_log, &kept, error);
+        if (status || ftruncate(fileno(j->loss_log), (off_t)kept) == 0) return status;
+        return bad_path("--loss-log", o->loss_log, "written", error);
+    }
     j->loss_log = fopen(o->loss_log, "wb");
     return j->loss_log ? MEMO_STATUS_OK : bad_path("--loss-log", o->loss_log, "written", error);
 }

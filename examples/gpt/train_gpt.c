@@ -262,10 +262,8 @@ static memo_status plan_run(job* j, memo_error* error) {
     return status || !measured ? status : memo_error_set(error, measured, "%s", why.message);
 }
 
-/* Loads text and profile, and plans.  Nothing is trained or written yet. */
-static memo_status prepare(job* j, memo_error* error) {
+static memo_status load_text(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    int needs = 0;
     memo_status status = MEMO_STATUS_OK;
     if (o->is_random)
         train_text_random(&j->text, o->vocabulary);
@@ -273,7 +271,14 @@ static memo_status prepare(job* j, memo_error* error) {
         status = train_text_load(&j->text, o->sequence, error);
     if (!status && o->documents && !o->is_random)
         status = train_text_check_documents(&j->text, o, last_step(o), error);
-    if (!status) status = check_spill(o, error);
+    return status;
+}
+
+/* Loads the profile, and plans.  Nothing is trained or written yet. */
+static memo_status prepare(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    int needs = 0;
+    memo_status status = check_spill(o, error);
     if (!status) status = check_link(o, error);
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
@@ -384,9 +389,6 @@ static memo_status work(job* j, memo_error* error) {
     team* chosen = &teams[o->policy];
     memo_status status = teams ? MEMO_STATUS_OK : no_memory("the policies", error);
 
-    /* As Ctrl-C, now that there is something to save; nohup stays. */
-    catch_signal(SIGTERM);
-    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP);
     for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
         status = plan_policy(j, policy_order[i], error);
     if (!status && o->compare) status = compare_policies(j, teams, is_shared, error);
@@ -425,6 +427,8 @@ static void job_destroy(job* j) {
     free(j->compared);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
+    gpt_unlock_checkpoint(&j->lock);
+    free(j->save_path);
 }
 
 int main(int argc, char** argv) {
@@ -433,9 +437,10 @@ int main(int argc, char** argv) {
     int is_training = 0, code;
 
     tool_keep_standard_streams();
-    catch_signal(SIGINT);
+    catch_signal(SIGINT, 1);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
+    j.lock.fd = -1;
 
     /* Options. */
     memo_status status = train_ranks_begin(&argc, &argv, &error);
@@ -453,6 +458,9 @@ int main(int argc, char** argv) {
         status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!j.options.is_random)
             train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
+        if (!status) status = check_files(&j, &error);
+        if (!status) status = load_text(&j, &error);
+        catch_signals();
         if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
@@ -460,7 +468,7 @@ int main(int argc, char** argv) {
         if (!status && !interrupted) status = work(&j, &error);
     }
 
-    if (!status) status = tool_flush(&error);
+    if (!status && !interrupted) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);

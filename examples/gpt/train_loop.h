@@ -83,25 +83,38 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
 static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
     const train_options* o = &r->options;
     memo_error reason;
-    memo_status status = gpt_read_checkpoint(r->model, o->resume, step, &reason);
+    memo_status status = gpt_read_checkpoint(r->model, o->resume, j->resumed.digest, step, &reason);
     if (status) return memo_error_set(error, status, "--resume %s", reason.message);
     if (!r->reports) return MEMO_STATUS_OK;
     j->n_resumed = *step;
-    printf("resume    %s, after step %lld\n", o->resume, (long long)*step);
+    memo_text changes = {0};
+    put_changes(j, &changes);
+    printf("resume    %s, after step %lld%s%s\n", o->resume, (long long)*step,
+           changes.n_bytes ? "; it had " : "", changes.n_bytes ? changes.data : "");
+    memo_text_free(&changes);
     return MEMO_STATUS_OK;
 }
 
 /* The profile is only a convenience, but an error of its file is one of the disk. */
 static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
-    const train_options* o = &j->options;
     memo_error reason;
     char path[1024];
-    memo_status status = gpt_write_checkpoint(r->model, o->save, step, &reason);
-    if (!status && r->reports && j->has_profile) {
-        snprintf(path, sizeof path, "%s.profile", o->save);
-        status = memo_profile_write(&j->profile, path, &reason);
-    }
+    gpt_save save = j->save;
+    save.aside = r->aside;
+    kept_numbers(r->options, &j->text, save.run);
+    memo_status status = gpt_write_checkpoint(r->model, &save, step, &reason);
+    if (!status && r->reports && train_is_first() && j->has_profile)
+        status = memo_profile_write(&j->profile,
+                                    file_beside(save.path, ".profile", path, sizeof path), &reason);
     return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
+}
+
+/* The first process has the name of the file aside. */
+static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
+    r->aside = j->save.aside;
+    return train_processes.n < 2 ? MEMO_STATUS_OK
+                                 : train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &r->aside,
+                                                    1, MEMO_TYPE_I64, error);
 }
 
 static memo_status train(run* r, job* j, memo_error* error) {
@@ -115,6 +128,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     double loss, first_s = 0, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
+    if (o->save && (status = agree_on_aside(r, j, error))) return status;
     if (r->reports) printf("\n");
     r->keys_seen = 0;
     r->n_micro_batches = 0;

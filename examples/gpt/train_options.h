@@ -41,6 +41,7 @@ typedef struct train_options {
     double learning_rate;
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     const char *save, *resume;
+    long long takes_changes;    /* with resume */
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
@@ -201,14 +202,18 @@ static const option option_table[] = {
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, 0.003, "X",
      "largest rate of the cosine schedule"},
     {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, 0, "FILE",
-     "saves parameters, moments and step to this file at the end, also after Ctrl-C or SIGTERM.  "
-     "The measured "
-     "times, from which the plan follows, are saved beside it as FILE.profile"},
+     "saves parameters, moments and step to this file at the end, also after Ctrl-C or another "
+     "signal to end.  The measured times, from which the plan follows, are saved beside it as "
+     "FILE.profile.  FILE.lock keeps other runs away"},
     {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
     {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, 0, "FILE",
      "continues the run that was saved, with the bits of a run without a pause.  Other numbers of "
-     "ranks, budgets and policies may be given"},
+     "ranks, budgets and policies may be given.  A --loss-log that is there is continued"},
+    {"--resume-with-changes", OPTION_FLAG, OPTION_FIELD(takes_changes), 0, 0, 0, "",
+     "--resume takes another text and other --steps, --learning-rate, --seq, --batch, "
+     "--accumulate, --dropout, --window, --documents, --separator or --tile than the saved run "
+     "had"},
     {"--stop", OPTION_COUNT, OPTION_FIELD(stop), 1, 1e9, 0, "N",
      "ends after step N of --steps, to be resumed (default: after the last)"},
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, 0, "FILE",
@@ -570,6 +575,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
          "with --random-tokens"},
         {o->separator != 10 && !o->documents, "--separator", "without --documents N"},
         {o->save_every && !o->save, "--save-every", "without --save FILE"},
+        {o->takes_changes && !o->resume, "--resume-with-changes", "without --resume FILE"},
         {o->resume && (o->compare || o->seconds), o->compare ? "--compare" : "--seconds",
          "with --resume, which continues a run whose first steps and number of steps are fixed"},
         {o->spill && !o->host_memory, "--spill",

@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include "extras/memo_look.h"
-#include "gpt_model.h"
+#include "gpt_checkpoint.h"
 #include "tools/tool_files.h"
 #include "train_picture.h"
 #include "train_plan.h"
@@ -20,13 +20,23 @@ static void on_interrupt(int signal_number) {
     interrupted = 1;
 }
 
-/* The first signal of this kind interrupts; a second one ends the program at once. */
-static void catch_signal(int signal_number) {
+/* A signal of this kind interrupts.  A second one ends the program at once if is_once. */
+static void catch_signal(int signal_number, int is_once) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    action.sa_flags = (int)((is_once ? SA_RESETHAND : 0) | SA_RESTART);
     sigaction(signal_number, &action, NULL);
+}
+
+/* Before a file is made: no signal leaves one behind, and each ends the run as Ctrl-C does.  nohup
+ * stays.  A broken pipe and the limit of processor time come again while the run saves. */
+static void catch_signals(void) {
+    catch_signal(SIGTERM, 1);
+    catch_signal(SIGQUIT, 1);
+    catch_signal(SIGXCPU, 0);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 1);
+    if (signal(SIGPIPE, SIG_IGN) != SIG_IGN) catch_signal(SIGPIPE, 0);
 }
 
 static memo_status no_memory(const char* what, memo_error* error) {
@@ -62,6 +72,10 @@ typedef struct job {
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     int64_t n_resumed;        /* steps before this run, whose losses are unknown */
     FILE* loss_log;
+    gpt_file_head resumed;  /* of --resume */
+    gpt_save save;          /* its path and aside; of --save */
+    char* save_path;        /* NULL: --save */
+    gpt_lock lock;          /* in the first process */
     memo_error log_failure; /* of --loss-log, which does not end the training */
 } job;
 
@@ -97,6 +111,7 @@ typedef struct run {
     int reports;     /* this rank prints and fills results for its process */
     int stops;       /* some rank was interrupted before the end of the last step */
     int64_t n_steps; /* of the job, that are done */
+    int64_t aside;   /* gpt_save.aside */
 } run;
 
 static void run_destroy(run* r) {

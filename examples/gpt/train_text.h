@@ -19,6 +19,7 @@ typedef struct train_text {
     char sources[96]; /* then their patterns: " memo*.h README.md ..." */
     uint8_t* bytes;
     int64_t n_bytes;
+    uint64_t digest;                  /* of the bytes; 0: random tokens */
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
     int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
 } train_text;
@@ -66,6 +67,16 @@ static double entropy_term(int64_t count, int64_t total) {
     return count ? -p * log(p) : 0;
 }
 
+static uint64_t train_text_digest(const train_text* text) {
+    uint64_t digest = (uint64_t)text->n_bytes, word;
+    for (int64_t at = 0; at < text->n_bytes; at += (int64_t)sizeof word) {
+        word = 0;
+        memcpy(&word, text->bytes + at, (size_t)gpt_min(sizeof word, text->n_bytes - at));
+        digest = gpt_mix(digest ^ word);
+    }
+    return digest;
+}
+
 /* H(byte) and H(byte | previous byte) = H(pair) - H(first of a pair), in nats. */
 static memo_status train_text_measure(train_text* text, memo_error* error) {
     int64_t* pairs = (int64_t*)calloc(65536, sizeof *pairs);
@@ -84,6 +95,7 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
     }
     for (i = 0; i < 65536; i++) text->bigram_nats += entropy_term(pairs[i], text->n_bytes - 1);
     free(pairs);
+    text->digest = train_text_digest(text);
     return MEMO_STATUS_OK;
 }
 

@@ -120,16 +120,20 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
     }
 }
 
-/* Returns whether both names are one file.  A device or a pipe can be several files. */
+/* Returns whether both names are one file, or one is a file and the other a file below it.  A device
+ * or a pipe can be several files. */
 static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
     struct stat x, y;
     char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
+    size_t n_x, n_y, n;
     memset(&x, 0, sizeof x);
     memset(&y, 0, sizeof y);
     tool_find_place(a, &x, x_name);
     tool_find_place(b, &y, y_name);
-    return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !strcmp(x_name, y_name) &&
-           (*x_name || S_ISREG(x.st_mode));
+    n_x = strlen(x_name), n_y = strlen(y_name);
+    n = n_x < n_y ? n_x : n_y;
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !strncmp(x_name, y_name, n) &&
+           (n || S_ISREG(x.st_mode));
 }
 
 /* An output with the name of an input would destroy the input.  Of two outputs in one file, the
