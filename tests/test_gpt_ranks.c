@@ -77,8 +77,8 @@ TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
 }
 
-/* On data ranks.  Loss and gradients are those of all rows at once up to rounding, because libraries
- * choose a product's algorithm by its shape. */
+/* On data ranks.  Loss and gradients match those of all rows at once up to rounding, because
+ * libraries choose a product's algorithm by its shape. */
 TEST(zero_stages_give_the_same_bits_in_slices) {
     gpt_config config = config_of(2, 1, 1, 1);
     training at_once = trained(config, MEMO_POLICY_KEEP, 1), t[3];

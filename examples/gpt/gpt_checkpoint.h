@@ -293,7 +293,7 @@ GPT_FUNCTION memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, i
         return status;
     }
 
-    /* A run that was killed has left its lock, and a file aside whose name follows from the lock. */
+    /* A killed run has left its lock, and a file aside whose name follows from the lock. */
     *name = (int64_t)(gpt_mix((uint64_t)info.st_ino) >> 2);
     if (gpt_file_aside(path, *name, aside)) unlink(aside);
     return MEMO_STATUS_OK;
@@ -308,8 +308,8 @@ GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock) {
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Creates the file aside in its full length, without a digest.  Never opens a file that is there.  A
- * file has the mode of the file that it replaces.  Otherwise the umask decides, but others than
+/* Creates the file aside in its full length, without a digest.  Never opens a file that is there.
+ * The mode is that of the file that it replaces.  Otherwise the umask decides, but others than
  * owner and group cannot read it. */
 static void gpt_file_create(gpt_file* f, const char* aside, gpt_file_head* head) {
     struct stat old, made;

@@ -72,8 +72,8 @@ static const char* file_beside(const char* path, const char* ending, char* besid
     return beside;
 }
 
-/* Checks that no output file is also an input, or another output: all files of the run, those beside
- * the files of options included. */
+/* Checks that no output file is also an input, or another output.  Files that are read or written
+ * beside those of options count. */
 static memo_status check_files(const job* j, memo_error* error) {
     const train_options* o = &j->options;
     /* --save may replace the file of --resume. */
@@ -147,7 +147,7 @@ static int64_t last_step(const train_options* o) {
 
 /* ---- what a run resumes ---------------------------------------------------------------------- */
 
-/* Options on which the next steps depend.  A checkpoint keeps their values and the text's digest. */
+/* Options on which the next steps depend.  A checkpoint keeps them and the text's digest. */
 enum { N_KEPT = GPT_RUN_NUMBERS - 1 };
 static const char* const kept_options[N_KEPT] = {
     "--steps",   "--learning-rate", "--seq",       "--batch",     "--accumulate",

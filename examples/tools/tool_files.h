@@ -120,8 +120,8 @@ static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
     }
 }
 
-/* Returns whether both names are one file, or one is a file and the other a file below it.  A device
- * or a pipe can be several files. */
+/* Returns whether both names are one file, or one is a file and the other below it.  A device or a
+ * pipe can be several files. */
 static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
     struct stat x, y;
     char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
