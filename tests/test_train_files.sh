@@ -98,25 +98,25 @@ inputs_are_not_overwritten() { # test
     works $tiny --save kept --stop 2 --device-memory 600KiB
     cp kept kept.before && cp kept.profile profile.before
     for beside in profile lock; do
-        cp text new.$beside
-        ln -f new.$beside hard && ln -sf "$PWD/new.$beside" soft
-        for name in new.$beside ./new.$beside hard soft; do
-            refused "--save .*new.$beside: is also the file of --text" $tiny --text $name --save new
-            refused "--save .*new.$beside: is also the file of --loss-log" $tiny --save new --loss-log $name
+        cp text fresh.$beside
+        ln -f fresh.$beside hard && ln -sf "$PWD/fresh.$beside" soft
+        for name in fresh.$beside ./fresh.$beside hard soft; do
+            refused "--save .*fresh.$beside: is also the file of --text" $tiny --text $name --save fresh
+            refused "--save .*fresh.$beside: is also the file of --loss-log" $tiny --save fresh --loss-log $name
         done
-        expect_same text new.$beside
-        rm new.$beside
-        refused "--save new.$beside: is also the file of --loss-log" $tiny --save new --loss-log ./new.$beside
+        expect_same text fresh.$beside
+        rm fresh.$beside
+        refused "--save fresh.$beside: is also the file of --loss-log" $tiny --save fresh --loss-log ./fresh.$beside
     done
-    refused '--save new.profile: is also the file of --profile' $tiny --save new --profile new.profile
+    refused '--save fresh.profile: is also the file of --profile' $tiny --save fresh --profile fresh.profile
     refused '--loss-log kept.profile: is also the file of --resume' $tiny --resume kept --loss-log kept.profile
     ln kept.profile to.profile
     refused 'to.profile: is also the file of --resume' $tiny --resume kept --save to
     expect_same kept kept.before
     expect_same kept.profile profile.before
-    cp text new.part
-    works $tiny --text new.part --save new
-    expect_same text new.part
+    cp text fresh.part
+    works $tiny --text fresh.part --save fresh
+    expect_same text fresh.part
     cp text README.md
     refused 'is also the file of the text' --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
     expect_same text README.md
@@ -237,7 +237,7 @@ other_signals_save_too() { # test
 signals_leave_whole_files() { # test
     mkdir sent && cd sent || return
     cp ../text .
-    for wait in 0 0.02 0.05 0.1 0.2; do
+    for wait in 0 0.03; do
         for signal in QUIT HUP XCPU PIPE TERM; do
             rm -f log kept*
             interrupted $signal log --save kept --save-every 1 --output d
@@ -270,7 +270,7 @@ one_run_saves_to_a_file() { # test
     works $tiny --save alias
     [ -h alias ] && [ "$(ls -A | grep -c '^one')" -eq 2 ] || fail "left behind: $(ls -A | grep '^one')"
     [ "$(stat -c %a one)" = 604 ] || fail "the mode is $(stat -c %a one)"
-    (umask 002 && works $tiny --save new.one)
+    (umask 002 && works $tiny --save fresh.one)
     [ "$(stat -c %a new.one)" = 660 ] || fail "the mode of a new file is $(stat -c %a new.one)"
 
     # A run that was killed while it saved leaves files that the next run removes.
