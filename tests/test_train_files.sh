@@ -271,7 +271,7 @@ one_run_saves_to_a_file() { # test
     [ -h alias ] && [ "$(ls -A | grep -c '^one')" -eq 2 ] || fail "left behind: $(ls -A | grep '^one')"
     [ "$(stat -c %a one)" = 604 ] || fail "the mode is $(stat -c %a one)"
     (umask 002 && works $tiny --save fresh.one)
-    [ "$(stat -c %a new.one)" = 660 ] || fail "the mode of a new file is $(stat -c %a new.one)"
+    [ "$(stat -c %a fresh.one)" = 660 ] || fail "the mode of a new file is $(stat -c %a fresh.one)"
 
     # A run that was killed while it saved leaves files that the next run removes.
     for wait in 0 0.01 0.02 0.03; do
