@@ -206,7 +206,7 @@ static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* devic
         {"product", 2 * FFN, MEMO_TENSOR_ROWS, 0}};
     static const memo_session_buffer used[] = {
         {"gradients of k and v", 0, 8 * KV, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
-         0},
+         0, 0},
         {"scratch", 0, 6 * FFN, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0}};
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
