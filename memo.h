@@ -1068,6 +1068,7 @@ typedef struct memo_tensor {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
+    memo_stream copy_streams[2]; /* to host, to device; NULL: the engine creates its own */
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
@@ -1257,8 +1258,9 @@ typedef enum memo_states_pass {
 typedef struct memo_states_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    int32_t computes_on_host; /* as in memo_swap_desc */
-    const memo_state* states; /* copied; at most MEMO_STATES_MAX */
+    memo_stream copy_streams[2]; /* as in memo_swap_desc; sessions share them with rows */
+    int32_t computes_on_host;    /* likewise */
+    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     const uint32_t* streamed;   /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
@@ -7280,6 +7282,7 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, in
 struct memo_swap {
     memo_device device;
     memo_stream streams[4]; /* MEMOB_SWAP_COMPUTE to _FILE */
+    int32_t borrowed;       /* bit k: stream k is the caller's */
     int32_t computes_on_host, is_timed;
     memo_event* events; /* MEMOB_SWAP_COMPUTED and so on */
     int32_t n_events;
@@ -7340,7 +7343,7 @@ void memo_swap_destroy(memo_swap* swap) {
     for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!swap->streams[i]) continue;
         memo_stream_synchronize(device, swap->streams[i], NULL);
-        memo_stream_destroy(device, swap->streams[i], NULL);
+        if (!(swap->borrowed >> i & 1)) memo_stream_destroy(device, swap->streams[i], NULL);
     }
     memob_spill_destroy(&swap->file);
 
@@ -7393,13 +7396,28 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     return memo_stream_create(device, "file", 0, &swap->streams[MEMOB_SWAP_FILE], error);
 }
 
+/* The streams of copies: the caller's, of which *borrowed has the bits, or new ones. */
+MEMOI memo_status memoi_swap_take_streams(const memo_device* device, const memo_stream* given,
+                                          memo_stream* streams, int32_t* borrowed,
+                                          memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+    for (k = 0; k < 2 && !status; k++) {
+        streams[k] = given[k];
+        *borrowed |= given[k] ? 1 << k : 0;
+        if (!given[k])
+            status = memo_stream_create(device, k ? "to device" : "to host", 0, &streams[k], error);
+    }
+    return status;
+}
+
 /* Allocates all that the engine needs from the device; memo_swap_destroy frees any part of it. */
 MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
                                      memo_error* error) {
     const memo_device* device = &swap->device;
     void* address = desc->device_memory;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
+    int32_t i, borrowed = 0;
 
     /* Memory. */
     if (!address) {
@@ -7425,11 +7443,9 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         swap->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
         swap->events = (memo_event*)memob_calloc(swap->n_events, sizeof(memo_event));
         if (!swap->events) return memob_no_memory(error, "the events of a swap engine");
-        status =
-            memo_stream_create(device, "to host", 0, &swap->streams[MEMOB_SWAP_TO_HOST], error);
-        if (!status)
-            status = memo_stream_create(device, "to device", 0,
-                                        &swap->streams[MEMOB_SWAP_TO_DEVICE], error);
+        status = memoi_swap_take_streams(device, desc->copy_streams,
+                                         &swap->streams[MEMOB_SWAP_TO_HOST], &borrowed, error);
+        swap->borrowed = borrowed << MEMOB_SWAP_TO_HOST;
         for (i = 0; i < swap->n_events && !status; i++)
             if (i / 2 != MEMOB_SWAP_HANDED / 2 || swap->placement.handed >= 0)
                 status = memo_event_create_untimed(device, &swap->events[i], error);
@@ -7766,7 +7782,8 @@ typedef struct memoi_states_place {
 
 struct memo_states {
     memo_device device;
-    memo_stream compute, to_host, to_device;
+    memo_stream compute, copies[2]; /* to host, to device */
+    int32_t borrowed;               /* bits of the streams that are the caller's */
     int32_t computes_on_host, is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
@@ -7913,7 +7930,7 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
 }
 
 /* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memoi_states_init(memo_states* states, const memo_states_desc* desc,
+MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc* desc,
                                     memo_error* error) {
     int32_t l, phase, k, s;
     memo_status status = memoi_states_check_desc(desc, error);
@@ -7949,15 +7966,19 @@ MEMOI memo_status memoi_states_init(memo_states* states, const memo_states_desc*
     return MEMO_STATUS_OK;
 }
 
+MEMOI void memob_states_free(memo_states* states) {
+    MEMO_FREE(states->layers);
+    MEMO_FREE(states->offsets);
+}
+
 memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
                                        memo_error* error) {
     memo_states states;
     memo_status status;
     memset(&states, 0, sizeof states);
-    status = memoi_states_init(&states, desc, error);
+    status = memob_states_init(&states, desc, error);
     if (!status) *sizes = states.sizes;
-    MEMO_FREE(states.layers);
-    MEMO_FREE(states.offsets);
+    memob_states_free(&states);
     return status;
 }
 
@@ -7974,10 +7995,9 @@ void memo_states_destroy(memo_states* states) {
     if (!states) return;
     device = &states->device;
     for (p = 0; p < 2; p++) { /* copies use the memory below, so wait for them first */
-        const memo_stream stream = p ? states->to_device : states->to_host;
-        if (!stream) continue;
-        memo_stream_synchronize(device, stream, NULL);
-        memo_stream_destroy(device, stream, NULL);
+        if (!states->copies[p]) continue;
+        memo_stream_synchronize(device, states->copies[p], NULL);
+        if (!(states->borrowed >> p & 1)) memo_stream_destroy(device, states->copies[p], NULL);
     }
     for (p = 0; p < 2; p++) {
         const memoi_states_place* place = &states->places[p];
@@ -7987,8 +8007,7 @@ void memo_states_destroy(memo_states* states) {
     }
     if (states->owns_host_memory) memo_host_free(device, states->host_memory, NULL);
     if (states->owns_device_memory) memo_device_free(device, states->device_memory, NULL);
-    MEMO_FREE(states->layers);
-    MEMO_FREE(states->offsets);
+    memob_states_free(states);
     MEMO_FREE(states);
 }
 
@@ -8016,9 +8035,8 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     }
     states->host_memory = (char*)on_host;
 
-    status = memo_stream_create(device, "states to host", 0, &states->to_host, error);
-    if (!status)
-        status = memo_stream_create(device, "states to device", 0, &states->to_device, error);
+    status = memoi_swap_take_streams(device, desc->copy_streams, states->copies, &states->borrowed,
+                                     error);
     for (p = 0; p < 2 && !status; p++) {
         memoi_states_place* place = &states->places[p];
         status = memo_event_create_untimed(device, &place->computed, error);
@@ -8030,8 +8048,8 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     if (states->sizes.host_bytes) memset(on_host, 0, (size_t)states->sizes.host_bytes);
     if (!status && states->sizes.resident_bytes)
         status =
-            memo_fill(device, states->to_device, on_device, 0, states->sizes.resident_bytes, error);
-    return status ? status : memo_stream_synchronize(device, states->to_device, error);
+            memo_fill(device, states->copies[1], on_device, 0, states->sizes.resident_bytes, error);
+    return status ? status : memo_stream_synchronize(device, states->copies[1], error);
 }
 
 memo_status memo_states_create(const memo_states_desc* desc, memo_states** result,
@@ -8047,7 +8065,7 @@ memo_status memo_states_create(const memo_states_desc* desc, memo_states** resul
     states->device = device;
     states->compute = desc->compute_stream;
     states->computes_on_host = desc->computes_on_host;
-    status = memoi_states_init(states, desc, error);
+    status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, error);
     if (status) {
         memo_states_destroy(states);
@@ -8069,9 +8087,9 @@ MEMOI memo_status memoi_states_copy(memo_states* states, int32_t layer, uint32_t
         char* on_device = states->device_memory + offsets[0];
         char* on_host = states->host_memory + offsets[1];
         if (!(which >> s & 1)) continue;
-        status = is_to_host ? memo_copy(&states->device, states->to_host, MEMO_COPY_TO_HOST,
+        status = is_to_host ? memo_copy(&states->device, states->copies[0], MEMO_COPY_TO_HOST,
                                         on_host, on_device, states->states[s].size_bytes, error)
-                            : memo_copy(&states->device, states->to_device, MEMO_COPY_TO_DEVICE,
+                            : memo_copy(&states->device, states->copies[1], MEMO_COPY_TO_DEVICE,
                                         on_device, on_host, states->states[s].size_bytes, error);
     }
     return status;
@@ -8095,12 +8113,13 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     /* Out, after the pass that changed them. */
     if (!on_host) status = memo_event_record(device, place->computed, states->compute, error);
     if (!status && dirty && !on_host)
-        status = memo_event_wait(device, place->computed, states->to_host, error);
+        status = memo_event_wait(device, place->computed, states->copies[0], error);
     if (!status && dirty) status = memoi_states_copy(states, place->layer, dirty, 1, error);
-    if (!status && dirty) status = memo_event_record(device, place->stored, states->to_host, error);
+    if (!status && dirty)
+        status = memo_event_record(device, place->stored, states->copies[0], error);
     if (!status && !on_host)
-        status = memo_event_wait(device, place->computed, states->to_device, error);
-    if (!status && dirty) status = memo_event_wait(device, place->stored, states->to_device, error);
+        status = memo_event_wait(device, place->computed, states->copies[1], error);
+    if (!status && dirty) status = memo_event_wait(device, place->stored, states->copies[1], error);
     if (status) return status;
     if (!is_there) {
         place->layer = layer;
@@ -8109,7 +8128,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
 
     /* In.  Gradients of a new step have no bytes yet. */
     status = memoi_states_copy(states, layer, missing & ~fresh, 0, error);
-    if (!status) status = memo_event_record(device, place->loaded, states->to_device, error);
+    if (!status) status = memo_event_record(device, place->loaded, states->copies[1], error);
     if (status) return status;
     place->present |= missing;
     place->is_coming = 1;
@@ -8227,6 +8246,18 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     return MEMO_STATUS_OK;
 }
 
+/* Forgets what lies on the device, as in a new engine. */
+MEMOI void memob_states_reset(memo_states* states) {
+    int p;
+    (void)memo_states_abandon(states, NULL);
+    for (p = 0; p < 2; p++) {
+        memoi_states_place* place = &states->places[p];
+        place->layer = -1;
+        place->present = place->dirty = 0;
+        place->is_coming = 0;
+    }
+}
+
 memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
     int32_t i;
@@ -8251,7 +8282,7 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
 MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
                                         int is_out, void* bytes, memo_error* error) {
     const memo_device* device = &states->device;
-    const memo_stream stream = is_out ? states->to_host : states->to_device;
+    const memo_stream stream = is_out ? states->copies[0] : states->copies[1];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t n_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
@@ -8264,8 +8295,8 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
                               is_out ? "get" : "set");
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
     if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
-    if (!status) status = memo_stream_synchronize(device, states->to_host, error);
-    if (!status) status = memo_stream_synchronize(device, states->to_device, error);
+    if (!status) status = memo_stream_synchronize(device, states->copies[0], error);
+    if (!status) status = memo_stream_synchronize(device, states->copies[1], error);
     if (status) return status;
 
     /* Resident: on the device. */

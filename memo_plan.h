@@ -123,7 +123,8 @@ typedef struct memo_profile {
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
     /* Measured in slices of n_rows: as in memo_kind_times. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
-    double between_s; /* between the last forward and the first backward */
+    double between_s;         /* between the last forward and the first backward */
+    double update_s_per_byte; /* of states that the update uses; 0: not measured */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large one.  All zero: copies take no time.  With the large one alone, their
      * rate is its. */
@@ -153,7 +154,7 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
- *   rows ROWS KINDS TENSORS BETWEEN
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        its recomputation in each kind
@@ -188,6 +189,10 @@ typedef struct memo_swap_plan_desc {
     /* Of each kind that swap->layer_kinds names; one without it.  Times may be in any unit, if all
      * are. */
     const memo_kind_times* kinds;
+    /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
+     * last one after them, as in sessions. */
+    const memo_states_desc* states;
+    double update_s_per_byte;     /* of states that the update uses */
     double between_s;             /* after the last forward */
     double copy_s;                /* of each copy, in addition to its bytes */
     double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
@@ -217,7 +222,9 @@ typedef struct memo_swap_plan {
     double alpha;          /* the best single one; -1: none fits */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
-    double step_s;       /* predicted makespan of all layers of a micro-batch, and between_s */
+    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of one that
+     * is a step of its own, after another such step; update_s is its update, unless fused. */
+    double step_s, update_s;
     double stall_s;      /* stall of the compute stream, part of step_s */
     double recompute_s;  /* recomputation, part of step_s */
     double alpha_step_s; /* step_s of the best single alpha */
@@ -358,8 +365,8 @@ typedef struct memo_session memo_session;
  * until layer 0 ends its forward, and from the begin of its backward on.  Those of LAST are there
  * from the end of the last forward to the end of the first backward.  One layer is open at a time.
  * Losses and states are the same bits, whatever is streamed.  memo_session_measure runs with states
- * of zero bytes.  Predicted times leave room on the link for the copies of states, but contain no
- * waits for these copies. */
+ * of zero bytes, and updates them twice.  Predicted times are those of a step of one micro-batch,
+ * with all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -5425,7 +5432,8 @@ static const memob_value memoi_profile_rows_values[] = {
                 MEMO_PROFILE_KINDS_MAX),
     MEMOB_VALUE("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
                 MEMO_PROFILE_TENSORS_MAX),
-    MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0)};
+    MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0),
+    MEMOI_PROFILE_TIME("time of an updated byte", memo_profile, update_s_per_byte, 0)};
 /* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -5441,7 +5449,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 4, 0};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 5, 1};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
@@ -5596,6 +5604,8 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     if (plan->rows && plan->alpha >= 0)
         memo_text_put(text, "; %.1f ms with the best single alpha, %.4g", 1e3 * plan->alpha_step_s,
                       plan->alpha);
+    if (plan->update_s > 0)
+        memo_text_put(text, "; %.1f ms of the update of states", 1e3 * plan->update_s);
     memo_text_put(text, "\n");
 }
 
@@ -5652,6 +5662,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     }
     desc->kinds = times;
     desc->between_s = profile->between_s;
+    desc->update_s_per_byte = profile->update_s_per_byte;
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
@@ -5699,9 +5710,8 @@ typedef struct memoi_rows_layer {
 /* Copies that follow each other, or a use of the file.  Each copy has a start, which does not use
  * the link, and bytes. */
 typedef struct memoi_rows_job {
-    double ready_s; /* it begins not before, */
-    int32_t after;  /* and not before this stream has done so many jobs */
-    int32_t n_after;
+    double ready_s;     /* it begins not before, */
+    int32_t n_after[4]; /* and not before each stream has done so many jobs */
     int32_t n_copies;
     double start_s, bytes_s; /* of each copy */
     double done_s;
@@ -5734,6 +5744,11 @@ typedef struct memoi_rows_clock {
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     memoi_rows_stream streams[4];
     memoi_rows_event* events;
+
+    memo_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
+    memo_states own_states;
+    memoi_rows_event state_events[6];
+    double update_s; /* of the update's pass */
 } memoi_rows_clock;
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
@@ -5743,21 +5758,18 @@ MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s 
 MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, int32_t n_done) {
     memoi_rows_stream* stream = &c->streams[which];
     while (stream->n_done < n_done && stream->time_s < time_s) {
-        const memoi_rows_stream* after;
         memoi_rows_job* job = &stream->jobs[stream->n_done];
-        double begin_s = time_s, passed_s;
-        int slower;
-        if (stream->n_done < stream->n_jobs) {
-            after = &c->streams[job->after];
-            if (after->n_done < job->n_after)
-                memoi_rows_follow(c, job->after, time_s, job->n_after);
-            if (after->n_done >= job->n_after) {
-                begin_s = memoi_rows_sooner(time_s, job->ready_s);
-                if (job->n_after)
-                    begin_s = memoi_rows_sooner(
-                        time_s, memoi_rows_later(begin_s, after->jobs[job->n_after - 1].done_s));
-            }
+        double begin_s = stream->n_done < stream->n_jobs ? job->ready_s : time_s, passed_s;
+        int slower, k;
+        for (k = 1; k < 4 && begin_s < time_s; k++) {
+            const int32_t n_after = job->n_after[k];
+            if (!n_after) continue;
+            memoi_rows_follow(c, k, time_s, n_after);
+            begin_s = c->streams[k].n_done < n_after
+                          ? time_s
+                          : memoi_rows_later(begin_s, c->streams[k].jobs[n_after - 1].done_s);
         }
+        begin_s = memoi_rows_sooner(begin_s, time_s);
 
         /* The trainer's copies alone. */
         if (begin_s > stream->time_s) {
@@ -5790,10 +5802,9 @@ MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_
     const memoi_rows_stream* stream = &c->streams[event->stream];
     if (event->stream == MEMOB_SWAP_COMPUTE)
         next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
-    else if (event->n_jobs > stream->n_done) {
-        next->after = event->stream;
-        next->n_after = event->n_jobs;
-    } else if (event->n_jobs)
+    else if (event->n_jobs > stream->n_done)
+        next->n_after[event->stream] = event->n_jobs;
+    else if (event->n_jobs)
         next->ready_s = memoi_rows_later(next->ready_s, stream->jobs[event->n_jobs - 1].done_s);
 }
 
@@ -5865,15 +5876,18 @@ MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
                        memoi_rows_copy_s((double)n_bytes, rates[op->stream - 1]));
 }
 
+MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
+    event->stream = which;
+    event->n_jobs = c->streams[which].n_jobs;
+    event->time_s = c->compute_s;
+}
+
 MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
     int32_t i;
     for (i = 0; i < ops->n; i++) {
         const memob_swap_op* op = &ops->list[i];
         if (op->kind == MEMOB_SWAP_RECORD) {
-            memoi_rows_event* event = &c->events[op->of];
-            event->stream = op->stream;
-            event->n_jobs = c->streams[op->stream].n_jobs;
-            event->time_s = c->compute_s;
+            memoi_rows_record(c, op->stream, &c->events[op->of]);
         } else if (op->kind == MEMOB_SWAP_WAIT && op->stream != MEMOB_SWAP_COMPUTE) {
             memoi_rows_wait(c, op->stream, &c->events[op->of]);
         } else if (op->kind == MEMOB_SWAP_WAIT) {
@@ -5895,11 +5909,131 @@ MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, doub
     c->compute_s += time_s;
 }
 
-/* When the compute stream ends. */
-MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const int32_t n = c->order.n_layers;
+/* The engine of states runs on the clock: these are the functions of its device that it calls. */
+MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_stream stream,
+                                          memo_error* error) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const int32_t which = (int32_t)(intptr_t)stream;
+    const memoi_rows_stream* of = &c->streams[which];
+    (void)error;
+    if (which && of->jobs[of->n_jobs].ready_s > 0) /* it waits, but copies nothing */
+        memoi_rows_add_job(c, which, 1, 0, 0);
+    memoi_rows_record(c, which, (memoi_rows_event*)(void*)event);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
+                                        memo_error* error) {
+    const int32_t which = (int32_t)(intptr_t)stream;
+    (void)error;
+    if (which)
+        memoi_rows_wait((memoi_rows_clock*)clock, which, (memoi_rows_event*)(void*)event);
+    else
+        memoi_rows_await((memoi_rows_clock*)clock, (memoi_rows_event*)(void*)event);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
+                                        void* to, const void* from, int64_t size_bytes,
+                                        memo_error* error) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    (void)kind, (void)to, (void)from, (void)error;
+    memoi_rows_add_job(c, (int32_t)(intptr_t)stream, 1, c->desc->copy_s,
+                       memoi_rows_copy_s((double)size_bytes, kind == MEMO_COPY_TO_HOST
+                                                                 ? c->desc->to_host_bytes_per_s
+                                                                 : c->desc->to_device_bytes_per_s));
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
+                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    (void)clock, (void)stream, (void)address, (void)byte_value, (void)size_bytes, (void)error;
+    return MEMO_STATUS_OK;
+}
+
+/* A layer of the engine of states begins or ends a pass. */
+MEMOI void memoi_rows_visit(void* clock, memo_states_pass pass, int32_t layer, int is_end) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const memo_states* states = c->states;
+    const uint32_t updated =
+        is_end && pass >= (states->is_fused ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_UPDATE)
+            ? states->layers[layer].has & (states->updated | states->gradients)
+            : 0;
+    int32_t i;
+    for (i = 0; i < states->n_states; i++)
+        if (updated >> i & 1)
+            c->compute_s += c->desc->update_s_per_byte * (double)states->states[i].size_bytes;
+    (void)(is_end ? memo_states_end : memo_states_begin)(c->states, pass, layer, NULL);
+}
+
+/* What a step of a layer brings and releases, and with it the engine's first and last layer.
+ * visit: called with user for each. */
+MEMOI void memoi_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int), void* user,
+                             int32_t n_layers, int32_t n_slices, int is_forward_only,
+                             int is_backward, int32_t step, int is_end) {
+    const int32_t layer = step / n_slices + 1, last = n_layers + 1;
+    const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
+    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
+    if (step % n_slices != turning) return;
+    if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
+    if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
+    visit(user, of, layer, is_end);
+    if (!is_end && is_backward && layer == 1) visit(user, of, 0, 0);
+    if (!is_end || is_backward || layer < n_layers) return;
+    visit(user, of, last, 0);
+    if (is_forward_only) return;
+    visit(user, of, last, 1);
+    visit(user, MEMO_STATES_PASS_BACKWARD, last, 0);
+}
+
+/* Before a step of a layer, or after it. */
+MEMOI void memoi_rows_turn(memoi_rows_clock* c, int is_backward, int32_t step, int is_end) {
+    const int32_t n_slices = c->order.n_slices;
     memob_swap_ops ops;
+    if (is_end) memob_swap_end_ops(&c->order, is_backward, 0, step, &ops);
+    if (is_end) memoi_rows_run(c, &ops);
+    if (c->states)
+        memoi_states_turn(memoi_rows_visit, c, c->order.n_layers / n_slices, n_slices, 0,
+                          is_backward, step, is_end);
+    if (!is_end) memob_swap_begin_ops(&c->order, is_backward, 0, step, &ops);
+    if (!is_end) memoi_rows_run(c, &ops);
+}
+
+/* A micro-batch, and the update.  Returns when the compute stream ends the micro-batch. */
+MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
+    const int32_t n = c->order.n_layers;
+    double end_s, stall_s;
     int32_t pass, k;
+    if (c->states) (void)memo_states_set_batch(c->states, 1, 0, NULL);
+    if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_FORWARD, 0, 0);
+
+    for (pass = 0; pass < 2; pass++) {
+        for (k = 0; k < n; k++) {
+            const int32_t i = pass ? n - 1 - k : k;
+            const memoi_rows_layer* layer = &c->layers[i];
+            memoi_rows_turn(c, pass, i, 0);
+            memoi_rows_compute(c, layer->traffic_s[pass],
+                               pass ? c->order.sums[i].recompute_s + layer->backward_s
+                                    : layer->forward_s);
+            memoi_rows_turn(c, pass, i, 1);
+        }
+        if (!pass) c->compute_s += c->desc->between_s;
+    }
+    if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_BACKWARD, 0, 1);
+
+    end_s = c->compute_s;
+    stall_s = c->stall_s;
+    for (k = 0; c->states && !c->states->is_fused && k < c->states->n_layers; k++) {
+        memoi_rows_visit(c, MEMO_STATES_PASS_UPDATE, k, 0);
+        memoi_rows_visit(c, MEMO_STATES_PASS_UPDATE, k, 1);
+    }
+    c->update_s = c->compute_s - end_s;
+    c->stall_s = stall_s;
+    return end_s;
+}
+
+/* The time of a micro-batch.  With streamed states another one comes before it, so that what the
+ * update leaves on the device is there. */
+MEMOI double memoi_rows_step(memoi_rows_clock* c) {
+    double begin_s = 0;
+    int32_t k;
     c->compute_s = c->stall_s = 0;
     for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
@@ -5908,23 +6042,14 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         stream->left_s = -1;
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
-
-    for (pass = 0; pass < 2; pass++) {
-        for (k = 0; k < n; k++) {
-            const int32_t i = pass ? n - 1 - k : k;
-            const memoi_rows_layer* layer = &c->layers[i];
-            memob_swap_begin_ops(&c->order, pass, 0, i, &ops);
-            memoi_rows_run(c, &ops);
-            memoi_rows_compute(c, layer->traffic_s[pass],
-                               pass ? c->order.sums[i].recompute_s + layer->backward_s
-                                    : layer->forward_s);
-            memob_swap_end_ops(&c->order, pass, 0, i, &ops);
-            memoi_rows_run(c, &ops);
-        }
-
-        if (!pass) c->compute_s += c->desc->between_s;
+    if (c->states && c->states->sizes.host_bytes) {
+        memset(c->state_events, 0, sizeof c->state_events);
+        memob_states_reset(c->states);
+        (void)memoi_rows_micro_batch(c);
+        begin_s = c->compute_s;
+        c->stall_s = 0;
     }
-    return c->compute_s;
+    return memoi_rows_micro_batch(c) - begin_s;
 }
 
 /* --- >>row planner ---
@@ -5941,7 +6066,7 @@ typedef struct memoi_rows_bundle {
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
     memo_swap_sizes sizes; /* of host memory and the file */
-    double step_s, stall_s, recompute_s;
+    double step_s, stall_s, recompute_s, update_s;
     double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
     double lifted_bytes; /* of the memory whose limit is lifted */
 } memoi_rows_score;
@@ -5995,6 +6120,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
                   {"between_s", desc->between_s},
+                  {"update_s_per_byte", desc->update_s_per_byte},
                   {"copy_s", desc->copy_s},
                   {"file_s", desc->file_s}};
     memo_status status;
@@ -6140,18 +6266,50 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     }
 }
 
+MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
+    const int32_t n = desc->swap->n_layers / (int32_t)memob_max(desc->swap->n_slices, 1) + 2;
+    if (desc->states->n_layers == n) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "memo_swap_plan_desc.states: of %d layers; the layers of swap and two "
+                         "more, %d, are valid",
+                         (int)desc->states->n_layers, (int)n);
+}
+
+MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
+    memob_states_free(&p->clock.own_states);
+    memob_arrays_free(&p->arrays);
+}
+
+/* The engine of states gets the clock as its device, and numbers as its memory and streams. */
+MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
+    memo_states* states = c->states;
+    int k;
+    states->device.context = c;
+    states->device.event_record = memoi_rows_state_record;
+    states->device.event_wait = memoi_rows_state_wait;
+    states->device.copy = memoi_rows_state_copy;
+    states->device.fill = memoi_rows_state_fill;
+    for (k = 0; k < 2; k++) {
+        states->copies[k] = (memo_stream)(intptr_t)(MEMOB_SWAP_TO_HOST + k);
+        states->places[k].computed = (memo_event)(void*)&c->state_events[3 * k];
+        states->places[k].stored = (memo_event)(void*)&c->state_events[3 * k + 1];
+        states->places[k].loaded = (memo_event)(void*)&c->state_events[3 * k + 2];
+    }
+}
+
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
     memob_arrays* a;
-    int64_t n_cells;
+    int64_t n_cells, n_jobs = 0;
     int32_t layer, k, n_classes;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
     if (!status)
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
+    if (!status && desc->states) status = memoi_rows_check_states(desc, error);
     for (layer = 0; !status && layer < swap->n_layers; layer++)
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) return status;
@@ -6173,9 +6331,14 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->rules = (int32_t*)memob_arrays_add(a, n_cells, sizeof(int32_t));
     p->all_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
     p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    if (desc->states) {
+        p->clock.states = &p->clock.own_states;
+        status = memob_states_init(p->clock.states, desc->states, error);
+        n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+    }
     for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 4 copies a step */
         p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
-            a, 4 * (int64_t)p->n_layers + 1, sizeof(memoi_rows_job));
+            a, (desc->states ? 8 : 4) * (int64_t)p->n_layers + n_jobs + 1, sizeof(memoi_rows_job));
     p->clock.events = (memoi_rows_event*)memob_arrays_add(
         a, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE, sizeof(memoi_rows_event));
     p->clock.moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
@@ -6193,9 +6356,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->filled.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->plan.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    if (a->failed) {
-        memob_arrays_free(a);
-        return memob_no_memory(error, "the planning of rows");
+    if (status || a->failed) {
+        memoi_rows_destroy(p);
+        return status ? status : memob_no_memory(error, "the planning of rows");
     }
 
     n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
@@ -6207,6 +6370,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
     memoi_rows_time_kinds(p);
+    if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
@@ -6334,6 +6498,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
+    score->update_s = p->clock.update_s;
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6776,6 +6941,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 /* The predicted times and bytes. */
 MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) {
     plan->step_s = score->step_s;
+    plan->update_s = score->update_s;
     plan->stall_s = score->stall_s;
     plan->recompute_s = score->recompute_s;
     plan->device_bytes = (int64_t)score->device_bytes;
@@ -6834,7 +7000,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_predict(&p, *plan);
     else
         status = memoi_rows_plan(&p, *plan, error);
-    memob_arrays_free(&p.arrays);
+    memoi_rows_destroy(&p);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;
@@ -6852,6 +7018,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
 /* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
  * from here on. */
 #define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
+#define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
 enum {
     MEMOI_SESSION_REPETITIONS = 11,
     MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
@@ -7428,7 +7595,8 @@ MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, mem
 
 /* Is the size of a slice the planner's choice? */
 MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE && desc->tensors &&
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
 
@@ -7732,33 +7900,28 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     return memo_states_get_address(s->states, layer + 1, state);
 }
 
-/* The engine's layer begins or ends a pass.  A fused update comes before the end of a backward. */
-MEMOI void memoi_session_visit(memo_session* s, memo_states_pass pass, int32_t layer, int is_end) {
+/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, or of a
+ * backward if it is fused. */
+MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t layer, int is_end) {
+    memo_session* s = (memo_session*)session;
     if (s->error.status) return;
-    if (is_end && pass == MEMO_STATES_PASS_BACKWARD && s->desc.update_is_fused &&
-        !s->batch.more_follow)
+    if (is_end && !s->batch.more_follow &&
+        pass == (s->desc.update_is_fused ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_UPDATE)) {
+        const int is_timed = layer > 0 && layer <= s->desc.n_layers;
+        const int32_t step = (layer - 1) * s->n_slices;
+        if (is_timed) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
         s->desc.update(s->desc.user, s, layer - 1);
+        if (is_timed) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+    }
     if (s->error.status) return;
     (void)memoi_session_is_ok(
         s, (is_end ? memo_states_end : memo_states_begin)(s->states, pass, layer, &s->call_error));
 }
 
-/* What a step of a layer brings and releases, and with it FIRST and LAST. */
-MEMOI void memoi_session_turn_states(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const int32_t layer = step / s->n_slices, last = s->desc.n_layers + 1;
-    const int32_t turning = is_backward == !is_end ? s->n_slices - 1 : 0;
-    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
-    if (!s->states || step % s->n_slices != turning) return;
-    if (is_end && !is_backward && layer == 0) memoi_session_visit(s, of, 0, 1);
-    if (is_end && is_backward && layer == last - 2) memoi_session_visit(s, of, last, 1);
-    memoi_session_visit(s, of, layer + 1, is_end);
-    if (!is_end && is_backward && layer == 0) memoi_session_visit(s, of, 0, 0);
-    if (!is_end || is_backward || layer < last - 2) return;
-    memoi_session_visit(s, of, last, 0);
-    if (s->batch.is_forward_only) return;
-    memoi_session_visit(s, of, last, 1);
-    memoi_session_visit(s, MEMO_STATES_PASS_BACKWARD, last, 0);
+MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    if (s->states)
+        memoi_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
+                          s->batch.is_forward_only, is_backward, step, is_end);
 }
 
 /* The begin of a micro-batch, or its end. */
@@ -7794,7 +7957,6 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     memoi_session_forget(s);
     for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
-        if (!s->error.status) s->desc.update(s->desc.user, s, layer - 1);
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) (void)memo_states_abandon(s->states, NULL);
@@ -8619,13 +8781,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
-    memoi_session_turn_states(s, pass, step, 0);
+    if (is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
+    memoi_session_turn_states(s, is_backward, step, 0);
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
     if (s->checker.slots) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
-        memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
         memoi_session_recompute(s, step);
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
@@ -8639,12 +8801,12 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
     if (s->checker.slots) memoi_inspector_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_turn_states(s, pass, step, 1);
+    memoi_session_turn_states(s, is_backward, step, 1);
+    if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_turn_buffers(s, pass, step, 1);
     if (!is_backward && step == s->n_steps - 1)
@@ -8942,40 +9104,6 @@ typedef struct memoi_session_costs {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_costs;
 
-/* Adds the copies of streamed states to the traffic of their kinds: each layer of a kind has the
- * same part of them. */
-MEMOI void memoi_session_add_states(const memo_session* s, memoi_session_costs* costs) {
-    double sums[MEMO_PROFILE_KINDS_MAX][3], counts[MEMO_PROFILE_KINDS_MAX];
-    int32_t layer, i, kind;
-    if (!s->streamed) return;
-    memset(sums, 0, sizeof sums);
-    memset(counts, 0, sizeof counts);
-
-    for (layer = 1; layer <= s->desc.n_layers; layer++) {
-        kind = s->states_desc.layer_kinds[layer];
-        counts[kind] += 1;
-        for (i = 0; i < s->desc.n_states; i++) {
-            const memo_state* state = &s->states_table[i];
-            const double n_bytes = (double)state->size_bytes / s->n_slices;
-            if (!(s->streamed[layer] >> i & 1) || !(state->kinds >> kind & 1)) continue;
-            if (state->uses & MEMO_STATE_FORWARD) sums[kind][0] += n_bytes;
-            if (state->uses & MEMO_STATE_BACKWARD) sums[kind][1] += n_bytes;
-            if (state->uses & MEMO_STATE_GRADIENT) sums[kind][2] += n_bytes;
-        }
-    }
-
-    /* All layers of a kind have one traffic: the mean. */
-    for (kind = 0; kind < MEMO_PROFILE_KINDS_MAX; kind++) {
-        if (counts[kind] == 0) continue;
-        costs->kinds[kind].forward_traffic.to_device_bytes +=
-            (int64_t)(sums[kind][0] / counts[kind]);
-        costs->kinds[kind].backward_traffic.to_device_bytes +=
-            (int64_t)(sums[kind][1] / counts[kind]);
-        costs->kinds[kind].backward_traffic.to_host_bytes +=
-            (int64_t)(sums[kind][2] / counts[kind]);
-    }
-}
-
 /* The profile's costs for the stage's tensors, and the budgets.  Slices share the traffic of their
  * layer. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
@@ -9014,7 +9142,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         share->to_host_bytes = all->to_host_bytes / s->n_slices;
         share->to_device_bytes = all->to_device_bytes / s->n_slices;
     }
-    memoi_session_add_states(s, costs);
+    if (s->streamed) desc->states = &s->states_desc;
     return status;
 }
 
@@ -9121,14 +9249,14 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
     /* More room for activations may be worth more copies. */
     best = n;
     for (trial = 0; trial < 2 && !status && plan->fits && is_measured && best < n_all; trial++) {
-        if (trial == 0) best_s = plan->times->step_s;
+        if (trial == 0) best_s = plan->times->step_s + plan->times->update_s;
         n = trial == 0 ? (best + n_all) / 2 : n_all;
         status = memoi_session_choose_with(s, n, profile, is_measured, error);
-        if (status || !plan->fits || plan->times->step_s >= 0.999 * best_s)
+        if (status || !plan->fits || plan->times->step_s + plan->times->update_s >= 0.999 * best_s)
             plan->fits = 1;
         else {
             best = n;
-            best_s = plan->times->step_s;
+            best_s = plan->times->step_s + plan->times->update_s;
         }
     }
     return status || n == best ? status
@@ -9381,10 +9509,20 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
+/* The engine of states, once its memory is known. */
+MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error) {
+    memo_states_desc states = s->states_desc;
+    if (!s->streamed || s->states) return MEMO_STATUS_OK;
+    states.device = s->device;
+    states.compute_stream = s->desc.compute_stream;
+    states.computes_on_host = s->desc.computes_on_host;
+    states.device_memory = s->states_base;
+    return memo_states_create(&states, &s->states, error);
+}
+
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = memo_arena_desc_default();
-    memo_states_desc states;
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
     int32_t k;
@@ -9411,6 +9549,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         desc.memory_bytes = device_bytes;
         status = memob_swap_placement_make(s->steps, &s->part->placement, error);
         if (!status) status = memoi_session_start_arena(s, &desc, error);
+        if (!status) status = memoi_session_start_states(s, error);
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -9420,17 +9559,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
+        if (s->states) memcpy(swap.copy_streams, s->states->copies, sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
     }
     memoi_session_turn(s, 0);
-
-    if (status || !s->streamed) return status;
-    states = s->states_desc;
-    states.device = s->device;
-    states.compute_stream = s->desc.compute_stream;
-    states.computes_on_host = s->desc.computes_on_host;
-    states.device_memory = s->states_base;
-    return memo_states_create(&states, &s->states, error);
+    return status;
 }
 
 MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
@@ -9583,6 +9716,34 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     return status;
 }
 
+/* Times an update after another one that warms up, in seconds of a byte that it uses. */
+MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profile,
+                                            memo_error* error) {
+    const memo_batch batch = {0, 0, s->batch.shape, 0};
+    memo_status status = MEMO_STATUS_OK;
+    double sum_s = 0, n_bytes = 0;
+    int32_t run, layer, i;
+    int64_t k;
+    for (run = 0; run < 2 && !status; run++) {
+        s->repetition = 1; /* the medians of the other spans are in the first */
+        status = memo_session_run(s, &batch, error);
+        if (!status && !s->desc.update_is_fused) status = memo_session_update(s, error);
+        if (!status && !s->desc.computes_on_host)
+            status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+        for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+            status = memoi_session_read_timer(s, &s->timers[k], error);
+    }
+    for (layer = 0; layer < s->desc.n_layers && !status; layer++) {
+        sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
+        for (i = 0; i < s->desc.n_states; i++)
+            if ((s->states->updated | s->states->gradients) & s->states->layers[layer + 1].has &
+                1u << i)
+                n_bytes += (double)s->states_table[i].size_bytes;
+    }
+    if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
+    return status;
+}
+
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own = *desc;
@@ -9624,8 +9785,9 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         memoi_session_guess(s, &profile[k]);
         if (desc->measuring) desc->measuring(desc->user, s, 1);
         status = memoi_session_time_spans(s, error);
-        if (desc->measuring) desc->measuring(desc->user, s, 0);
         if (!status) memoi_session_read_times(s, &profile[k]);
+        if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
+        if (desc->measuring) desc->measuring(desc->user, s, 0);
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
     memo_session_destroy(s);
@@ -9740,13 +9902,13 @@ void memo_session_destroy(memo_session* s) {
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    memo_states_destroy(s->states);
-    memob_arrays_free(&s->states_arrays);
     for (k = 0; k < MEMO_SHAPES_MAX; k++) {
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
     }
+    memo_states_destroy(s->states); /* whose streams the engines above use */
+    memob_arrays_free(&s->states_arrays);
     if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);

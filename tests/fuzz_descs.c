@@ -160,6 +160,8 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     int64_t rows[FUZZ_N * FUZZ_N];
     double recompute_s[2 * FUZZ_N];
     memo_profile profile;
+    memo_states_desc states;
+    memo_state table[FUZZ_N];
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
@@ -170,9 +172,18 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
     desc.kinds = &times;
+    fuzz_fill(in, &states, sizeof states);
+    fuzz_fill(in, table, sizeof table);
+    states.states = table;
+    states.n_states = fuzz_count_32(in);
+    states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
+    states.layer_kinds = NULL;
+    states.streamed = NULL;
+    desc.states = fuzz_pick(in, 2) ? &states : NULL;
     if (fuzz_pick(in, 2)) {
         fuzz_fill(in, &profile, sizeof profile);
         profile.n_tensors = fuzz_count_32(in);
+        if (profile.n_kinds > 1) profile.n_kinds = 1; /* times has room for one */
         for (int i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
         if (fuzz_is_refused(
                 memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))

@@ -589,6 +589,173 @@ TEST(sessions_stream_states_with_the_same_bits) {
     CHECK_IS(n_streamed, >, 20);
 }
 
+/* --- predicted times --- */
+
+/* A trainer whose functions only take time, on a device that writes down what is enqueued. */
+typedef struct timed_trainer {
+    trainer t; /* first */
+    memo_profile profile;
+    const memo_device* device;
+    memo_stream stream;
+} timed_trainer;
+
+static void take_time(const timed_trainer* t, double duration_s) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = "compute";
+    op.duration_s = duration_s;
+    CHECK_OK(memo_annotate(t->device, t->stream, &op, &error));
+}
+
+static void take_layer(const timed_trainer* t, const memo_session* s, int32_t layer,
+                       const double* times_s) {
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    take_time(t, times_s[t->t.kinds[layer]] * (double)(end - begin) / (double)t->profile.n_rows);
+}
+static void forward_takes(void* user, memo_session* s, int32_t layer) {
+    const timed_trainer* t = (const timed_trainer*)user;
+    take_layer(t, s, layer, t->profile.forward_s);
+}
+static void between_takes(void* user, MEMO_UNUSED memo_session* s) {
+    const timed_trainer* t = (const timed_trainer*)user;
+    take_time(t, t->profile.between_s);
+}
+static void backward_takes(void* user, memo_session* s, int32_t layer) {
+    const timed_trainer* t = (const timed_trainer*)user;
+    take_layer(t, s, layer, t->profile.backward_s);
+}
+static void recompute_takes(void* user, MEMO_UNUSED memo_session* s, int32_t layer, int32_t tensor,
+                            int64_t begin, int64_t end) {
+    const timed_trainer* t = (const timed_trainer*)user;
+    take_time(t, t->profile.tensors[tensor].recompute_s_per_row[t->t.kinds[layer]] *
+                     (double)(end - begin));
+}
+static void update_takes(void* user, memo_session* s, int32_t layer) {
+    const timed_trainer* t = (const timed_trainer*)user;
+    double n_bytes = 0;
+    for (int32_t i = 0; i < N_STATES; i++)
+        if (t->t.states[i].uses & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT) &&
+            memo_session_get_state(s, layer, i))
+            n_bytes += (double)t->t.states[i].size_bytes;
+    take_time(t, n_bytes * t->profile.update_s_per_byte);
+}
+
+static void random_times(timed_trainer* t) {
+    memo_profile* p = &t->profile;
+    const double rate = 3000 * (0.3 + 2 * memo_test_real());
+    random_trainer(&t->t);
+    memo_session_desc* d = &t->t.desc;
+    d->forward = forward_takes;
+    d->between = between_takes;
+    d->backward = backward_takes;
+    d->recompute = recompute_takes;
+    d->update = update_takes;
+    d->computes_on_host = 0;
+    p->n_rows = d->slice_rows ? d->slice_rows : d->n_rows;
+    p->n_kinds = 2;
+    p->n_tensors = N_TENSORS;
+    p->between_s = memo_test_real();
+    p->update_s_per_byte = memo_test_int(0, 1) ? 1e-4 * memo_test_real() : 0;
+    for (int i = 0; i < N_TENSORS; i++) {
+        snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "%s", t->t.tensors[i].name);
+        for (int k = 0; k < 2; k++)
+            p->tensors[i].recompute_s_per_row[k] = i == T_HIDDEN ? 0.01 * memo_test_real() : -1;
+    }
+    for (int k = 0; k < 2; k++) {
+        p->forward_s[k] = memo_test_real();
+        p->backward_s[k] = 2 * memo_test_real();
+    }
+    for (int k = 0; k < 2; k++) {
+        p->copies[k].size_bytes = k ? 64000 : 1000;
+        p->copies[k].out_s = 0.001 + (double)p->copies[k].size_bytes / rate;
+        p->copies[k].back_s = 0.001 + (double)p->copies[k].size_bytes / (1.2 * rate);
+    }
+}
+
+/* Steps on a recorder; the times between their marks by memo_schedule_simulate. */
+static void simulate_steps(timed_trainer* t, const memo_step_plan* plan, double* step_s,
+                           double* update_s) {
+    enum { STEPS = 4 };
+    const double small_s[2] = {t->profile.copies[0].out_s, t->profile.copies[0].back_s};
+    own_device* host = new_host(0);
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    own_recorder* recorder = NULL;
+    memo_schedule* schedule = NULL;
+    memo_session* s = NULL;
+    double marks_s[2 * STEPS];
+    int64_t marks[2 * STEPS];
+    desc.device = host;
+    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    t->device = t->t.desc.device = memo_recorder_get_device(recorder);
+    CHECK_OK(memo_stream_create(t->device, "compute", 0, &t->stream, &error));
+    t->t.desc.compute_stream = t->stream;
+    CHECK_OK(memo_session_open(&t->t.desc, plan, &s, &error));
+    for (int step = 0; step < STEPS && s; step++) {
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        take_time(t, 0);
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
+        marks[2 * step] = schedule->n_ops - 1;
+        if (!t->t.desc.update_is_fused) CHECK_OK(memo_session_update(s, &error));
+        take_time(t, 0);
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
+        marks[2 * step + 1] = schedule->n_ops - 1;
+    }
+    memo_recorder_pause(recorder);
+    memo_session_destroy(s);
+    memo_stream_destroy(host, t->stream, NULL);
+
+    for (int k = 0; k < 2; k++) {
+        int32_t link = 0;
+        CHECK_OK(memo_schedule_add_link(schedule, k ? "to device" : "to host",
+                                        1000 / (small_s[k] - 0.001), &link, &error));
+        for (int64_t i = 0; i < schedule->n_ops; i++) {
+            memo_op* op = &schedule->ops[i];
+            if (op->kind != MEMO_OP_RUN || !op->link_bytes ||
+                strcmp(memo_schedule_op_name(schedule, i), k ? "to device" : "to host"))
+                continue;
+            op->link = link;
+            op->duration_s = 0.001;
+        }
+    }
+    own_times* times = times_of(schedule);
+    for (int k = 0; k < 2 * STEPS; k++) marks_s[k] = times->end_s[marks[k]];
+    *step_s = marks_s[2 * STEPS - 2] - marks_s[2 * STEPS - 3];
+    *update_s = marks_s[2 * STEPS - 1] - marks_s[2 * STEPS - 2];
+}
+
+TEST(predicted_steps_are_those_of_recorded_operations) {
+    int64_t n_streamed = 0, n_exact = 0, n = memo_test_all() ? 600 : 24;
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        timed_trainer t;
+        own_step_plan *least = NULL, *plan = NULL;
+        int64_t largest;
+        double step_s, update_s;
+        memset(&t, 0, sizeof t);
+        random_times(&t);
+        t.t.desc.device_bytes = 1;
+        CHECK_OK(memo_session_plan(&t.t.desc, NULL, &least, &error));
+        t.t.desc.device_bytes =
+            least->device_bytes +
+            memo_test_int(0, 1) * memo_test_int(0, bytes_of_states(&t.t, &largest));
+        CHECK_OK(memo_session_plan(&t.t.desc, &t.profile, &plan, &error));
+        CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
+        if (!plan->fits) continue;
+        simulate_steps(&t, plan, &step_s, &update_s);
+        const double whole_s = plan->times->step_s + plan->times->update_s;
+        const double off = fabs((step_s + update_s) / whole_s - 1);
+        n_streamed += plan->n_streamed > 0;
+        n_exact += fabs(step_s - plan->times->step_s) + fabs(update_s - plan->times->update_s) <
+                   1e-9 * whole_s;
+        worst = off > worst ? off : worst;
+        CHECK_CASE(off < 0.03, "case %lld: predicted %g + %g, simulated %g + %g", (long long)i,
+                   plan->times->step_s, plan->times->update_s, step_s, update_s);
+    }
+    CHECK_CASE(n_streamed > n / 2 && n_exact > n - n / 20,
+               "%lld of %lld with streamed states, %lld exact, worst %g", (long long)n_streamed,
+               (long long)n, (long long)n_exact, worst);
+}
+
 /* --- misuse --- */
 
 TEST(bad_states_are_refused) {
