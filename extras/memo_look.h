@@ -2062,14 +2062,45 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
 typedef struct memoi_picture {
     memo_text text;
     double left, right, top, bottom; /* of the plot, in pixels */
-    double n_times, n_bytes;         /* that it spans */
+    double n_times, n_bytes;         /* of both axes */
+    double fold_bytes, fold_y;       /* addresses below are compressed; 0: none are */
 } memoi_picture;
 
 MEMOI double memoi_picture_x(const memoi_picture* picture, double time) {
     return picture->left + (picture->right - picture->left) * time / picture->n_times;
 }
 MEMOI double memoi_picture_y(const memoi_picture* picture, double bytes) {
-    return picture->bottom - (picture->bottom - picture->top) * bytes / picture->n_bytes;
+    const double fold = picture->fold_bytes;
+    if (bytes < fold) return picture->bottom - (picture->bottom - picture->fold_y) * bytes / fold;
+    return picture->fold_y -
+           (picture->fold_y - picture->top) * (bytes - fold) / (picture->n_bytes - fold);
+}
+
+/* Buffers that live all the time would leave the others a thin stripe.  If persistent buffers have
+ * the lower half of the addresses, they get a quarter of the picture. */
+MEMOI void memoi_picture_fold(memoi_picture* picture, const memo_plan* plan) {
+    double lowest = picture->n_bytes;
+    int64_t i;
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].memory_class != MEMO_CLASS_PERSISTENT)
+            lowest = fmin(lowest, (double)plan->buffers[i].offset_bytes);
+    picture->fold_y = picture->bottom;
+    if (lowest < 0.5 * picture->n_bytes || lowest == picture->n_bytes) return;
+    picture->fold_bytes = lowest;
+    picture->fold_y -= 0.25 * (picture->bottom - picture->top);
+}
+
+/* Grid lines at round addresses from begin to end, in this unit. */
+MEMOI void memoi_picture_grid(memoi_picture* picture, double begin, double end, double unit,
+                              double n_lines) {
+    const double step = memoi_svg_nice_step((end - begin) / unit, n_lines);
+    double value;
+    for (value = ceil(begin / unit / step) * step; value * unit <= end; value += step) {
+        const double y = memoi_picture_y(picture, value * unit);
+        memoi_svg_put_line(&picture->text, " class=\"grid\"", picture->left, y, picture->right, y);
+        memoi_svg_put_value(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                            picture->left - 8, y + 4, value, step < 0.1 ? 2 : step < 1, "");
+    }
 }
 
 MEMOI void memoi_picture_axes(memoi_picture* picture) {
@@ -2082,14 +2113,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         n_unit++;
     }
 
-    /* Grid lines at round addresses in this unit. */
-    step = memoi_svg_nice_step(picture->n_bytes / unit, 8);
-    for (value = 0; value * unit <= picture->n_bytes; value += step) {
-        double y = memoi_picture_y(picture, value * unit);
-        memoi_svg_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
-        memoi_svg_put_value(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8, y + 4,
-                            value, step < 1 ? 1 : 0, "");
-    }
+    memoi_picture_grid(picture, picture->fold_bytes, picture->n_bytes, unit, 8);
+    if (picture->fold_bytes > 0) memoi_picture_grid(picture, 0, picture->fold_bytes, unit, 3);
 
     /* Ticks at whole times. */
     step = fmax(1, memoi_svg_nice_step(picture->n_times, 10));
@@ -2302,6 +2327,24 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
     }
 }
 
+/* A zigzag across both axes where the scale changes, and the reason beside it. */
+MEMOI void memoi_picture_tear(memoi_picture* picture) {
+    const double y = picture->fold_y;
+    char size[32];
+    double x;
+    if (picture->fold_bytes <= 0) return;
+    memo_text_put(&picture->text, "<path class=\"tear\" d=\"");
+    for (x = picture->left - 6; x <= picture->right + 6; x += 6)
+        MEMOI_PUT_NUMBERS(&picture->text, x < picture->left ? "M%.0f %.0f" : "L%.0f %.0f", x,
+                          y + ((int)((x - picture->left) / 6) % 2 ? 3 : -3));
+    memo_text_put(&picture->text, "\"/>\n");
+    memoi_svg_put_label(&picture->text, " class=\"level\" fill=\"#555\"", picture->right + 11,
+                        y + 18, "compressed");
+    memo_text_put(&picture->text,
+                  "<text class=\"level\" fill=\"#555\" x=\"%.0f\" y=\"%.0f\">below %s</text>\n",
+                  picture->right + 11, y + 33, memob_bytes_text(size, picture->fold_bytes));
+}
+
 /* Peak and lower bound as lines; their labels do not overlap. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
@@ -2328,7 +2371,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                     ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
                     ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
                     ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}"
-                    ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}");
+                    ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}"
+                    ".tear{fill:none;stroke:#fff;stroke-width:3}");
     /* Title and figures. */
     memoi_svg_put_label(text, " font-size=\"19\" fill=\"#111\"", 30, 34,
                         title ? title : "memory plan");
@@ -2373,7 +2417,9 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     picture.top = has_phases ? 112 : 78;
     picture.bottom = 640;
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
-    picture.n_bytes = fmax(8, 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes));
+    picture.n_bytes = fmax(8, (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes));
+    memoi_picture_fold(&picture, plan);
+    picture.n_bytes += 0.03 * (picture.n_bytes - picture.fold_bytes);
 
     /* Later elements cover earlier ones: names and axes come after the pieces. */
     memoi_picture_head(&picture, plan, title);
@@ -2389,6 +2435,7 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
                        picture.bottom);
     memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom,
                        picture.right, picture.bottom);
+    memoi_picture_tear(&picture);
     memoi_picture_levels(&picture, plan);
     memo_text_put(&picture.text, "</svg>\n");
     return memo_text_write(&picture.text, path, error);

@@ -625,6 +625,32 @@ TEST(pictures_of_large_plans_stay_small) {
     unlink(temporary_path());
 }
 
+/* Persistent buffers have 99 % of the addresses, a transient one still a part of the picture. */
+TEST(pictures_show_buffers_of_a_part_of_the_step) {
+    for (int persistent = 0; persistent < 2; persistent++) {
+        own_plan* plan = new_plan(2, 0, 1);
+        double height = 0;
+        for (int64_t i = 0; i < 2; i++) {
+            plan->buffers[i].begin = i;
+            plan->buffers[i].end = 4 - i;
+            plan->buffers[i].size_bytes = i ? 1000 : 99000;
+            plan->buffers[i].offset_bytes = i ? 99000 : 0;
+        }
+        if (persistent) plan->buffers[0].memory_class = MEMO_CLASS_PERSISTENT;
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        set_peak(plan);
+        CHECK_OK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error));
+        own_memory char* text = memo_test_file(temporary_path(), NULL);
+        const char* title = strstr(text, "(1000 bytes)");
+        CHECK(title != NULL);
+        while (title > text && strncmp(title, "height=", 7)) title--;
+        height = strtod(title + 8, NULL);
+        CHECK_CASE(persistent ? height > 300 : height < 10, "%g pixels", height);
+        CHECK_IS(count(text, ">compressed<"), ==, persistent);
+    }
+    unlink(temporary_path());
+}
+
 /* --- no memory --- */
 
 TEST(running_out_of_memory_is_reported) {

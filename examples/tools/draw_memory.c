@@ -25,14 +25,17 @@ enum { N_TENSORS = 6 };
 static const memo_session_buffer buffers[] = {
     {"logits", 0, 4 * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
     {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
-    {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
+    {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+    {"work", 0, 8 * C, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0}};
 
 static const char swapped_color[] = "#4878a8", other_color[] = "#e8a868", kept_color[] = "#b8b8b8";
 static const char staying_color[] = "url(#staying)"; /* hatched: see draw_rows */
 static const char frame[] = "fill=\"none\" stroke=\"#404040\" stroke-width=\"0.6\"";
 
-/* A third of what keeping every activation needs; times of a machine whose link is slow. */
-static memo_status make_plan(double share, memo_step_plan** plan, memo_error* error) {
+/* Budgets are shares of what keeping every activation needs; the times are of a machine whose link
+ * is slow. */
+static memo_status make_plan(double share, double host_share, const char* spill_directory,
+                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc desc = memo_session_desc_default();
     memo_profile profile;
     const double all_bytes = 56.0 * C * T * L;
@@ -51,9 +54,10 @@ static memo_status make_plan(double share, memo_step_plan** plan, memo_error* er
     profile.copies[1].out_s = profile.copies[1].back_s = (1 << 20) / 2e9;
     desc.tensors = tensors, desc.n_tensors = N_TENSORS;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = 64;
-    desc.buffers = buffers, desc.n_buffers = 3;
+    desc.buffers = buffers, desc.n_buffers = 4;
     desc.device_bytes = (int64_t)(share * all_bytes) + (24 << 20);
-    desc.host_bytes = (int64_t)(0.3 * all_bytes);
+    desc.host_bytes = (int64_t)(host_share * all_bytes);
+    desc.spill_directory = spill_directory;
     return memo_session_plan(&desc, &profile, plan, error);
 }
 
@@ -154,41 +158,75 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
     return memo_text_write(&svg, path, error);
 }
 
-/* Who needs which bytes of each tier, under three budgets. */
+/* The share of all rows' bytes that the plan recomputes. */
+static double recomputed_share(const memo_step_plan* plan) {
+    double recomputed = 0, all = 0;
+    int32_t l, t;
+    for (l = 0; l < L; l++)
+        for (t = 0; t < N_TENSORS; t++) {
+            const int64_t rows = plan->swap.rows[l * N_TENSORS + t];
+            if (rows != MEMO_ROWS_KEPT)
+                recomputed += (double)(T - rows) * (double)tensors[t].row_bytes;
+            all += (double)T * (double)tensors[t].row_bytes;
+        }
+    return recomputed / all;
+}
+
+/* A bar of a tier, with its bytes behind. */
+static void tier(memo_text* svg, double y, const char* name, double bytes, double scale,
+                 const char* color, double others_bytes) {
+    const double left = 190;
+    char text[64];
+    snprintf(text, sizeof text, "%.0f MiB", (bytes + others_bytes) / (1 << 20));
+    label(svg, left - 8, y + 11, "end", name);
+    rectangle(svg, left, y, scale * bytes, 14, color);
+    rectangle(svg, left + scale * bytes, y, scale * others_bytes, 14, "#88b878");
+    label(svg, left + scale * (bytes + others_bytes) + 6, y + 11, "start", text);
+}
+
+/* Who needs which bytes of each tier, under four budgets. */
 static memo_status draw_tiers(const char* path, memo_error* error) {
-    static const double shares[] = {1.1, 0.5, 0.25};
-    static const char* const colors[] = {"#4878a8", "#88b878", "#d8c858", "#b8b8b8"};
-    static const char* const names[] = {"activations", "buffers of a micro-batch", "host memory",
-                                        "keeping everything"};
-    const double left = 150, width = 500, all_bytes = 56.0 * C * T * L + (24 << 20);
+    static const double shares[] = {1.1, 0.5, 0.25, 0.25}, host_shares[] = {0.3, 0.3, 0.3, 0.1};
+    static const char* const colors[] = {"#4878a8", "#88b878", "#d8c858", "#c05040"};
+    static const char* const names[] = {"activations on the device", "buffers of a micro-batch",
+                                        "rows in host memory", "rows on disk"};
+    const double left = 190, width = 460, all_bytes = 56.0 * C * T * L + (24 << 20);
     memo_text svg = {NULL, 0, 0, 0};
     int i, k;
-    begin(&svg, 720, 250, "What each tier holds");
-    for (i = 0; i < 3; i++) {
+    begin(&svg, 760, 390, "What each tier holds");
+    for (i = 0; i < 4; i++) {
         memo_step_plan* plan = NULL;
-        const double y = 20 + 60.0 * i, scale = width / all_bytes;
-        memo_status status = make_plan(shares[i], &plan, error);
+        const double y = 20 + 80.0 * i, scale = width / all_bytes;
+        memo_status status =
+            make_plan(shares[i], host_shares[i], i == 3 ? "." : NULL, &plan, error);
         char text[64];
         if (status) {
             memo_text_free(&svg);
             return status;
         }
+
         snprintf(text, sizeof text, "budget %.0f MiB",
                  (double)plan->device_budget_bytes / (1 << 20));
-        label(&svg, left - 10, y + 15, "end", text);
-        rectangle(&svg, left, y, scale * (double)plan->activation_bytes, 20, colors[0]);
-        rectangle(&svg, left + scale * (double)plan->activation_bytes, y,
-                  scale * (double)(plan->transient_bytes + plan->persistent_bytes), 20, colors[1]);
-        rectangle(&svg, left, y + 22, scale * (double)plan->host_bytes, 14, colors[2]);
-        memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"20\" %s/>\n", left,
-                      y, scale * all_bytes, frame);
+        label(&svg, 10, y + 11, "start", text);
+        snprintf(text, sizeof text, "host %.0f MiB%s", (double)plan->host_budget_bytes / (1 << 20),
+                 i == 3 ? ", a disk" : "");
+        label(&svg, 10, y + 28, "start", text);
+        snprintf(text, sizeof text, "%.0f %% recomputed", 100 * recomputed_share(plan));
+        label(&svg, 10, y + 45, "start", text);
+        tier(&svg, y, "device", (double)plan->activation_bytes, scale, colors[0],
+             (double)(plan->transient_bytes + plan->persistent_bytes));
+        tier(&svg, y + 17, "host", (double)plan->host_bytes, scale, colors[2], 0);
+        tier(&svg, y + 34, "disk", (double)plan->sizes.spill_bytes, scale, colors[3], 0);
+        memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"14\" %s/>\n", left,
+                      y, width, frame);
         memo_step_plan_destroy(plan);
     }
-    for (k = 0; k < 3; k++) {
-        rectangle(&svg, left + 170 * k, 215, 14, 14, colors[k]);
-        label(&svg, left + 170 * k + 20, 227, "start", names[k]);
+
+    for (k = 0; k < 4; k++) {
+        rectangle(&svg, 10 + 190 * k, 345, 14, 14, colors[k]);
+        label(&svg, 30 + 190 * k, 357, "start", names[k]);
     }
-    label(&svg, left - 10, 227, "end", "frame: keep all");
+    label(&svg, 10, 380, "start", "frame: what keeping everything needs");
     memo_text_put(&svg, "</svg>\n");
     return memo_text_write(&svg, path, error);
 }
@@ -225,19 +263,24 @@ static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* devic
 static memo_status draw_length(const char* path, memo_error* error) {
     enum { POINTS = 16, STEP = 65536, SLICE = 16384 };
     static const char* const colors[] = {"#c05040", "#4878a8"};
-    const double left = 60, top = 20, width = 560, height = 300, most_gib = 240;
+    const double left = 90, top = 20, width = 530, height = 300, most_gib = 240;
     memo_text svg = {NULL, 0, 0, 0};
     memo_status status = MEMO_STATUS_OK;
     char text[96];
     int i, k;
-    begin(&svg, 720, 380, "Device memory over the length, at once and in slices");
+    begin(&svg, 720, 400, "Device memory over the length, at once and in slices");
     for (i = 0; i <= 4; i++) {
-        snprintf(text, sizeof text, "%d GiB", (int)most_gib * i / 4);
+        snprintf(text, sizeof text, "%d", (int)most_gib * i / 4);
         label(&svg, left - 6, top + height * (4 - i) / 4 + 4, "end", text);
         rectangle(&svg, left, top + height * (4 - i) / 4, width, 0.5, "#c0c0c0");
         snprintf(text, sizeof text, "%dK", i * POINTS * STEP / 4096);
         label(&svg, left + width * i / 4, top + height + 18, "middle", text);
     }
+    label(&svg, left + width / 2, top + height + 38, "middle", "tokens of a sequence");
+    memo_text_put(&svg,
+                  "<text transform=\"translate(24 %.0f) rotate(-90)\" text-anchor=\"middle\">"
+                  "device memory of activations and scratch, GiB</text>\n",
+                  top + height / 2);
     for (k = 0; k < 2 && !status; k++) {
         double bytes = 0, gib = 0, x = 0;
         memo_text_put(&svg, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
@@ -252,8 +295,8 @@ static memo_status draw_length(const char* path, memo_error* error) {
         memo_text_put(&svg, "\"/>\n");
         snprintf(text, sizeof text, "%.1f GiB", gib);
         label(&svg, x + 6, top + height * (1 - gib / most_gib) + 4, "start", text);
-        rectangle(&svg, left + 250 * k, 355, 14, 14, colors[k]);
-        label(&svg, left + 250 * k + 20, 367, "start",
+        rectangle(&svg, left + 250 * k, 375, 14, 14, colors[k]);
+        label(&svg, left + 250 * k + 20, 387, "start",
               k ? "in slices of 16K tokens" : "a layer at once");
     }
     memo_text_put(&svg, "</svg>\n");
@@ -276,7 +319,7 @@ int main(int argc, char** argv) {
     snprintf(path[1], sizeof path[1], "%s/memory-arena.svg", folder);
     snprintf(path[2], sizeof path[2], "%s/memory-tiers.svg", folder);
     snprintf(path[3], sizeof path[3], "%s/memory-length.svg", folder);
-    status = make_plan(0.3, &plan, &error);
+    status = make_plan(0.3, 0.3, NULL, &plan, &error);
     if (!status) status = draw_rows(plan, path[0], &error);
     if (!status)
         status = memo_plan_write_svg(plan->addresses, plan->trace, "The arena over one micro-batch",
