@@ -270,6 +270,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
  *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
  *     desc.device_bytes = (int64_t)4 << 30;
+ *     desc.outputs = &gradients;  desc.n_outputs = 1;     // measuring leaves them as they are
  *     memo_session_create(&desc, &session, &error);
  *     for (step = 0; step < n_steps; step++) {
  *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
@@ -426,6 +427,16 @@ typedef struct memo_shape {
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
 
+/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
+ * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
+ * the calling thread computes. */
+typedef struct memo_session_output {
+    const char* name; /* shown in messages; borrowed, as the bytes are */
+    void* address;
+    int64_t size_bytes;
+} memo_session_output;
+#define MEMO_NO_OUTPUTS (-1)
+
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
     const memo_device* device;
@@ -470,9 +481,15 @@ typedef struct memo_session_desc {
      * in table order.  NULL: none is recomputed.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  They
-     * change gradients, generators of random numbers and whatever else a step of the trainer
-     * changes.  A trainer may leave out its communication between the two. */
+    /* Create may run micro-batches that only measure, also if a training step comes next.  So these
+     * bytes are saved before and given back after.  MEMO_NO_OUTPUTS: a micro-batch sets whatever it
+     * changes, or changes only states and other memory of the session.  0: measuring is refused
+     * unless `measuring` is set. */
+    const memo_session_output* outputs;
+    int32_t n_outputs;
+    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor. */
@@ -488,7 +505,11 @@ typedef struct memo_session_desc {
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
     /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
-    int64_t device_bytes;        /* 0: the free memory, without a device no limit */
+    int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
+    /* Without device_bytes: what is left to libraries, which take memory later.  0: none on a host
+     * device; else 1 GiB or 3 % of the device, the larger, but at most a quarter of the free
+     * memory. */
+    int64_t reserve_bytes;
     int64_t host_bytes;          /* pinned; 0: no limit */
     const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
@@ -553,10 +574,11 @@ MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
  * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 4 to 12 of them, or
- * 2 if the first takes over 5 s, so inputs must be valid.  Gradients are undefined afterwards, and
- * what lies in session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states
- * which memory the smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a
- * file so slow that measuring would take minutes); errors of step and the device. */
+ * 2 if the first takes over 5 s, so inputs must be valid.  The desc's outputs have their bytes
+ * again afterwards; what lies in session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
+ * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
+ * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
+ * measuring would take minutes); OUT_OF_HOST_MEMORY; errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)
@@ -574,7 +596,8 @@ MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64
 MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
 /* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything, nor
- * for policies that need no times.  The session owns the plan.  Errors: of the three. */
+ * for policies that need no times.  The session owns the plan.  Errors: of the three; a policy that
+ * may need times takes outputs or `measuring` in any case. */
 MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -629,8 +652,8 @@ MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: n
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
- * row counts from the first of the slice.  LAYER tensors always begin with row 0 of the layer, and
- * CARRIED tensors have one address for all rows. */
+ * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
+ * with row 0 of the layer, and CARRIED tensors have one address for all rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
 /* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
@@ -7197,6 +7220,13 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
+/* n_outputs of a desc for a call that may measure.  Measuring runs whole micro-batches, perhaps
+ * just before a training step, so the trainer must have stated what they change. */
+#define MEMOI_OUTPUTS_MISSING (-2)
+MEMOI int32_t memoi_session_outputs(const memo_session_desc* desc) {
+    return desc->n_outputs || desc->measuring ? desc->n_outputs : MEMOI_OUTPUTS_MISSING;
+}
+
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -7208,6 +7238,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
+                   {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+                   {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
                    {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
                    {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
@@ -7243,6 +7275,20 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                 "state, see Slices, or set slice_rows to 0";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
+    if (desc->n_outputs > 0 && !desc->outputs)
+        field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
+    if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
+        field =
+            "outputs: none, but measuring runs micro-batches, which change gradients and more; "
+            "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
+            "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
+    for (t = 0; t < desc->n_outputs && !field; t++)
+        if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
+            desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
+                                 "wrong size_bytes; state where a micro-batch writes it",
+                                 (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
     if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
     if (!desc->step && desc->forward && !desc->backward && computes)
         field = "backward: NULL; set it, or `step`";
@@ -7438,7 +7484,7 @@ MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_
 
 /* The device, or a host device of the session's own; its free memory if there is no budget. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
-    int64_t total_bytes = 0;
+    int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
     memo_device taken;
     memo_status status = MEMO_STATUS_OK;
     s->device = s->desc.device;
@@ -7463,13 +7509,24 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
                               "host device; pass a device");
 #endif
 
-    /* Without a budget the device has what is free now. */
+    /* Without a budget the device has what is free now, but for the reserve. */
     if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
         return status;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
-    s->desc.device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
-                                                          : memob_max(s->desc.device_bytes, 1);
-    return status;
+    if (status || total_bytes == MEMOB_BYTES_MAX) { /* a device without a limit */
+        s->desc.device_bytes = 0;
+        return status;
+    }
+#ifndef MEMO_NO_HOST_DEVICE
+    if (!memob_check_host_device(s->device, NULL)) total_bytes = 0;
+#endif
+    if (!reserve_bytes && total_bytes)
+        reserve_bytes =
+            memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 4);
+    memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
+                      (long long)s->desc.device_bytes, (long long)reserve_bytes);
+    s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
+    return MEMO_STATUS_OK;
 }
 
 /* --- >>session agreement ---
@@ -8501,8 +8558,19 @@ void* memo_session_get_address(const memo_session* constant, int32_t layer, int3
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
+    int64_t begin, end;
     int32_t t;
-    if (!memoi_session_is_in(s, "addresses: row", row, s->steps->n_rows)) row = 0;
+    memo_session_get_slice(s, &begin, &end);
+    if (row < 0 || row >= end - begin) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
+                           "valid%s",
+                           (long long)row, (long long)(end - begin - 1),
+                           s->n_slices > 1 ? ", counted from the first row of the open slice; rows "
+                                             "of the micro-batch are valid in LAYER tensors alone"
+                                           : "");
+        row = 0;
+    }
     for (t = 0; t < s->desc.n_tensors; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         first[t] = memoi_session_find(s, layer, t);
@@ -9744,17 +9812,56 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     return status;
 }
 
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits. */
+MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
+                                             memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    for (i = 0; i < s->desc.n_outputs && !status; i++) {
+        const int64_t n_bytes = s->desc.outputs[i].size_bytes;
+        void *output = s->desc.outputs[i].address, *to = is_back ? output : bytes;
+        const void* from = is_back ? bytes : output;
+        if (s->desc.computes_on_host)
+            memcpy(to, from, (size_t)n_bytes);
+        else
+            status = memo_copy(s->device, s->desc.compute_stream,
+                               is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST, to, from, n_bytes,
+                               error);
+        bytes += n_bytes;
+    }
+    return status || s->desc.computes_on_host
+               ? status
+               : memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+}
+
+/* Takes host memory for the outputs and fills it. */
+MEMOI memo_status memoi_session_save_outputs(const memo_session* s, char** saved,
+                                             memo_error* error) {
+    int64_t n_bytes = 0;
+    memo_status status;
+    int32_t i;
+    for (i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
+    *saved = (char*)memob_calloc(n_bytes, 1);
+    if (!*saved) return memob_no_memory(error, "the outputs of a micro-batch");
+    status = memoi_session_copy_outputs(s, *saved, 0, error);
+    if (status) MEMO_FREE(*saved);
+    if (status) *saved = NULL; /* nothing may be given back */
+    return status;
+}
+
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own = *desc;
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
-    memo_status status = MEMO_STATUS_OK;
+    char* saved = NULL;
+    memo_status status = MEMO_STATUS_OK, given = MEMO_STATUS_OK;
     int32_t k;
     memset(&copies, 0, sizeof copies);
+    own.n_outputs = memoi_session_outputs(desc);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
-        status = memo_session_plan(desc, NULL, &plan, error);
+        status = memo_session_plan(&own, NULL, &plan, error);
         if (!status) own.slice_rows = plan->slice_rows;
     }
 
@@ -9775,6 +9882,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         s->layers_s = (double*)memob_arrays_add(&s->arrays, desc->n_layers, sizeof(double));
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
+        if (!status) status = memoi_session_save_outputs(s, &saved, error);
         status = memoi_session_verdict(desc, status, error);
     }
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -9790,6 +9898,9 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         if (desc->measuring) desc->measuring(desc->user, s, 0);
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
+    if (saved) given = memoi_session_copy_outputs(s, saved, 1, status ? NULL : error);
+    if (!status) status = memoi_session_verdict(desc, given, error);
+    MEMO_FREE(saved);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
     return memoi_session_reword(status, error);
@@ -9872,6 +9983,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     *session = NULL;
 
     /* Times are needed only if not everything can be kept. */
+    if (is_memo) first.n_outputs = memoi_session_outputs(desc);
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);

@@ -146,6 +146,7 @@ static memo_session* open_session(model* m, int64_t slice_rows, int64_t device_b
     desc.slice_rows = slice_rows;
     desc.buffers = buffers;
     desc.n_buffers = 1;
+    desc.n_outputs = MEMO_NO_OUTPUTS;
     desc.user = m;
     desc.forward = forward;
     desc.backward = backward;

@@ -92,6 +92,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
 /* Edit 3: create the session and run. */
 static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
+    const memo_session_output outputs[] = {{"grads", grads, sizeof grads}}; /* gradients add up */
     memo_session_desc desc = memo_session_desc_default();
     memo_session_info info;
     memo_session* session;
@@ -100,6 +101,7 @@ static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     desc.tensors = acts, desc.n_tensors = N_ACTS;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
+    desc.outputs = outputs, desc.n_outputs = 1; /* measuring gives them back */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);

@@ -139,6 +139,7 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
     desc.recompute = recompute;
     desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
     desc.device_bytes = device_bytes;
+    desc.n_outputs = MEMO_NO_OUTPUTS; /* all that changes is memory of the session */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);

@@ -94,6 +94,7 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
                                          {.shape = LONG},
                                          {.n_rows = 77, .shape = SHORT},
                                          {.shape = VALIDATION}};
+    const memo_session_output outputs[] = {{"d_w", t->d_w, sizeof t->d_w}};
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
@@ -103,6 +104,7 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
     desc.shapes = shapes, desc.n_shapes = N_SHAPES;
     desc.user = t, desc.step = step, desc.recompute = recompute;
     desc.device_bytes = 400 << 10;
+    desc.outputs = outputs, desc.n_outputs = 1;
     status = get_plan(&desc, path, is_there, &plan, error);
     for (int l = 0; l < L; l++) t->w[l] = -0.1f;
     if (!status) status = memo_session_open(&desc, plan, &session, error);
@@ -111,7 +113,7 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
                is_there ? "from file " : "planned   ", (int)(plan->device_bytes >> 10),
                (int)(plan->sizes.swapped_bytes >> 10));
     for (int i = 0; i < 5 && !status; i++) {
-        memset(t->d_w, 0, sizeof t->d_w); /* measuring, too, leaves gradients */
+        memset(t->d_w, 0, sizeof t->d_w);
         status = memo_session_run(session, &batches[i], error);
         for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
     }

@@ -357,6 +357,7 @@ static void init(params* p) {
 static memo_status train(trainer* t, trainer* post, const memo_device* device, memo_stream compute,
                          const memo_text* text, int64_t device_bytes, float* losses,
                          memo_error* error) {
+    const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d}};
     memo_session_desc desc = memo_session_desc_default();
     memo_session* session = NULL;
     memo_session_info info;
@@ -369,6 +370,7 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
     desc.forward = forward, desc.between = between, desc.backward = backward;
     desc.buffers = buffers, desc.n_buffers = 2;
     desc.device_bytes = device_bytes;
+    desc.outputs = outputs, desc.n_outputs = 1; /* measuring leaves them as they are */
     init(&post->p);
     cudaMemsetAsync(t, 0, sizeof *t, stream); /* measuring computes, too */
     cudaMemcpyAsync(&t->p, &post->p, sizeof t->p, cudaMemcpyHostToDevice, stream);

@@ -15,7 +15,7 @@
  *               0-7          0        0         128   hidden, gelu
  *     limit     ...
  *     predicted ... ms a micro-batch, of which ...
- *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, 192 KiB moved each way
+ *     plan      device 1.3 MiB of 1.3 MiB (2 buffers, optimal), host 4.7 MiB, 192 KiB ...
  *     device    activations 320 KiB, states 1.0 MiB
  *     weights   bitwise the same
  */
@@ -32,7 +32,8 @@ static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0},
                                          {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
 
-/* Of each layer, W1 (C, 4C) and W2 (4C, C) in one; and of the embedding (V, C), which is as large. */
+/* Of each layer, W1 (C, 4C) and W2 (4C, C) in one; and of the embedding (V, C), which is as
+ * large. */
 enum { WEIGHTS, GRADS, MOMENTS, N_STATES };
 static const uint32_t all = MEMO_STATE_FIRST | 1; /* the embedding, and layers of kind 0 */
 static const memo_state states[N_STATES] = {{"weights", 4 * W, MEMO_STATE_WEIGHTS, all},
@@ -123,6 +124,7 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.update = update, desc.update_is_fused = 1; /* a layer is updated when its backward ends */
+    desc.n_outputs = MEMO_NO_OUTPUTS;               /* gradients are states */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);

@@ -409,6 +409,7 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.between = NULL;
     desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
     desc.measuring = NULL;
+    desc.outputs = NULL;
     desc.buffers = has_buffers ? buffers : NULL;
     desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
     desc.agree = NULL;

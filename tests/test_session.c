@@ -142,6 +142,7 @@ static void random_model(model* m) {
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
     m->desc = memo_session_desc_default();
+    m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     m->desc.tensors = m->tensors;
     m->desc.n_tensors = (int32_t)memo_test_int(1, TENSORS_MAX);
@@ -351,6 +352,7 @@ static void tight_model(model* m) {
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
     m->desc = memo_session_desc_default();
+    m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     memcpy(m->tensors, tensors, sizeof tensors);
     m->desc.tensors = m->tensors;
@@ -1714,6 +1716,7 @@ static void c_make(computer* c, int is_checked) {
     memcpy(c->buffers, declared, sizeof declared);
     for (int t = 0; t < 3; t++) c->places[t] = t;
     c->desc = memo_session_desc_default();
+    c->desc.n_outputs = MEMO_NO_OUTPUTS;
     c->desc.user = c;
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = 3;
@@ -2015,6 +2018,99 @@ TEST(measuring_fits_into_little_host_memory) {
     open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
     CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
     CHECK(profile.copies[1].size_bytes > 0 && profile.file.size_bytes == 0);
+}
+
+/* Each step changes a gradient and a generator, on the compute stream. */
+static struct {
+    uint64_t gradient[8], generator;
+    int n_steps, fails; /* which no output names */
+} changed;
+static memo_status change(MEMO_UNUSED void* arguments, MEMO_UNUSED memo_error* e) {
+    changed.gradient[3]++, changed.generator *= 3;
+    return MEMO_STATUS_OK;
+}
+static void changing_step(void* user, memo_session* s) {
+    model* m = (model*)user;
+    step(user, s);
+    if (!memo_session_computes(s)) return;
+    changed.n_steps++;
+    CHECK_OK(memo_host_device_launch(m->host, m->compute, change, &m, sizeof m, &error));
+    if (changed.fails) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
+}
+
+TEST(measuring_gives_outputs_back) {
+    const memo_session_output outputs[] = {
+        {"gradient", changed.gradient, sizeof changed.gradient},
+        {"generator", &changed.generator, sizeof changed.generator}};
+    memo_session* s = NULL;
+    model m;
+    computer c;
+    tight_model(&m);
+    shorten(&m);
+    open_device(&m, m.desc.device_bytes, 0);
+    m.desc.step = changing_step;
+    memset(&changed, 0, sizeof changed);
+    changed.gradient[3] = 5, changed.generator = 7;
+
+    m.desc.n_outputs = 0;
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "memo_session_desc.outputs: none, but measuring runs micro-batches");
+    m.desc.n_outputs = 2;
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT, "outputs: NULL");
+    m.desc.outputs = outputs;
+    changed.fails = 1; /* measuring fails after it has changed them */
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), DEVICE, "the trainer's own");
+    CHECK(changed.n_steps == 1 && changed.gradient[3] == 5 && changed.generator == 7);
+    changed.fails = 0;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    CHECK(changed.n_steps > 3 && changed.gradient[3] == 5 && changed.generator == 7);
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+    CHECK(changed.gradient[3] == 6 && changed.generator == 21);
+    finish(&m, s);
+
+    /* The calling thread computes; the sum adds up. */
+    c_make(&c, 0);
+    const memo_session_output sum = {"sum", &c.sum, sizeof c.sum};
+    c.desc.outputs = &sum, c.desc.n_outputs = 1;
+    c.desc.policy = MEMO_POLICY_ALPHA;
+    c.sum = 5;
+    CHECK_OK(memo_session_create(&c.desc, &s, &error));
+    CHECK(c.sum <= 5 && c.sum >= 5);
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK(c.sum < 5 || c.sum > 5);
+    memo_session_destroy(s);
+}
+
+static memo_status other_memory_info(MEMO_UNUSED void* context, int64_t* free_bytes,
+                                     int64_t* total_bytes, MEMO_UNUSED memo_error* e) {
+    *free_bytes = *total_bytes = (int64_t)80 << 30;
+    return MEMO_STATUS_OK;
+}
+
+/* Without a budget a session leaves bytes to libraries. */
+TEST(a_reserve_is_left) {
+    own_step_plan* plan = NULL;
+    model m;
+    tight_model(&m);
+    open_device(&m, 1 << 20, 0);
+    for (int k = 0; k < 3; k++) { /* a host device; a reserve; another device */
+        memo_device table = *m.host;
+        int32_t other[16] = {0};
+        m.desc.device_bytes = 0;
+        m.desc.reserve_bytes = k == 1 ? 700 << 10 : 0;
+        if (k == 2) table.context = other, table.memory_info = other_memory_info;
+        m.desc.device = &table;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        CHECK_IS(plan->device_budget_bytes, ==,
+                 k == 0   ? 1 << 20
+                 : k == 1 ? 324 << 10
+                          : ((int64_t)80 << 30) - ((int64_t)80 << 30) / 100 * 3);
+        CHECK(plan->fits);
+        memo_step_plan_destroy(plan);
+        plan = NULL;
+    }
+    close_device(&m);
 }
 
 static long long live_blocks[2];

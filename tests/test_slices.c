@@ -249,6 +249,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->n_rows = n_rows;
     m->document_rows = 11; /* no multiple of a slice */
     m->desc = memo_session_desc_default();
+    m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.tensors = m->tensors;
     m->desc.n_tensors = N_TENSORS;
     m->desc.n_layers = LAYERS;
@@ -446,7 +447,8 @@ TEST(mistakes_are_errors) {
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.mixes_rows = 1; /* of the layer instead of the slice */
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
-                "memo_session_get_addresses: row: out of range (7); 0 to 6 are valid");
+                "memo_session_get_addresses: row: out of range (6); 0 to 5 are valid, counted from "
+                "the first row of the open slice");
     memo_session_destroy(m.session);
 
     /* An INPUT that is not what HANDED was: found by a checked session. */

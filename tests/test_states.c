@@ -472,6 +472,7 @@ static void random_trainer(trainer* t) {
         t->kinds[layer] = (int32_t)memo_test_int(0, 1);
     memo_session_desc* d = &t->desc;
     *d = memo_session_desc_default();
+    d->n_outputs = MEMO_NO_OUTPUTS;
     d->tensors = t->tensors;
     d->n_tensors = N_TENSORS;
     d->n_layers = (int32_t)memo_test_int(1, 6);

@@ -41,8 +41,10 @@ if [ "$target" = cuda ]; then
     done
 fi
 
-# Losses in all bits, and the parameters in a file, in both.
-sed -i -e 's/step .*train loss %f (.*/step %d: train loss %a\\n", step, model.mean_loss);/' -e 's/GPT2_EOT 50256/GPT2_EOT 299/' \
+# Losses in all bits, and the parameters in a file, in both.  The first forward is a training step: measuring must leave its
+# gradients as they are.
+sed -i -e 's/if (step % \(10\|val_loss_every\) == 0/if (step > 0 \&\& step % \1 == 0/' \
+    -e 's/step .*train loss %f (.*/step %d: train loss %a\\n", step, model.mean_loss);/' -e 's/GPT2_EOT 50256/GPT2_EOT 299/' \
     -e 's|^    gpt2_free(&model);|    fwrite(model.params_memory, 4, model.num_parameters, fopen("parameters", "wb"));\n&|' */$source
 if [ "$target" = cuda ]; then
     flags="-x c++ -std=c++17 -O2 -I$root -I$root/tests/cuda -Xcompiler -w,-fno-strict-aliasing"
