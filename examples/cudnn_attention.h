@@ -301,7 +301,8 @@ static inline int64_t attention_scratch_bytes(const attention_shape& s, int64_t 
     return cudnn_scratch_bytes(&c, limit_bytes);
 }
 
-/* Divides a shape into as few calls as fit in n_bytes, and builds their graph. */
+/* Divides a shape into as few calls as fit in n_bytes, and builds their graph.  Building takes
+ * seconds: no graph is built of a call whose scores alone do not fit. */
 static inline memo_status attention_prepare(attention_plans* c, const attention_shape& s,
                                             int64_t n_bytes, memo_error* error) {
     int64_t needed = 0;
@@ -310,6 +311,9 @@ static inline memo_status attention_prepare(attention_plans* c, const attention_
     for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
         attention_call call = {attention_divide(s, n_calls), nullptr, n_calls, 0};
         if (s.h_k % n_calls) continue;
+        const cudnn_call sizes = attention_sizes(call.shape);
+        needed = attention_carve(call.shape, nullptr).n_bytes + cudnn_scores_bytes(&sizes, 1);
+        if (needed > n_bytes) continue;
         status = attention_find(c, call.shape, &call.plan, error);
         if (status) continue; /* fewer heads may work */
         needed = attention_carve(call.shape, nullptr).n_bytes + call.plan->workspace_bytes;
@@ -318,13 +322,13 @@ static inline memo_status attention_prepare(attention_plans* c, const attention_
         return MEMO_STATUS_OK;
     }
     if (status) return status;
-    return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                          "cuDNN's attention: %lld queries of one key head need %lld bytes of "
-                          "scratch memory%s; %lld are set aside",
-                          (long long)s.n_q, (long long)needed,
-                          s.is_backward && s.is_deterministic ? " for a deterministic backward"
-                                                              : "",
-                          (long long)n_bytes);
+    return memo_error_set(
+        error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+        "cuDNN's attention: %lld queries of one key head%s need %lld bytes of "
+        "scratch memory%s; %lld are set aside",
+        (long long)s.n_q, s.documents ? ", as many for each document," : "", (long long)needed,
+        s.is_backward && s.is_deterministic ? " for a deterministic backward" : "",
+        (long long)n_bytes);
 }
 
 /* Builds nothing. */

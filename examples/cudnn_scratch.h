@@ -35,15 +35,27 @@ static inline int64_t cudnn_result_bytes(const cudnn_call* c) {
     return n_bytes;
 }
 
-/* The workspace that cuDNN is expected to need at most.  A backward sums d_q in fp32; the
- * deterministic one of Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are
- * for what cuDNN takes besides. */
+/* A deterministic backward on Hopper keeps the gradient of all scores in bf16.  Each packed
+ * document has the scores of a whole sequence: in cudnn-frontend's
+ * scaled_dot_product_flash_attention.h dS is (documents, h_q, n_q, n_k).  n_q and n_k are rounded
+ * up to unit.  The result is at most 1e18. */
+static inline int64_t cudnn_scores_bytes(const cudnn_call* c, int64_t unit) {
+    const double n_q = (double)cudnn_round_up(c->n_q, unit);
+    const double n_k = (double)cudnn_round_up(c->n_k, unit);
+    const double n_bytes =
+        2.0 * (double)(c->documents ? c->documents : c->b) * (double)c->h_q * n_q * n_k;
+    if (!c->is_backward || !c->is_deterministic) return 0;
+    return n_bytes < 1e18 ? (int64_t)n_bytes : (int64_t)1e18;
+}
+
+/* The workspace that cuDNN is expected to need at most.  A backward sums d_q in fp32.  A quarter
+ * and 8 MiB are for what cuDNN takes besides. */
 static inline int64_t cudnn_workspace_bytes(const cudnn_call* c) {
     const int64_t n_q = cudnn_round_up(c->n_q, 128), n_k = cudnn_round_up(c->n_k, 128);
     int64_t n_bytes = 0;
     if (c->is_backward) n_bytes = c->b * c->h_q * n_q * (4 * c->d + 8);
     if (c->is_backward && c->h_q != c->h_k) n_bytes += c->b * c->h_q * n_k * c->d * 4;
-    if (c->is_backward && c->is_deterministic) n_bytes += c->b * c->h_q * n_q * n_k * 2;
+    n_bytes += cudnn_scores_bytes(c, 128);
     return n_bytes + n_bytes / 4 + ((int64_t)8 << 20);
 }
 

@@ -16,7 +16,8 @@ extern "C" {
 
 typedef struct gpt_cudnn_desc {
     /* 1: gradients have the same bits in every run.  On Hopper this needs 2 bytes of scratch memory
-     * for each pair of a query and a key of the heads that one call computes. */
+     * for each pair of a query and a key of the heads that one call computes, and as much for each
+     * packed document. */
     int32_t is_deterministic;
     /* Scratch memory to set aside; 0: what a call is expected to need, up to 2 GiB.  A call that
      * needs more is divided into groups of heads.  A group has at least one key head and its query

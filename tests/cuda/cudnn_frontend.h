@@ -363,7 +363,7 @@ class Graph {
         const int64_t n_rows = most_rows ? most_rows : q[0] * q[2];
         workspace_bytes = is_backward ? n_rows * q[1] * (4 * q[3] + 8) : 16;
         workspace_bytes += k[1] * fake_cudnn_head_bytes;
-        if (is_deterministic) workspace_bytes += (is_padded ? 1 : q[0]) * q[1] * n_q * n_k * 2;
+        if (is_deterministic) workspace_bytes += q[0] * q[1] * n_q * n_k * 2;
         is_built = true;
         return {};
     }

@@ -254,6 +254,18 @@ TEST(what_cudnn_lacks_is_refused) {
     small.is_backward = true;
     CHECK_ERROR(attention_prepare(&plans, small, 1000, &error), OUT_OF_DEVICE_MEMORY,
                 "1000 are set aside");
+
+    /* No graph is built whose scores alone do not fit. */
+    attention_shape scores = small;
+    scores.is_deterministic = true;
+    int n_builds = fake_cudnn_n_builds;
+    CHECK_ERROR(attention_prepare(&plans, scores, 20000, &error), OUT_OF_DEVICE_MEMORY, "need 2");
+    CHECK_IS(fake_cudnn_n_builds, ==, n_builds);
+    scores.documents = 7;
+    n_builds = fake_cudnn_n_builds;
+    CHECK_ERROR(attention_prepare(&plans, scores, 120000, &error), OUT_OF_DEVICE_MEMORY,
+                "as many for each document, need");
+    CHECK_IS(fake_cudnn_n_builds, ==, n_builds);
     const attention_call* call = NULL;
     const int64_t two_heads = attention_scratch_bytes(small, 1) / 3 * 2;
     CHECK_OK(attention_prepare(&plans, small, two_heads, &error));
@@ -280,6 +292,8 @@ TEST(scratch_memory_can_be_set) {
  * head needs. */
 TEST(scratch_memory_is_bounded) {
     const int64_t limit = (int64_t)2 << 30;
+    const cudnn_call most = {1, 1 << 24, 1 << 24, 4096, 1, 256, 1, 1, 1, 1, 1 << 20};
+    CHECK_IS(cudnn_scratch_bytes(&most, limit), >, (int64_t)1e18);
     for (int64_t n = 1024; n <= 1 << 20; n *= 4)
         for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
             attention_shape s = {}, one;
