@@ -3,7 +3,7 @@
  * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
- *     #define MEMO_PLAN_IMPLEMENTATION        // in the same one
+ *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
  *     #include "memo_plan.h"                  // cc -std=c99 plan.c -lpthread -lm
  *
  *     int main(void) {
@@ -21,14 +21,14 @@
  *     }
  *
  * CHAPTERS
- *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with its gap
+ *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with a gap
  *   2 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
  *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
  *   4 session  memo_session_*      from tensors and a budget to a running step
  * The implementation begins with a table of its rooms and the words to search for.
  *
- * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without it the
- * built-in planners are used.  What needs lp_solve returns UNSUPPORTED and a message that names it.
+ * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
+ * the built-in planners are used, and an engine that needs lp_solve returns UNSUPPORTED.
  *
  * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -62,32 +62,32 @@ typedef struct memo_plan_desc {
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
-    /* Optional: the trace of the plan.  Its marks tell BILEVEL where layers begin and end; without
-     * it there is no bi-level plan. */
+    /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
+     * layers begin and end. */
     const memo_trace* trace;
-    /* Optional, with trace: waits that the plan may buy, which replace those it has.  It buys waits
-     * if they make it smaller; with a capacity, a cheap set with which it fits.  Without any one of
-     * them its offsets would be invalid. */
+    /* Optional, with trace: waits that the plan may buy, instead of the waits that the plan has.
+     * The plan buys waits that make the peak smaller; with a capacity, a cheap set with which the
+     * plan fits.  Every bought wait is necessary. */
     const memo_wait* offers;
     int64_t n_offers;
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
-/* Chooses an offset for every buffer of a plan, with the smallest peak it can find (MEMO paper,
- * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
+/* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section
+ * 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
- * Proof is OPTIMAL if no plan with its waits is smaller; holds count as conflicts.  The plan is
- * valid even if the capacity is not met: then the call returns INFEASIBLE, and the message states
- * the proven bound.  The same seed, node limit and number of threads give the same plan, unless
- * time runs out first.
+ * Proof is OPTIMAL if no plan with the same waits is smaller; holds count as conflicts.  The plan
+ * is valid even if the capacity is not met: then the call returns INFEASIBLE, and the message
+ * states the proven bound.  The same seed, node limit and number of threads give the same plan,
+ * unless time runs out first.
  *
- * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
- * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
- * that live near the highest ones.  If these are too many, or if there are holds, greedy runs that
- * learn from the last one improve the plan.
- * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
- * keeps them apart; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
+ * The exact search takes buffers that overlap in time without a break: at most 8,000 buffers, 300
+ * bytes of stack and a megabyte of memory each thread.  In larger problems the search places the
+ * buffers around the highest buffers again.  If these are too many, or if there are holds, greedy
+ * runs that learn from the last run improve the plan.
+ * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes in spite of a
+ * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with unlike alignments, or with too
  * many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
@@ -95,8 +95,8 @@ MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * The planner needs a few times of a trainer on a device.  Measure them once and keep them in a
- * file. */
+ * The planner needs a few times of a trainer on a device.  Measure the times once and keep the
+ * profile in a file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
@@ -126,8 +126,8 @@ typedef struct memo_profile {
     double between_s;         /* between the last forward and the first backward */
     double update_s_per_byte; /* of states that the update uses; 0: not measured */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
-    /* A small and a large one.  All zero: copies take no time.  With the large one alone, their
-     * rate is its. */
+    /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
+     * measured, it gives the rate. */
     memo_profile_transfer copies[2];
     memo_profile_transfer file;
 } memo_profile;
@@ -138,13 +138,13 @@ typedef struct memo_profile_desc {
      * device and host memory for two of the largest, or less if there is less.  Sizes end before a
      * copy would take over 0.1 s.  0: 32 MiB. */
     int64_t largest_copy_bytes;
-    const char* spill_directory; /* times a file as large as the largest copy in it; NULL: none */
+    const char* spill_directory; /* times a file of the largest copy's size here; NULL: none */
     double spill_bytes_per_s;    /* as in memo_swap_desc; 0, or at least 4096 */
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Measures copies and file of a profile, and leaves the rest as it is.  Each time is the median of
- * five after one warm-up.  It synchronizes with the device many times, so call it before training.
+/* Measures copies and file of a profile, and changes nothing else.  Each time is the median of five
+ * after one warm-up.  The call synchronizes with the device many times, so call before training.
  * Errors: INVALID_ARGUMENT; UNSUPPORTED (a link that takes seconds for a few bytes); errors of the
  * device; IO and UNSUPPORTED of spill_directory, as memo_swap_create. */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
@@ -157,7 +157,7 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
- *   row TIME|- [GROWTH]                                        its recomputation in each kind
+ *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
  *   file BYTES WRITE READ */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
@@ -166,17 +166,17 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
 
 /* ---- 3 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
- * Chooses, for each skeletal tensor of each layer, whether the device keeps it.  If not, it chooses
- * the number of swapped rows; the other rows are recomputed.  The aim is the shortest step within
- * device memory, host memory and the file.
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps the tensor.  If not,
+ * chooses the number of swapped rows; the other rows are recomputed.  The aim is the shortest step
+ * within device memory, host memory and the file.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
- * paper) and from tables that need little memory it makes random changes: of a tensor in layers of
- * a kind, or in layers beside them.  After a change another tensor takes the memory that is left,
- * or gives what lacks.
+ * paper) and from tables that need little memory the planner makes random changes: of a tensor in
+ * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
+ * or gives up the missing bytes.
  *
- * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
+ * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the plan
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
@@ -186,22 +186,22 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Of each kind that swap->layer_kinds names; one without it.  Times may be in any unit, if all
-     * are. */
+    /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
+     * any unit, if all are in this unit. */
     const memo_kind_times* kinds;
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
-     * last one after them, as in sessions. */
+     * last layer behind the layers, as in sessions. */
     const memo_states_desc* states;
     double update_s_per_byte;     /* of states that the update uses */
     double between_s;             /* after the last forward */
-    double copy_s;                /* of each copy, in addition to its bytes */
+    double copy_s;                /* of each copy, in addition to the bytes */
     double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
     double to_device_bytes_per_s; /* the same while copies go to the host: HANDED tensors do */
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
     /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
-     * write in addition to its bytes, and their rates (0: no time). */
+     * write in addition to the bytes, and the rates (0: no time). */
     int64_t spill_bytes;
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
@@ -219,28 +219,27 @@ typedef enum memo_swap_limit {
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
     int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
-    double alpha;          /* the best single one; -1: none fits */
+    double alpha;          /* the best single alpha; -1: none fits */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
-    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of one that
-     * is a step of its own, after another such step; update_s is its update, unless fused. */
+    /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of a step of
+     * one micro-batch, after a step like this; update_s is the update's time, unless fused. */
     double step_s, update_s;
     double stall_s;      /* stall of the compute stream, part of step_s */
     double recompute_s;  /* recomputation, part of step_s */
     double alpha_step_s; /* step_s of the best single alpha */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
-    int32_t n_spilled_layers;                                     /* likewise */
+    int32_t n_spilled_layers;                                     /* as in memo_swap_sizes */
     memo_swap_limit limit;
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
- * large copy of the profile.  The file: its rates, if it was measured.  Layers: the
- * caller's times of each of profile->n_kinds kinds, for which recompute_s_per_row has room for
- * (n_kinds, 2, n_tensors): times and their growths, by the names of the tensors; desc->kinds
- * becomes times.
- * With a HANDED tensor the profile may be of slices of another size; times are scaled.
+ * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
+ * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
+ * times and their growths, by the names of the tensors; desc->kinds becomes times.  With a HANDED
+ * tensor the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
@@ -283,7 +282,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
  *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
  *
- * A plan fits or says what it lacks.  So a table of all policies is a loop:
+ * A plan fits or says what is missing.  So a table of all policies is a loop:
  *
  *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
  *         desc.policy = (memo_policy)policy;
@@ -293,14 +292,14 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *         memo_step_plan_destroy(plan);
  *     }
  *
- * Bits.  A run keeps its bits if recompute gives each row the bits of its first computation, for
- * any run of whole tiles.  Products of libraries choose their algorithm by shape: compute them tile
- * by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or
+ * Bits.  A run keeps the bits if recompute gives each row the bits of the first computation, for
+ * any run of whole tiles.  Products of libraries choose an algorithm by shape: compute products
+ * tile by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or
  * MEMO_CHECK=1 in the environment) tests this, and finds wrong sizes, orders and recomputations.
  *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with its own loop gives `step` instead of the first three.  It computes everything
- * between begin and end of a micro-batch.
+ * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
+ * everything between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -315,16 +314,16 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *         }
  *     }
  *
- * `step` and `setup` are also called in dry runs, which record requests without computing.  They
+ * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
  * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
  * memo_session_get_address makes an error.  Requests are not recorded while the first step
- * computes: a step that needs a plan to fit cannot run before it has one, and memo_session_plan has
- * no device.  The begin calls are needed anyway: they also return 0 after an error and for an empty
- * slice.  forward, between, backward and recompute need no such checks.  Two layers may be open at
- * a time, for fused kernels (memo.h, chapter 8).
+ * computes: a step that needs a plan to fit cannot run before there is a plan, and
+ * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
+ * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * layers may be open at a time, for fused kernels (memo.h, chapter 8).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
- * need not check them.  memo_session_end and memo_session_run return the error.
+ * need not check calls.  memo_session_end and memo_session_run return the error.
  *
  * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
  * the calling thread computes or the session is checked. */
@@ -344,30 +343,29 @@ typedef struct memo_session memo_session;
  *         }
  *
  * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
- * slice.  Each slice of the last layer finds its output in the HANDED tensor when its backward
- * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD
- * with MEMO_EACH_LAYER, its gradient in one of pass BACKWARD: slices pass both on, and the trainer
- * clears them at borders of documents.  A CARRIED tensor keeps the state that a slice began with.
- * If a micro-batch has few rows, the last slices are empty:
- * their begin returns 0.  One layer is open at a time.  Forwards and gradients of each slice size
- * are the same bits under every policy. */
+ * slice.  Each slice of the last layer finds its output in the HANDED tensor when the backward
+ * begins; there `loss` is called.  The state of a recurrence lies in a buffer of pass FORWARD with
+ * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
+ * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
+ * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
+ * time.  Forwards and gradients of each slice size are the same bits under every policy. */
 
-/* States.  A trainer may also give its weights, gradients and optimizer states to the session
- * (memo.h, chapter 9).  The budgets then cover them, too: what does not fit on the device lies on
- * the host and comes to the device for each layer that uses it.  A state whose kinds have the bit
- * MEMO_STATE_FIRST is of the part before layer 0, such as an embedding: its layer is
- * MEMO_LAYER_FIRST.  With the bit MEMO_STATE_LAST it is of the part after the last layer, such as a
- * classifier: its layer is n_layers.  kinds 0 means all layers, but for these two.
+/* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
+ * chapter 9).  The budgets then include the states: a state that does not fit on the device lies on
+ * the host and comes to the device for each layer that uses the state.  A state whose kinds have
+ * the bit MEMO_STATE_FIRST is of the part before layer 0, such as an embedding: layer
+ * MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after the last layer, such
+ * as a classifier: layer n_layers.  kinds 0 means all layers between these two.
  *
  *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
  *     memo_session_update(session, &error);            // calls desc.update for each layer
  *
- * The states of a layer are on the device between its begin and its end.  Those of FIRST are there
- * until layer 0 ends its forward, and from the begin of its backward on.  Those of LAST are there
- * from the end of the last forward to the end of the first backward.  One layer is open at a time.
- * Losses and states are the same bits, whatever is streamed.  memo_session_measure runs with states
- * of zero bytes, and updates them twice.  Predicted times are those of a step of one micro-batch,
- * with all copies of states. */
+ * The states of a layer are on the device between begin and end of the layer.  States of FIRST are
+ * there until layer 0 ends the forward, and after layer 0 begins the backward.  States of LAST are
+ * there from the end of the last forward to the end of the first backward.  One layer is open at a
+ * time.  Losses and states are the same bits, whatever is streamed.  memo_session_measure runs with
+ * states of zero bytes, and updates the states twice.  Predicted times are of a step of one
+ * micro-batch, with all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -377,7 +375,7 @@ typedef enum memo_policy {
     MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
     MEMO_POLICY_KEEP,      /* every tensor stays on the device */
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
-    MEMO_POLICY_SWAP,      /* every tensor is swapped, but those with rule KEPT */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, except tensors with rule KEPT */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
     MEMO_POLICY_ROWS       /* memo_session_desc.rows */
 } memo_policy;
@@ -392,17 +390,17 @@ typedef enum memo_pass {
     MEMO_PASS_AFTER /* until the next micro-batch begins: an output */
 } memo_pass;
 
-/* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
+/* A buffer of device memory, requested and freed by the session, lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
- * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.  Then
- * one layer of that pass may be open at a time.
- * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
+ * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
+ * layer of that pass may be open at a time.
+ * With slices a layer lasts from the begin of the first slice to the end of the last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
- * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts
- * for the rows of a slice.  Layers of the other passes do not count.  kinds: of both, it lives in
- * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  Its
- * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if it
+ * MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone, and row_bytes counts for
+ * the rows of a slice.  Layers of the other passes do not count.  kinds: of both, lives in layers
+ * of these kinds alone, so that scratch of several kinds takes as much as the largest.  The size is
+ * size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the buffer
  * lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
@@ -417,12 +415,12 @@ typedef struct memo_session_buffer {
 #define MEMO_EACH_SLICE          (-2)
 #define MEMO_SESSION_BUFFERS_MAX 64
 
-/* Shapes exclude each other: training at one length or another, validation, generation.  Each has
- * its own plan of rows and addresses.  They share one block of device memory and one of pinned
- * memory, as large as the largest needs.  The longest is planned first; the others take no more
- * device memory if they fit.  What lives as long as the session has one address under all. */
+/* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
+ * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
+ * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
+ * no more device memory if possible.  A buffer of the whole session has one address under all. */
 typedef struct memo_shape {
-    int64_t n_rows;          /* most rows of its micro-batches; 1 to the desc's */
+    int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
     int32_t is_forward_only; /* 1: no backward follows; layers share memory, and nothing is moved */
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
@@ -447,10 +445,10 @@ typedef struct memo_session_desc {
     int32_t n_tensors, n_layers;
     int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* 0: 1 */
-    /* Rows of a slice, a multiple of tile_rows: of the tensors only those of rule LAYER then take
-     * more device memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.
-     * 0: if there is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that
-     * fits, or a smaller one if that is faster. */
+    /* Rows of a slice, a multiple of tile_rows: only tensors of rule LAYER then take more device
+     * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
+     * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
+     * smaller, faster slice. */
     int64_t slice_rows;
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
@@ -458,12 +456,12 @@ typedef struct memo_session_desc {
     const int32_t* layer_kinds;   /* (n_layers) */
     const uint32_t* tensor_kinds; /* (n_tensors) */
     /* (kinds): what the trainer itself copies on the same link while a layer computes, such as
-     * weights and optimizer states; the planner leaves it room.  NULL: nothing. */
+     * weights and optimizer states; the planner leaves room.  NULL: nothing. */
     const memo_traffic *forward_traffic, *backward_traffic;
 
     void* user; /* first argument of every function */
-    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.  It
-     * is called for every plan that is tried; the addresses of the last call remain valid. */
+    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
+     * Called for every plan that is tried; the addresses of the last call remain valid. */
     void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
