@@ -531,12 +531,13 @@ typedef struct memo_session_desc {
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
-     * life and after it.  The first difference is an error that names layer, tensor, row or buffer,
-     * and the likely cause.  One layer of each kind recomputes every tensor once, whatever the
-     * plan, and logs the least tile_rows that gives the bits.  memo_session_measure checks the
-     * first micro-batch of each shape.  Beside the budgets it takes three layers of device memory,
-     * two of host memory, four times the bytes of all buffers, and 8 bytes for each row of each
-     * tensor of each layer.  It waits in every layer. */
+     * life and after it.  States change only in passes that may write to them.  The first
+     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
+     * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
+     * shape.  Beside the budgets it takes three layers of device memory, two of host memory, four
+     * times the bytes of all buffers, and 8 bytes for each row of each tensor of each layer.  It
+     * waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -7077,6 +7078,9 @@ typedef struct memoi_inspector {
     uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
+    uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
+    int32_t n_updated; /* layers that this update has changed */
+    int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     void* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
     memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
@@ -7590,6 +7594,18 @@ MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_tra
     return (int64_t)(digest >> 2);
 }
 
+/* Of the table of states. */
+MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
+    uint64_t digest = (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0));
+    int32_t i;
+    for (i = 0; i < s->desc.n_states; i++) {
+        const memo_state* state = &s->states_table[i];
+        const int64_t cells[3] = {state->size_bytes, state->uses, state->kinds};
+        digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
+    }
+    return (int64_t)(digest >> 2);
+}
+
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
     enum { N = 19, N_BUDGETS = 3 };
@@ -7611,7 +7627,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
                  {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
                  {"buffers", own->n_buffers},
-                 {"states", own->n_states},
+                 {"states", memoi_session_digest_states(s)},
                  {"backward_recomputes", own->backward_recomputes},
                  {"spill_directory", own->spill_directory != NULL},
                  {"has_alpha", own->has_alpha},
@@ -7948,6 +7964,94 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 /* --- >>session states ---
  * Knows: states, and how many are streamed.  Knows nothing of rows. */
 
+/* In a checked session no pass writes to a state that it only reads, nobody writes to the states of
+ * a closed layer, a step's gradients begin at zero, and its update changes all layers or none. */
+#define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
+
+MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i,
+                                             uint64_t* hash) {
+    const memoi_inspector* c = &s->checker;
+    const char* address = (const char*)memo_states_get_address(s->states, layer, i);
+    const int64_t size_bytes = s->states_table[i].size_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at, n, k;
+    int is_zero = 1;
+    *hash = 0;
+    for (at = 0; at < size_bytes && !status; at += n) {
+        n = memob_min(size_bytes - at, c->slot_bytes);
+        status = memo_copy(s->device, c->stream, MEMO_COPY_TO_HOST, c->image, address + at, n,
+                           &s->call_error);
+        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        for (k = 0; k < n && is_zero && !status; k++) is_zero = !c->image[k];
+        *hash = 31 * *hash + memob_hash(c->image, n);
+    }
+    *hash = is_zero ? MEMOI_HASH_ZERO : *hash | 2;
+    return status;
+}
+
+/* After an error the states may have changed. */
+MEMOI void memoi_inspector_forget_states(memo_session* s) {
+    if (s->checker.states)
+        memset(s->checker.states, 0,
+               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
+}
+
+/* A layer has begun a pass, or is about to end it. */
+MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t layer,
+                                 int is_end) {
+    static const char* const names[] = {"forward", "backward", "update"};
+    memoi_inspector* c = &s->checker;
+    const memoi_states_layer* of = &s->states->layers[layer];
+    const int is_fresh = !of->has_gradients && (pass == MEMO_STATES_PASS_FORWARD || !is_end);
+    const char* why = NULL;
+    int32_t i, blamed = 0, is_due = 0, is_changed = 0;
+    if (!c->slots) return;
+
+    for (i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
+        const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
+        const int is_written = gradient
+                                   ? pass != MEMO_STATES_PASS_FORWARD
+                                   : pass == MEMO_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
+        uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
+        if (!(of->has & (~of->streamed | memoi_states_needs(s->states, s->states->phase, layer)) &
+              1u << i) ||
+            (gradient && is_fresh && pass == MEMO_STATES_PASS_FORWARD))
+            continue;
+        if (!memoi_session_is_ok(s, memoi_inspector_hash_state(s, layer, i, &hash))) return;
+        blamed = i;
+        if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
+            why = "not zero when the first backward of a step begins; the device's fill failed, or "
+                  "something writes to it";
+        else if (!is_end && *known && !(gradient && is_fresh) && hash != *known)
+            why = "it changed while its layer was closed; write only in passes that may, or with "
+                  "memo_session_write_state";
+        else if (is_end && !is_written && hash != *known)
+            why = "the pass wrote to it, but may only read it; add the pass to its uses, or write "
+                  "to another state";
+        is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
+        is_changed |= !gradient && is_written && hash != *known;
+        *known = gradient && pass == MEMO_STATES_PASS_UPDATE && is_end ? 0 : hash;
+    }
+
+    /* A learning rate of 0 changes no layer. */
+    if (is_end && pass == MEMO_STATES_PASS_UPDATE && is_due && !why) {
+        c->n_updated += is_changed;
+        if (!is_changed) c->n_missed = layer + 1;
+        if (c->n_updated && c->n_missed) {
+            layer = c->n_missed - 1;
+            for (blamed = 0; !(s->states->layers[layer].has & s->states->updated & 1u << blamed);)
+                blamed++;
+            why = "not changed, although gradients of the layer are not zero, and other layers "
+                  "change; update each layer";
+        }
+    }
+    if (why && !s->error.status)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "checked session: layer %d, state `%.32s`, %s: %s", (int)layer - 1,
+                           s->states_table[blamed].name ? s->states_table[blamed].name : "NULL",
+                           names[pass], why);
+}
+
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
     if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
@@ -7959,18 +8063,22 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
  * backward if it is fused. */
 MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
+    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
+    const int updates =
+        pass == MEMO_STATES_PASS_UPDATE ||
+        (pass == MEMO_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
     if (s->error.status) return;
-    if (is_end && !s->batch.more_follow &&
-        pass == (s->desc.update_is_fused ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_UPDATE)) {
-        const int is_timed = layer > 0 && layer <= s->desc.n_layers;
-        const int32_t step = (layer - 1) * s->n_slices;
-        if (is_timed) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
+    if (is_end && pass != MEMO_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
+    if (is_end && updates && !s->error.status) {
+        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
         s->desc.update(s->desc.user, s, layer - 1);
-        if (is_timed) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+        if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
+        memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) return;
     (void)memoi_session_is_ok(
         s, (is_end ? memo_states_end : memo_states_begin)(s->states, pass, layer, &s->call_error));
+    if (!is_end) memoi_inspector_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -7988,6 +8096,7 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
                           "memo_session_begin: the last micro-batch of a step is over; "
                           "memo_session_update comes next");
     } else if (!is_end) {
+        s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memo_states_set_batch(s->states, !s->batch.more_follow,
                                                            is_forward_only, &s->call_error));
         memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, 0, 0);
@@ -8009,12 +8118,16 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
                                     "memo_session_desc.update_is_fused is 1"
                                   : "no step of states is over; run its last micro-batch first");
     s->needs_update = 0;
+    s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
     for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
-    if (s->error.status) (void)memo_states_abandon(s->states, NULL);
+    if (s->error.status) {
+        memoi_inspector_forget_states(s);
+        (void)memo_states_abandon(s->states, NULL);
+    }
     return memoi_session_report(s, error);
 }
 
@@ -8039,6 +8152,8 @@ memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t stat
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
                                      const void* bytes, memo_error* error) {
     memo_status status = memoi_session_check_transfer(s, layer, state, error);
+    if (!status && s->checker.states)
+        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     return status ? status : memo_states_set(s->states, layer + 1, state, bytes, error);
 }
 
@@ -8113,6 +8228,8 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
         &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
+    c->states = (uint64_t*)memob_arrays_add(
+        &c->arrays, (int64_t)s->states_desc.n_layers * s->desc.n_states, sizeof *c->states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (t = 0; t < n; t++) {
@@ -8711,6 +8828,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         (is_failed || s->open >= 0 || s->n_passed % s->n_steps ||
          (!s->batch.is_forward_only && s->n_passed < 2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_states_abandon(s->states, &s->call_error));
+    if (is_failed) memoi_inspector_forget_states(s);
     s->is_running = 0;
 }
 

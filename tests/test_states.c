@@ -1,12 +1,10 @@
 /* test_states.c - random models whose states are streamed end with the bits of plain arrays; the
  * recorded operations have no race, and every fault is a status that loses nothing. */
 #include "scarce.h"
-#define MEMO_STATIC
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_LOOK_IMPLEMENTATION
 #include "memo_plan.h"
+#include "memo_sp.h"
 #include "extras/memo_look.h"
+#include "thread_ranks.h"
 #include "owned.h"
 
 OWNED_TYPE(memo_states, states, memo_states_destroy)
@@ -360,6 +358,16 @@ enum {
     N_STATES
 };
 
+enum mistakes {
+    NO_MISTAKE,
+    FORWARD_WRITES,   /* to weights */
+    BACKWARD_WRITES,  /* to a frozen state */
+    UPDATE_MISSES,    /* a layer */
+    WRITES_TO_CLOSED, /* layer, between two micro-batches */
+    FILL_FAILS,       /* gradients are not zeroed */
+    N_MISTAKES
+};
+
 /* A trainer on words: the forward mixes states into rows, the backward adds to gradients. */
 typedef struct trainer {
     memo_session_desc desc;
@@ -368,7 +376,8 @@ typedef struct trainer {
     int32_t kinds[LAYERS_MAX];
     uint64_t x[ROWS * WORDS]; /* between layers, without slices */
     uint64_t seen;            /* what all functions have read */
-    int32_t skips_a_gradient; /* a planted mistake */
+    int32_t mistake;          /* planted: enum mistakes */
+    int32_t n_updates;        /* of layers */
 } trainer;
 
 static uint64_t mix_state(memo_session* s, const trainer* t, int32_t layer, int32_t state,
@@ -406,6 +415,7 @@ static void forward_words(void* user, memo_session* s, int32_t layer) {
     uint64_t* x = is_sliced ? rows_of(s, layer, T_X) : t->x;
     uint64_t *input = rows_of(s, layer, T_INPUT), *hidden = rows_of(s, layer, T_HIDDEN);
     const int64_t n = (end - begin) * WORDS;
+    if (t->mistake == FORWARD_WRITES && layer == 0) add_gradient(s, t, layer, S_WEIGHTS, 1);
     for (int64_t i = 0; i < n && layer == 0; i++)
         x[i] = mix_state(s, t, MEMO_LAYER_FIRST, S_FIRST, (uint64_t)(begin * WORDS + i));
     memcpy(input, x, (size_t)n * 8);
@@ -429,7 +439,8 @@ static void backward_words(void* user, memo_session* s, int32_t layer) {
         h = mix(mix(h, input[i]), hidden[i] + x[i]);
         x[i] = mix(x[i], h);
     }
-    if (!t->skips_a_gradient || layer) add_gradient(s, t, layer, S_GRADIENTS, h);
+    add_gradient(s, t, layer, S_GRADIENTS, h);
+    if (t->mistake == BACKWARD_WRITES) (void)add_gradient(s, t, layer, S_FROZEN, h);
     if (layer == 0) add_gradient(s, t, MEMO_LAYER_FIRST, S_FIRST_GRADIENTS, h);
     t->seen = mix(t->seen, h);
 }
@@ -439,7 +450,9 @@ static void update_words(void* user, memo_session* s, int32_t layer) {
                                        {S_MOMENTS, S_GRADIENTS},
                                        {S_FIRST, S_FIRST_GRADIENTS},
                                        {S_LAST, S_LAST_GRADIENTS}};
-    const trainer* t = (const trainer*)user;
+    trainer* t = (trainer*)user;
+    t->n_updates++;
+    if (t->mistake == UPDATE_MISSES && layer == 1) return;
     for (int p = 0; p < 4; p++) {
         uint64_t* words = (uint64_t*)memo_session_get_state(s, layer, pairs[p][0]);
         const uint64_t h = mix_state(s, t, layer, pairs[p][1], 3);
@@ -757,6 +770,121 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
                (long long)n, (long long)n_exact, worst);
 }
 
+/* --- checked sessions --- */
+
+static memo_status fill_nothing(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
+                                MEMO_UNUSED void* address, MEMO_UNUSED int32_t value,
+                                MEMO_UNUSED int64_t n_bytes, MEMO_UNUSED memo_error* e) {
+    return MEMO_STATUS_OK;
+}
+
+/* Correct trainers pass; each mistake is an error that names layer and state. */
+TEST(checked_sessions_find_planted_mistakes) {
+    static const char* const messages[N_MISTAKES] = {
+        "",
+        "layer 0, state `weights`, forward: the pass wrote to it",
+        "state `frozen`, backward: the pass wrote to it",
+        "layer 1, state `weights`, update: not changed",
+        "layer 1, state `weights`, forward: it changed while its layer was closed",
+        "state `last_gradients`, backward: not zero when the first backward"};
+    for (int64_t i = 0; i < (memo_test_all() ? 200 : 36); i++) {
+        const int mistake = (int)(i % N_MISTAKES), is_tight = mistake && i % 2;
+        own_device* device = new_host(0);
+        memo_device unfilled = *device;
+        own_step_plan *least = NULL, *plan = NULL;
+        own_session* s = NULL;
+        memo_status status = MEMO_STATUS_OK;
+        trainer t;
+        do
+            random_trainer(
+                &t); /* a write between two slices is found as another one's recomputation */
+        while (mistake == BACKWARD_WRITES && t.desc.slice_rows);
+        t.desc.n_layers = 3;
+        if (mistake) {
+            for (int k = 0; k < N_STATES; k++) t.states[k].size_bytes = 512;
+            memset(t.kinds, 0, sizeof t.kinds);
+        }
+        t.mistake = mistake;
+        t.desc.is_checked = 1;
+        t.desc.computes_on_host = mistake != FILL_FAILS;
+        unfilled.fill = fill_nothing;
+        t.desc.device = mistake == FILL_FAILS ? &unfilled : device;
+        if (!t.desc.computes_on_host) /* computed at once: an idle stream has nothing to order */
+            CHECK_OK(memo_stream_create(device, "compute", 0, &t.desc.compute_stream, &error));
+        t.desc.device_bytes = 1;
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
+        t.desc.device_bytes = least->device_bytes + (is_tight ? 0 : 1 << 20);
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+        CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
+        for (int step = 0; step < 3 && !status; step++) {
+            uint64_t* words = (uint64_t*)memo_session_get_state(s, 1, S_WEIGHTS);
+            if (step == 1 && mistake == WRITES_TO_CLOSED && !is_tight) words[3]++;
+            for (int b = 0; b < 2 && !status; b++) {
+                const memo_batch batch = {0, 0, 0, b == 0};
+                status = memo_session_run(s, &batch, &error);
+            }
+            if (!status && !t.desc.update_is_fused) status = memo_session_update(s, &error);
+        }
+        if (!mistake || (mistake == WRITES_TO_CLOSED && is_tight))
+            CHECK_CASE(!status, "case %lld: %s", (long long)i, error.message);
+        else
+            CHECK_CASE(status == MEMO_STATUS_INVALID_ARGUMENT &&
+                           strstr(error.message, messages[mistake]),
+                       "case %lld, mistake %d: %s", (long long)i, mistake,
+                       status ? error.message : "not found");
+        memo_session_destroy(s);
+        s = NULL;
+        if (t.desc.compute_stream) memo_stream_destroy(device, t.desc.compute_stream, NULL);
+    }
+}
+
+/* --- ranks --- */
+
+static trainer rank_trainers[2];
+static const thread_rank* rank_threads[2];
+static memo_error rank_errors[2];
+
+static memo_status agree_as_ranks(void* user, int64_t* values, int64_t n, memo_error* e) {
+    const thread_rank* rank = rank_threads[user == &rank_trainers[1]];
+    memo_status status = memo_all_reduce(rank->comm, rank->stream, values, values, n, MEMO_TYPE_I64,
+                                         MEMO_REDUCTION_MAX, e);
+    return status ? status : memo_stream_synchronize(rank->device, rank->stream, e);
+}
+
+static memo_status plan_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
+    const int i = rank->comm->rank;
+    own_step_plan* plan = NULL;
+    rank_threads[i] = rank;
+    memset(&rank_errors[i], 0, sizeof rank_errors[i]);
+    (void)memo_session_plan(&rank_trainers[i].desc, NULL, &plan, &rank_errors[i]);
+    return MEMO_STATUS_OK;
+}
+
+/* Sizes, uses, kinds or a fused update of one rank alone are an error on all ranks. */
+TEST(ranks_with_other_states_are_an_error) {
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
+    for (int round = 0; round < 5; round++) {
+        const uint64_t seed = memo_test_random();
+        for (int i = 0; i < 2; i++) {
+            memo_test.state = seed;
+            random_trainer(&rank_trainers[i]);
+            rank_trainers[i].desc.agree = agree_as_ranks;
+        }
+        memo_state* weights = &rank_trainers[1].states[S_WEIGHTS];
+        if (round == 1) weights->size_bytes++;
+        if (round == 2) weights->uses = MEMO_STATE_FORWARD;
+        if (round == 3) weights->kinds ^= 2;
+        if (round == 4) rank_trainers[1].desc.update_is_fused ^= 1;
+        CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, 2, plan_as_rank, NULL, &error));
+        for (int i = 0; i < 2; i++)
+            CHECK_CASE(
+                round ? strstr(rank_errors[i].message, "states: not the same on all ranks") != NULL
+                      : !rank_errors[i].status,
+                "round %d, rank %d: %s", round, i, rank_errors[i].message);
+    }
+}
+
 /* --- misuse --- */
 
 TEST(bad_states_are_refused) {
@@ -819,8 +947,12 @@ TEST(misused_states_of_a_session_are_errors) {
     CHECK_OK(memo_session_create(&t.desc, &s, &error));
     CHECK_ERROR(memo_session_update(s, &error), INVALID_STATE, "no step of states is over");
     CHECK_OK(memo_session_run(s, NULL, &error));
-    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "memo_session_update comes next");
+    const memo_batch more = {0, 0, 0, 1};
+    CHECK_ERROR(memo_session_run(s, &more, &error), INVALID_STATE,
+                "memo_session_update comes next");
+    t.n_updates = 0;
     CHECK_OK(memo_session_update(s, &error));
+    CHECK_IS(t.n_updates, ==, t.desc.n_layers + 2);
     CHECK_ERROR(memo_session_read_state(s, t.desc.n_layers + 1, 0, words, &error), INVALID_ARGUMENT,
                 "layer");
     (void)memo_session_begin(s, NULL);
