@@ -572,8 +572,9 @@ typedef enum memo_mask_kind {
     MEMO_MASK_FULL
 } memo_mask_kind;
 
-/* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
- * one query to the next.  All conditions hold together.  Arrays are in host memory and must stay
+/* The keys that a query sees are always one interval of positions.  Neither end of it descends from
+ * one query to the next.  The interval is that of key_first and key_end; without these, it follows
+ * from the other fields, whose conditions hold together.  Arrays are in host memory and must stay
  * unchanged until the stream has passed. */
 typedef struct memo_mask {
     memo_mask_kind kind;
@@ -581,20 +582,20 @@ typedef struct memo_mask {
      * CAUSAL is window_after 1. */
     int64_t window_before, window_after;
     int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
-    int64_t n_keys;   /* keys from n_keys on are padding and are not seen; 0: n_tokens */
-    /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
-     * A query sees only keys of its own document.  Two equal positions are an empty document, which
-     * has no tokens and changes nothing.  NULL: one document. */
+    /* Keys from n_keys on are padding and are not seen; 0: first_query + n_tokens. */
+    int64_t n_keys;
+    /* The position of query 0 among the keys: queries are a slice of a longer sequence. */
+    int64_t first_query;
+    /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
+     * descending.  A query sees only keys of its own document.  Two equal positions are an empty
+     * document, which has no tokens and changes nothing.  NULL: one document.  Chunked attention is
+     * a document for each chunk. */
     const int64_t* document_begins;
     int64_t n_documents;
-    /* Cross-attention of packed documents: n_documents + 1 positions of keys, from 0 to n_keys.  A
-     * query's own position among keys counts from the begin of its document.  NULL:
-     * document_begins. */
-    const int64_t* key_begins;
-    /* The length of each document's prefix (n_documents, or 1 without documents): all of its
-     * queries see the prefix, earlier ones too (prefix LM).  Only window_before still limits them,
-     * since a prefix and a window apart from it are two intervals.  NULL: no prefix. */
-    const int64_t* prefixes;
+    /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
+     * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
+     * used; the other conditions must be 0 and NULL.  NULL: the fields above. */
+    const int64_t *key_first, *key_end;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
@@ -704,7 +705,7 @@ typedef struct memo_ulysses_heads {
  * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
  * the local attention once, with the runs that see each other under the mask; once per sequence, if
  * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
- * (Exceptions: striped documents shorter than the ring; striped prefixes with a window; keys of
+ * (Exceptions: striped documents shorter than the ring; striped key_first and key_end; keys of
  * cross-attention that no query sees.)
  *
  * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
@@ -778,7 +779,7 @@ typedef struct memo_sp_attention_desc {
      * every sequence. */
     const memo_sharding* row_shardings;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
-     * ulysses.  If it has documents, so must the queries.  Empty: keys have the queries'
+     * ulysses.   Empty: keys have the queries'
      * sharding. */
     memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and
@@ -874,7 +875,8 @@ MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
  * destroyed. */
 typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks; NULL: causal.  n_tokens of a mask is ignored; the sharding's is
-     * used.  If a mask has no documents, the sharding's are used. */
+     * used.  If a mask has neither documents nor key_first, the documents of the keys' sharding are
+     * used. */
     const memo_mask* masks;
     /* For a batch with other documents: one, or n_batch if the attention's desc has row_shardings.
      * Their kind, degrees and n_tokens must match the desc's.  NULL: the desc's. */
@@ -5269,26 +5271,27 @@ MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
 }
 
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    int64_t document = 0, prefix_end = 0, own = query, after = memoi_mask_after(mask);
+    const int64_t own = mask->first_query + query, after = memoi_mask_after(mask);
     *begin = *end = 0;
     if (query >= mask->n_tokens) return;
-
-    /* The document, the query's own position in it, and its prefix. */
-    *end = mask->n_keys ? mask->n_keys : mask->n_tokens;
-    if (mask->document_begins) {
-        const int64_t* keys = mask->key_begins ? mask->key_begins : mask->document_begins;
-        document =
-            memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents, query);
-        *begin = keys[document];
-        *end = keys[document + 1];
-        own = *begin + query - mask->document_begins[document];
+    if (mask->key_first) {
+        *begin = mask->key_first[query];
+        *end = mask->key_end[query];
+        return;
     }
-    if (mask->prefixes) prefix_end = *begin + memob_min(mask->prefixes[document], *end - *begin);
+
+    *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
+    if (mask->document_begins) {
+        const int64_t document =
+            memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents, own);
+        *begin = mask->document_begins[document];
+        *end = mask->document_begins[document + 1];
+    }
 
     /* The windows.  The query's own position may be behind the last key. */
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
-    if (after && *end - own > after) *end = memob_max(own + after, prefix_end);
+    if (after && *end - own > after) *end = own + after;
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -5298,9 +5301,8 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
-/* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
- * interval, because neighbors' intervals overlap or touch; cross-attention may have keys in between
- * that no query sees.  Returns 0 if they see none. */
+/* The positions [*low, *high) that the queries of a run see together, with those in between that
+ * none of them sees, as key_first and key_end or a stride may have.  Returns 0 if they see none. */
 MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
                               int64_t* high) {
     int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens), ignored;
@@ -5799,12 +5801,10 @@ MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, const 
     memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
     mask.n_tokens = queries->n_tokens;
     mask.n_keys = keys->n_tokens;
-    if (!mask.document_begins) {
-        mask.document_begins = queries->document_begins;
-        mask.n_documents = queries->n_documents;
+    if (!mask.document_begins && !mask.key_first) {
+        mask.document_begins = keys->document_begins;
+        mask.n_documents = keys->n_documents;
     }
-    if (shape->has_key_sharding && !mask.key_begins && keys->n_documents == mask.n_documents)
-        mask.key_begins = keys->document_begins;
     return mask;
 }
 
@@ -6130,9 +6130,9 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
  * contain none of them. */
 MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || mask->prefixes || mask->key_begins) return 1;
+    if (q->stride == 1 || q->stride != k->stride || mask->key_first) return 1;
     if (!mask->window_before || !memoi_mask_after(mask)) return 1;
-    behind = (q->start - k->start) % q->stride;
+    behind = (mask->first_query + q->start - k->start) % q->stride;
     if (behind < 0) behind += q->stride;
     return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
 }
@@ -7606,8 +7606,8 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(KIND, "memo_mask.kind")                                                                      \
     K(WINDOW, "memo_mask: window_before or window_after")                                          \
     K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
-    K(KEY_DOCUMENTS, "memo_mask.key_begins")                                                       \
-    K(PREFIXES, "memo_mask.prefixes")
+    K(FIRST_QUERY, "memo_mask.first_query")                                                        \
+    K(INTERVALS, "memo_mask: key_first or key_end")
 
 #define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
 #define MEMOI_AGREED_NAME(field, name) name,
@@ -7643,17 +7643,19 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
 
 /* Of the rest of an exchange: the masks, complete with the documents of shardings. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
-    int32_t part;
+    int32_t part, i;
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (part = 0; part < plan->shape.n_parts; part++) {
         const memo_mask* mask = &plan->masks[part];
-        const int64_t n = mask->document_begins ? mask->n_documents : 1;
+        const int64_t* const ends[] = {mask->key_first, mask->key_end};
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins, n + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask->key_begins, n + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_PREFIXES, mask->prefixes, n);
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
+                              mask->n_documents + 1);
+        memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
+        for (i = 0; i < 2; i++)
+            memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, ends[i], mask->n_tokens);
     }
 }
 
@@ -7746,40 +7748,41 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
 
 /* --- exchanges --- */
 
-/* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, int has_key_sharding,
-                                          memo_error* error) {
+/* Ends must not descend: steps and rows that travel are found from the first and last queries. */
+MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
+    const int64_t *first = mask->key_first, *end = mask->key_end;
     int64_t i;
+    if (!first || !end)
+        return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
+                             first ? "key_end" : "key_first");
+    if (mask->window_before || mask->window_after || mask->first_query || mask->document_begins)
+        return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window, first_query or "
+                                    "documents; put all conditions into key_first and key_end");
+    for (i = 0; i < mask->n_tokens; i++)
+        if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
+            first[i] > end[i] || end[i] > mask->n_keys)
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
+                                 "that do not descend, first <= end, are valid from 0 to %lld",
+                                 (long long)i, (long long)first[i], (long long)end[i],
+                                 (long long)mask->n_keys);
+    return MEMO_STATUS_OK;
+}
+
+/* A complete one. */
+MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return MEMOB_INVALID(error,
                              "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                              (int)mask->kind);
     if (MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
-        (mask->document_begins &&
-         memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                        mask->n_documents, mask->n_tokens, error)))
+        MEMOI_INTEGER("memo_mask", mask, first_query, 0, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* Keys have documents if and only if queries have them. */
-    if (!has_key_sharding && mask->key_begins)
-        return MEMOB_INVALID(
-            error, "memo_mask.key_begins: not NULL, but keys have the sharding of queries; set "
-                   "memo_sp_attention_desc.key_sharding for cross-attention");
-    if (has_key_sharding && !mask->document_begins != !mask->key_begins)
-        return MEMOB_INVALID(error,
-                             "memo_mask: %s have no documents, or another number of them; pass "
-                             "document_begins and key_begins",
-                             mask->key_begins ? "queries" : "keys");
-    if (mask->key_begins && memoi_sharding_check_documents("memo_mask.key_begins", mask->key_begins,
-                                                           mask->n_documents, mask->n_keys, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    for (i = 0; mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1); i++)
-        if (mask->prefixes[i] < 0)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
-                                 (long long)i, (long long)mask->prefixes[i]);
-    return MEMO_STATUS_OK;
+    if (mask->key_first || mask->key_end) return memoi_hybrid_intervals_check(mask, error);
+    if (!mask->document_begins) return MEMO_STATUS_OK;
+    return memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                          mask->n_documents, mask->n_keys, error);
 }
 
 /* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin
@@ -7837,7 +7840,14 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     if (!desc->masks) shape->n_masks = 1;
     for (i = 0; i < shape->n_parts && !status; i++) {
         plan->masks[i] = memoi_shape_mask(shape, desc->masks ? desc->masks : &causal, i);
-        status = memoi_hybrid_mask_check(&plan->masks[i], shape->has_key_sharding, error);
+        if (shape->has_key_sharding &&
+            tokens[shape->n_tokens_of > 1 ? i : 0].sharding.n_documents &&
+            !plan->masks[i].key_first &&
+            (!desc->masks || !desc->masks[shape->n_masks > 1 ? i : 0].document_begins))
+            return MEMOB_INVALID(error,
+                                 "memo_mask.key_first: NULL, but queries have documents, and keys "
+                                 "a sharding of their own; pass the keys that each query sees");
+        status = memoi_hybrid_mask_check(&plan->masks[i], error);
     }
     if (status) return status;
     memoi_exchange_make(plan);

@@ -804,7 +804,8 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
  * A zigzag without padding has two kinds of blocks: the rank's own keys, causal by rows, and keys
  * of other ranks, all of them visible.  Without a ring only the first kind exists, for any
  * sharding; a window and packed documents then work, by cuDNN's sliding windows and ragged
- * sequences (cuDNN 9.6).  Other masks fail with MEMO_STATUS_UNSUPPORTED.
+ * sequences (cuDNN 9.6).  So do causal slices, whose queries are the last ones of the keys.  Other
+ * masks fail with MEMO_STATUS_UNSUPPORTED.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.
  * cuDNN's backward reads the output only for the row sums of d_out * output.  row_dots holds these
@@ -854,30 +855,36 @@ static inline memo_status attention_classify(const memo_attention_block* b,
     int64_t q_last = 0, k_last = 0;
     const int64_t n_q = attention_count_rows(b->q_runs, b->n_q_runs, &q_last);
     const int64_t n_k = attention_count_rows(b->k_runs, b->n_k_runs, &k_last);
-    const int64_t n_keys = b->mask.n_keys ? b->mask.n_keys : b->mask.n_tokens;
+    const int64_t own = b->mask.first_query; /* the first position of queries */
+    const int64_t n_keys = b->mask.n_keys ? b->mask.n_keys : own + b->mask.n_tokens;
     const bool is_causal = b->mask.kind == MEMO_MASK_CAUSAL;
-    const bool is_own = b->n_q_runs == b->n_k_runs &&
-                        !memcmp(b->q_runs, b->k_runs, (size_t)b->n_q_runs * sizeof(memo_run));
+    /* The last query sees the last key, and each query before it a key less. */
+    const bool is_own =
+        own ? b->n_q_runs == 1 && b->n_k_runs == 1 && b->q_runs[0].stride == 1 &&
+                  b->k_runs[0].stride == 1 && own + q_last == k_last && n_q <= n_k
+            : b->n_q_runs == b->n_k_runs &&
+                  !memcmp(b->q_runs, b->k_runs, (size_t)b->n_q_runs * sizeof(memo_run));
     if (b->type != MEMO_TYPE_BF16)
         unsupported = "a type other than bf16";
     else if (b->v_head_size != b->head_size)
         unsupported = "heads of v of another size; pad the smaller ones with zeros";
     else if (b->softcap != 0)
         unsupported = "a softcap; take 0, or a kernel that has it";
-    else if (b->mask.window_after || b->mask.prefixes || b->mask.key_begins)
-        unsupported = "a window after, prefix or documents of keys; take a causal or a full mask";
+    else if (b->mask.window_after || b->mask.key_first)
+        unsupported = "a window after, or key_first; take a causal or a full mask";
     else if ((b->mask.window_before || b->mask.document_begins) &&
-             !(is_causal && is_own && b->n_q_runs == 1))
-        unsupported = "a window or documents over a ring; take Ulysses, and a causal mask";
+             !(is_causal && is_own && b->n_q_runs == 1 && !own))
+        unsupported = "a window or documents over a ring or in slices; take Ulysses, and a causal "
+                      "mask";
     else if (b->mask.document_begins && (b->n_batch > 1 || b->mask.n_documents > c->documents))
         unsupported = "documents of several sequences, or more than were prepared";
-    else if (is_causal && n_keys != b->mask.n_tokens)
+    else if (is_causal && n_keys != own + b->mask.n_tokens)
         unsupported = "keys of another length; take a full mask";
     else if (q_last >= b->mask.n_tokens || k_last >= n_keys)
         unsupported =
             "a sharding with padding; take a length that 2 x ring x ulysses divides (without a "
             "ring: ulysses)";
-    else if (is_causal && !is_own && k_last > b->q_runs[0].start)
+    else if (is_causal && !is_own && k_last > own + b->q_runs[0].start)
         unsupported = "a block that is neither causal by rows nor whole; take the zigzag sharding";
     if (unsupported)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "cuDNN's attention does not have %s",
@@ -983,7 +990,8 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
                                              const memo_ulysses_heads& own, bool is_deterministic,
                                              int64_t window, int64_t documents,
                                              std::vector<attention_shape>* shapes) {
-    const int64_t n = desc.sharding.ring_tokens;
+    const int64_t n = desc.sharding.ring_tokens,
+                  n_keys = desc.key_sharding.local_tokens ? desc.key_sharding.ring_tokens : n;
     const int32_t group = desc.n_q_heads / desc.n_kv_heads, end = own.first_q + own.n_q;
     const bool has_others = desc.sharding.ring > 1;
     for (int32_t q = own.first_q, next; q < end; q = next) {
@@ -998,7 +1006,7 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
         b.q_row_stride = (int64_t)own.n_q * desc.head_size;
         b.k_row_stride = (int64_t)own.n_kv * desc.head_size;
         b.q_batch_stride = n * b.q_row_stride;
-        b.k_batch_stride = n * b.k_row_stride;
+        b.k_batch_stride = n_keys * b.k_row_stride;
         for (int is_backward = 0; is_backward < 2; is_backward++) {
             auto add = [&](int64_t n_q, int64_t n_k, bool is_causal) {
                 shapes->push_back(attention_block_shape(b, n_q, n_k, is_causal, is_backward != 0,
@@ -1006,7 +1014,7 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
                 shapes->back().window = window;
                 shapes->back().documents = documents;
             };
-            add(n, n, true);
+            add(n, n_keys, true);                 /* queries are the last ones of their keys */
             if (has_others) add(n, n / 2, false); /* keys of earlier ranks */
             if (has_others) add(n / 2, n, false); /* of later ones */
         }

@@ -33,6 +33,9 @@ typedef struct attention_case {
     int64_t window_after; /* 0: as window; -1: no limit */
     int64_t prefixes[MAX_DOCUMENTS];
     int32_t has_prefixes;
+    int32_t has_intervals; /* the mask has key_first and key_end, whatever the fields above */
+    const int64_t *key_first, *key_end; /* given; not NULL: without the fields above */
+    int64_t first_query;                /* -1: 0, and documents are of keys, too */
     double softcap;
     int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
     int32_t first_q_head;
@@ -86,17 +89,18 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 static const char* case_text(const attention_case* c) {
     static char text[360];
     snprintf(text, sizeof text,
-             "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d keys "
+             "ring %d ulysses %d%s %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
+             "%d tokens %d keys "
              "%d heads "
              "%d/%d of %d/%d in %d groups, attracts %g, %s%s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
-             (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
-             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
-             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
-             c->attracts, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-             c->rounds_gradients ? ", rounds gradients" : "",
+             c->has_intervals ? ", intervals," : "", (int)c->first_query, (int)c->n_documents,
+             c->softcap > 0 ? " (softcap)" : "", c->others ? " (a mask for each)" : "", c->n_batch,
+             (int)c->n_tokens, (int)c->n_keys, c->n_q_heads, c->n_kv_heads, c->head_size,
+             c->v_head_size, c->ulysses_groups, c->attracts, memo_type_name(c->type),
+             c->sends_again ? ", sends again" : "", c->rounds_gradients ? ", rounds gradients" : "",
              c->way == MEMO_EXCHANGE_GATHER   ? ", gathers keys"
              : c->way == MEMO_EXCHANGE_DIRECT ? ", direct"
              : c->way == MEMO_EXCHANGE_AUTO   ? ", any way"
@@ -186,10 +190,12 @@ static void whole_destroy(whole* w) {
 
 static int is_visible(const attention_case* c, int64_t query, int64_t key) {
     int64_t after = c->window_after ? c->window_after : c->window, i;
-    const int64_t* keys = c->n_keys ? c->key_begins : c->document_begins;
+    const int64_t* keys = c->n_keys && !c->first_query ? c->key_begins : c->document_begins;
+    if (c->key_first) return key >= c->key_first[query] && key < c->key_end[query];
+    if (c->first_query > 0) query += c->first_query;
     for (i = 1; i < c->n_documents; i++) /* a border between the two */
         if ((query < c->document_begins[i]) != (key < keys[i])) return 0;
-    for (i = 0; i < c->n_documents; i++) /* from here on positions in the document */
+    for (i = 0; i + 1 < c->n_documents; i++) /* from here on positions in the document */
         if (query >= c->document_begins[i] && query < c->document_begins[i + 1]) break;
     if (c->n_documents) query -= c->document_begins[i];
     if (c->n_documents) key -= keys[i];
@@ -469,8 +475,8 @@ typedef struct step_buffers {
     int64_t k_bytes, v_bytes, out_bytes, saved_bytes;
 } step_buffers;
 
-/* A step, and what a trainer does on the compute stream around it: it makes tensors before, and uses
- * them after. */
+/* A step, and what a trainer does on the compute stream around it: it makes tensors before, and
+ * uses them after. */
 static memo_status attention_step(memo_device* device, memo_stream stream,
                                   memo_sp_attention* attention, const memo_exchange* exchange,
                                   const memo_sp_attention_tensors* t, const step_buffers* b,
@@ -601,16 +607,35 @@ static int ends_early(const run_result* result, const memo_sharding* sharding, i
     return step && step < last_step;
 }
 
-/* The mask of a sequence of a case; with the sharding "documents" the sharding has the
- * documents. */
-static memo_mask mask_of_case(const attention_case* c) {
+/* The keys that each query sees, pair by pair.  A query that sees none is between others. */
+static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* end) {
+    for (int64_t q = 0, k; q < c->n_tokens; q++) {
+        for (k = 0; k < keys_of(c) && !is_visible(c, q, k);) k++;
+        first[q] = k < keys_of(c) ? k : q ? end[q - 1] : 0;
+        while (k < keys_of(c) && is_visible(c, q, k)) k++;
+        end[q] = k < keys_of(c) || is_visible(c, q, k - 1) ? k : first[q];
+        for (; k < keys_of(c); k++)
+            CHECK_CASE(!is_visible(c, q, k), "query %d sees key %d", (int)q, (int)k);
+    }
+}
+
+/* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents.
+ * intervals: room for 2 n_tokens. */
+static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
     memo_mask mask = memo_mask_default();
     mask.kind = c->mask;
+    mask.key_first = c->key_first;
+    mask.key_end = c->key_end;
+    if (c->key_first) return mask;
+    if (c->has_intervals || c->has_prefixes || (c->n_keys && c->n_documents && !c->first_query)) {
+        intervals_of_case(c, intervals, intervals + c->n_tokens);
+        mask.key_first = intervals;
+        mask.key_end = intervals + c->n_tokens;
+        return mask;
+    }
+    if (c->first_query > 0) mask.first_query = c->first_query;
     mask.window_before = c->window;
     mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
-    if (c->has_prefixes) mask.prefixes = c->prefixes;
-    if (c->n_keys && c->n_documents && c->key_sharding != MEMO_SHARDING_DOCUMENTS)
-        mask.key_begins = c->key_begins;
     if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
@@ -757,6 +782,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_exchange_desc exchange_desc = memo_exchange_desc_default();
     memo_exchange* exchange = NULL;
     memo_mask masks[MAX_BATCH];
+    int64_t* intervals = (int64_t*)malloc((size_t)(2 * c->n_batch * c->n_tokens) * 8);
     memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
     memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
@@ -770,7 +796,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     state.device = host;
     state.n_scores = 0;
     for (int32_t b = 0; b < c->n_batch && !status; b++) {
-        masks[b] = mask_of_case(case_of_row(c, b));
+        masks[b] = mask_of_case(case_of_row(c, b), intervals + 2 * b * c->n_tokens);
         status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
         if (!status) status = key_sharding_of_case(case_of_row(c, b), &key_shardings[b], error);
     }
@@ -970,6 +996,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     CASE_FREE(other_saved);
     CASE_FREE(buffers.made);
     CASE_FREE(buffers.used);
+    free(intervals);
     return status;
 }
 
@@ -1126,7 +1153,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
     static const int64_t documents[][4] = {
         {0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}, {0, 7, 12, N_TOKENS - 1}};
-    static const int64_t prefixes[][3] = {{1, 2, 3}, {1, 2, 4}};
+    static int64_t ends[2][2][N_TOKENS]; /* of causal intervals, of others */
     float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
@@ -1161,13 +1188,22 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     if (IS_ODD("row_shardings")) sharding.document_begins = documents[1]; /* of one sequence */
     if (IS_ODD("key_sharding")) sharding.n_tokens--;
     if (!status) status = memo_sharding_make(&sharding, &rows[1], &error);
-    if (strstr(p->field, "key_")) {
+    if (strstr(p->field, "key_sharding")) {
         desc.key_sharding = rows[1];
-        mask.key_begins = documents[IS_ODD("key_sharding") ? 2 : IS_ODD("key_begins")];
+        mask.document_begins = NULL;
     }
     mask.kind = IS_ODD(".kind") ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
     mask.window_before = IS_ODD("window_before") ? 9 : 10;
-    mask.prefixes = prefixes[IS_ODD("prefixes")];
+    mask.first_query = IS_ODD("first_query") ? 3 : 0;
+    if (strstr(p->field, "key_first")) {
+        for (int i = 0; i < N_TOKENS; i++) {
+            ends[0][1][i] = ends[1][1][i] = i + 1;
+            ends[1][0][i] = i / 20;
+        }
+        mask = memo_mask_default();
+        mask.key_first = ends[IS_ODD("key_first")][0];
+        mask.key_end = ends[0][1];
+    }
     desc.device = device;
     desc.stream = stream;
     desc.ring = p->ring > 1 ? comm : NULL;
@@ -1195,8 +1231,8 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         memo_exchange* before = NULL;
         alike.masks = &first;
         alike.has_sinks = 0;
-        first.window_before = 10;
-        first.prefixes = prefixes[0];
+        first.window_before = mask.key_first ? 0 : 10;
+        first.key_first = mask.key_first ? ends[0][0] : NULL;
         status = memo_sp_attention_create(&desc, &attention, &error);
         if (!status) status = memo_exchange_create(attention, &alike, &before, &error);
         if (!status) status = memo_sp_attention_forward(attention, before, &own, &error);

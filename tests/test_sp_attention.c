@@ -383,7 +383,8 @@ static void set_random_mask(attention_case* c) {
     c->mask = (memo_mask_kind)memo_test_int(0, 1);
     c->window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
     c->window_after = memo_test_int(0, 2) ? 0 : memo_test_int(-1, 40);
-    c->has_prefixes = memo_test_int(0, 3) == 0;
+    c->has_prefixes = memo_test_int(0, 3) == 0 && !c->first_query;
+    c->has_intervals = memo_test_int(0, 3) == 0;
     for (int64_t k = 0; k < MAX_DOCUMENTS; k++) c->prefixes[k] = memo_test_int(0, 30);
     if (c->sharding != MEMO_SHARDING_DOCUMENTS &&
         (!c->n_keys || c->key_sharding != MEMO_SHARDING_DOCUMENTS) && memo_test_int(0, 1))
@@ -393,9 +394,10 @@ static void set_random_mask(attention_case* c) {
         c->document_begins[k] = memo_test_int(c->document_begins[k - 1],
                                               c->document_begins[k - 1] +
                                                   (c->n_tokens - c->document_begins[k - 1]) / 2);
-    c->document_begins[c->n_documents] = c->n_tokens;
+    c->document_begins[c->n_documents] = c->first_query ? c->n_keys : c->n_tokens;
     for (int64_t k = 1; k < c->n_documents; k++)
-        c->key_begins[k] = memo_test_int(c->key_begins[k - 1], c->n_keys);
+        c->key_begins[k] =
+            c->first_query ? c->document_begins[k] : memo_test_int(c->key_begins[k - 1], c->n_keys);
     c->key_begins[c->n_documents] = c->n_keys;
 }
 
@@ -436,6 +438,13 @@ TEST(random_cases_are_exact) {
             c.n_keys = i % 8 ? memo_test_int(1, 120) : 1;
             c.key_sharding = (memo_sharding_kind)memo_test_int(0, 3);
             if (c.n_keys == 1) c.type = MEMO_TYPE_F32; /* gradients are all rounding */
+            if (i % 8 && memo_test_int(0, 1)) {        /* a slice */
+                c.first_query = memo_test_int(0, 60);
+                c.n_keys = c.first_query + c.n_tokens + memo_test_int(0, 1) * memo_test_int(0, 9);
+                if (!c.first_query) c.first_query = -1;
+                if (c.sharding == MEMO_SHARDING_DOCUMENTS) c.sharding = MEMO_SHARDING_ZIGZAG;
+                if (c.key_sharding == MEMO_SHARDING_DOCUMENTS) c.key_sharding = MEMO_SHARDING_PLAIN;
+            }
         }
         if (memo_test_int(0, 1) && c.key_sharding != MEMO_SHARDING_DOCUMENTS) {
             c.n_batch = (int32_t)memo_test_int(2, 3);
@@ -461,6 +470,44 @@ TEST(random_cases_are_exact) {
             expect_right(&c, 1e-5, 2e-5, NULL);
         else
             expect_exact(&c);
+    }
+    report_worst();
+}
+
+/* Images within which tokens see each other, in causal text; or any intervals whose ends do not
+ * descend, with keys that nobody sees and queries that see none. */
+TEST(any_intervals_are_exact) {
+    for (int i = 0; i < (IS_SLOW ? 12 : 80); i++) {
+        const int32_t ring = (int32_t)memo_test_int(1, 5);
+        attention_case c = case_of(ring, ring > 3 ? 1 : (int32_t)memo_test_int(1, 3),
+                                   memo_test_int(4, 150), 4, 2, 8);
+        int64_t first[150], end[150], q = 0;
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
+        c.way = (memo_exchange_way)memo_test_int(0, 3);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        c.has_sinks = (int32_t)memo_test_int(0, 1);
+        c.mask = (memo_mask_kind)memo_test_int(0, 1);
+        if (i % 4 == 3) c.n_keys = memo_test_int(1, 150);
+        while (q < c.n_tokens && i % 2) { /* text, or an image */
+            const int64_t n = memo_test_int(0, 1) ? memo_test_int(1, 40) : 1;
+            const int64_t to = q + n < c.n_tokens ? q + n : c.n_tokens;
+            for (; q < to; q++) {
+                first[q] = 0;
+                end[q] = to < keys_of(&c) ? to : keys_of(&c);
+            }
+        }
+        for (; q < c.n_tokens; q++) {
+            const int64_t before = q ? first[q - 1] : 0, last = q ? end[q - 1] : 0;
+            first[q] = memo_test_int(0, 3) ? before : memo_test_int(before, keys_of(&c));
+            end[q] = last > first[q] ? last : first[q];
+            if (!memo_test_int(0, 3)) end[q] = memo_test_int(end[q], keys_of(&c));
+        }
+        c.key_first = first;
+        c.key_end = end;
+        /* Of rows with one key, which images do not have, gradients are all rounding. */
+        if (i % 2 && i % 3 == 0) c.attracts = (double)memo_test_int(8, 20);
+        if (i % 2 && i % 3 == 1) c.huge = 1e25;
+        expect_right(&c, c.attracts > 0 ? 1e-5 : 2e-6, c.attracts > 0 ? 2e-5 : 1e-5, NULL);
     }
     report_worst();
 }
@@ -682,7 +729,8 @@ TEST(masks_are_intervals) {
         if (memo_test_int(0, 1)) random_documents(&c, 5);
         c.has_prefixes = (int32_t)memo_test_int(0, 1);
         for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
-        mask = mask_of_case(&c);
+        int64_t intervals[2 * 40];
+        mask = mask_of_case(&c, intervals);
         mask.n_tokens = c.n_tokens;
         for (q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
@@ -891,8 +939,8 @@ static int is_read_by(const attention_case* c, const memo_sharding* sharding, in
     return 0;
 }
 
-/* In the way DIRECT each row goes once to each rank that reads it, and its gradient comes back once:
- * no more and no less, found pair by pair. */
+/* In the way DIRECT each row goes once to each rank that reads it, and its gradient comes back
+ * once: no more and no less, found pair by pair. */
 TEST(direct_rows_are_those_that_are_read) {
     int64_t n_sent = 0, n_read = 0, n_of_ring = 0;
     for (int i = 0; i < (IS_SLOW ? 6 : 40); i++) {
@@ -1898,7 +1946,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 
 /* Documents end where chunks do, so no key travels and no later message could tell. */
 TEST(every_exchange_compares_the_ranks) {
-    static const char* const fields[] = {"window_before", "has_sinks", "prefixes"};
+    static const char* const fields[] = {"window_before", "has_sinks", "key_first"};
     for (int i = 0; i < 9; i++) {
         disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_AUTO,
                             MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
@@ -1910,8 +1958,8 @@ TEST(every_exchange_compares_the_ranks) {
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
         "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
-        "has_sinks",      ".kind",         "window_before", "document_begins",  "key_begins",
-        "prefixes",       "row_shardings", "way",           "rounds_gradients", "sends_again",
+        "has_sinks",      ".kind",         "window_before", "document_begins",  "key_first",
+        "first_query",    "row_shardings", "way",           "rounds_gradients", "sends_again",
         "ulysses_groups", "key_sharding"};
     static const int32_t ways[][3] = {{3, 1, MEMO_EXCHANGE_RING},
                                       {3, 1, MEMO_EXCHANGE_GATHER},
@@ -1999,8 +2047,9 @@ TEST(invalid_arguments_are_refused) {
     memo_sharding rows[3] = {good.sharding, good.sharding, good.sharding};
     memo_sharding of_two = desc_of(MEMO_SHARDING_ZIGZAG, 2, 1, 8, 2, 2, 4, MEMO_TYPE_F32).sharding;
     memo_sp_attention_desc desc;
-    static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
-                         negative[] = {1, -1};
+    static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
+    static const int64_t ends[] = {1, 2, 3, 4, 5, 6, 7, 8}, too_far[] = {1, 2, 3, 4, 5, 6, 7, 9};
+    int64_t wrong_first[8] = {0, 0, 1, 2, 3, 4, 5, 5};
     memo_sp_attention_sizes sizes;
     memo_sp_attention *attention = NULL, *other = NULL;
     memo_exchange_desc exchange_desc = {0};
@@ -2093,20 +2142,30 @@ TEST(invalid_arguments_are_refused) {
     } while (0)
     REFUSED(wrong.document_begins = wrong_end, "document_begins");
     REFUSED((wrong.n_documents = 3, wrong.document_begins = falling), "document_begins");
-    REFUSED(wrong.key_begins = right, "key_begins");
+    REFUSED(wrong.key_first = right, "key_end: NULL");
+    REFUSED((wrong.key_first = wrong.key_end = right), "first_query or documents");
+    wrong_first[6] = 8;
+    REFUSED((wrong = memo_mask_default(), wrong.key_first = wrong_first, wrong.key_end = ends),
+            "[6]: invalid (8, 7)");
+    wrong_first[6] = 5;
+    wrong_first[7] = 4;
+    REFUSED((wrong = memo_mask_default(), wrong.key_first = wrong_first, wrong.key_end = ends),
+            "[7]: invalid (4, 8)");
+    REFUSED((wrong = memo_mask_default(), wrong.key_first = ends, wrong.key_end = too_far),
+            "[7]: invalid (8, 9)");
+    REFUSED(wrong.first_query = -1, "first_query");
     REFUSED(wrong.n_documents = 1000000000000000000, "n_documents");
-    REFUSED(wrong.prefixes = negative, "prefixes[1]");
     REFUSED(wrong.window_before = -1, "window_before");
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
     desc = good; /* only the second sequence's mask is wrong */
     desc.n_batch = desc.n_masks = 2;
     memo_mask masks[2] = {mask, mask};
-    masks[1].prefixes = negative;
+    masks[1].window_after = -1;
     exchange_desc.masks = masks;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
-                INVALID_ARGUMENT, "prefixes[1]");
+                INVALID_ARGUMENT, "window_after");
     memo_sp_attention_destroy(attention);
     desc = good; /* documents that do not ascend, in the sharding alone */
     memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2};
@@ -2120,13 +2179,7 @@ TEST(invalid_arguments_are_refused) {
                 INVALID_ARGUMENT, "memo_exchange_desc.shardings.document_begins");
     memo_sp_attention_destroy(attention);
     exchange_desc = (memo_exchange_desc){.masks = &mask};
-    desc = good; /* documents of queries only */
-    desc.key_sharding = good.sharding;
-    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    REFUSED(wrong.key_begins = NULL, "keys have no documents");
-    REFUSED(wrong.key_begins = wrong_end, "key_begins");
 #undef REFUSED
-    memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));

@@ -427,6 +427,24 @@ TEST(windows_and_documents_are_the_reference_but_for_rounding) {
     ranks_plans.prepared.clear();
 }
 
+/* Queries are the last ones of their keys. */
+TEST(slices_are_the_reference_but_for_rounding) {
+    cudnnCreate(&ranks_plans.handle);
+    for (int k = 0; k < 4; k++) {
+        attention_case c = case_of(1, 1 + k % 2, 2 * 13, 4, 2, 8);
+        c.type = MEMO_TYPE_BF16;
+        c.sharding = c.key_sharding = MEMO_SHARDING_PLAIN;
+        c.first_query = 2 * memo_test_int(1, 20);
+        c.n_keys = c.first_query + c.n_tokens;
+        expect_right(&c, 6e-3, 1.2e-2, NULL);
+    }
+    report_worst();
+    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+    cudnnDestroy(ranks_plans.handle);
+    ranks_plans.built.clear();
+    ranks_plans.prepared.clear();
+}
+
 TEST(a_sharding_with_padding_is_refused) {
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
