@@ -432,6 +432,8 @@ typedef struct memo_session_output {
     const char* name; /* shown in messages; borrowed, as the bytes are */
     void* address;
     int64_t size_bytes;
+    memo_type type;   /* of its numbers: for memo_session_verify, as the next */
+    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
 } memo_session_output;
 #define MEMO_NO_OUTPUTS (-1)
 
@@ -602,6 +604,20 @@ MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
 
+/* Are the gradients those of a step without memo? Runs a micro-batch of the first shape with a
+ * backward in sessions of its own: twice with every tensor kept, then with half of the rows swapped
+ * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The
+ * desc's outputs and the gradients of states must have the same bits each time.  In slices, kept
+ * outputs are also compared with those of a layer at once, whose sums have another order: they may
+ * differ by a hundredth of their norm, in 16 bits by a tenth.  Each run begins with the same
+ * outputs, which have their bytes again afterwards; states begin with small numbers.  Call it once,
+ * before memo_session_create, with inputs and rows of which a kept step fits.  All ranks must call
+ * it.  It finds what a checked session cannot see: a backward that reads a layer that has ended,
+ * and gradients that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer
+ * and number that differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step
+ * does not fit); errors of the calls above. */
+MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
@@ -754,7 +770,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session measure        the times of a micro-batch that runs
- *     >>session life           measure, plan, open in a row */
+ *     >>session life           measure, plan, open in a row
+ *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -10150,6 +10167,233 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     info->plan = s->part->plan;
     info->arena = s->part->arena;
     info->swap = s->part->swap;
+}
+
+/* --- >>session verify ---
+ * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
+ * plan is made. */
+
+/* Bytes of outputs, then of gradients among states, layer by layer. */
+typedef struct memoi_verified {
+    const memo_session_desc* desc;
+    int32_t shape;
+    int64_t output_bytes, n_bytes;
+    char *initial, *expected, *found; /* initial: of outputs alone */
+    int has_initial;
+    memob_arrays arrays;
+} memoi_verified;
+
+/* A number of an output. */
+MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
+    uint16_t half;
+    uint32_t word;
+    float single;
+    double number;
+    if (type == MEMO_TYPE_F64) return memcpy(&number, bytes, sizeof number), number;
+    memcpy(&half, bytes, sizeof half);
+    if (type == MEMO_TYPE_F16) {
+        const int exponent = half >> 10 & 31;
+        number = ldexp((half & 1023) + (exponent ? 1024 : 0), exponent + !exponent - 25);
+        return exponent == 31 ? (double)NAN : half >> 15 ? -number : number;
+    }
+    word = (uint32_t)half << 16;
+    if (type == MEMO_TYPE_F32) memcpy(&word, bytes, sizeof word);
+    memcpy(&single, &word, sizeof single);
+    return (double)single;
+}
+
+/* The difference of n_bytes by their norm: of the sum of squares of the expected ones. */
+MEMOI double memoi_verified_distance(const char* expected, const char* found, int64_t n_bytes,
+                                     memo_type type) {
+    const int64_t size = type == MEMO_TYPE_F64 ? 8 : type == MEMO_TYPE_F32 ? 4 : 2;
+    double norm = 0, sum = 0;
+    int64_t i;
+    for (i = 0; i + size <= n_bytes; i += size) {
+        const double a = memoi_verified_number(expected + i, type);
+        const double b = memoi_verified_number(found + i, type);
+        norm += a * a;
+        sum += (a - b) * (a - b);
+    }
+    return sum > 0 ? sqrt(sum / norm) : sum;
+}
+
+/* Compares an output, or a part of it, of which `layer` is -1 if it is of none.  why: of a
+ * difference of bits; NULL: only a large difference is an error. */
+MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
+                                         memo_type type, int64_t at, int64_t n_bytes,
+                                         const char* why, memo_error* error) {
+    static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
+    const char *expected = v->expected + at, *found = v->found + at;
+    const double distance =
+        why || type > MEMO_TYPE_F16 ? 0 : memoi_verified_distance(expected, found, n_bytes, type);
+    char of_layer[32] = "";
+    int64_t i = 0;
+    if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
+    if (!why && !(distance <= (type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 0.1 : 0.01)))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_verify: output `%.40s`%s: in slices it differs by %.3g %% from that of "
+            "a layer at once; gradients of LAYER tensors begin at zero in the first slice of a "
+            "backward, which has the last rows, and each slice adds its rows alone",
+            name, of_layer, 100 * distance);
+    while (why && i < n_bytes && expected[i] == found[i]) i++;
+    if (!why || i == n_bytes) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
+        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
+}
+
+MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
+                                             memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = 0;
+    int32_t i, layer;
+    for (i = 0; i < v->desc->n_outputs; i++) {
+        const memo_session_output* output = &v->desc->outputs[i];
+        const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
+        for (layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
+            status = memoi_verified_compare(v, output->name ? output->name : "NULL",
+                                            output->n_layers > 0 ? layer : -2, output->type, at,
+                                            output->size_bytes / n, why, error);
+    }
+    for (layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
+        for (i = 0; i < v->desc->n_states && !status; i++) {
+            if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
+            status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
+                                            v->desc->states[i].size_bytes, why, error);
+            at += v->desc->states[i].size_bytes;
+        }
+    return status;
+}
+
+/* Fills the states of all layers with numbers from 0.008 to 0.12 of either sign, in f32 as well as
+ * in bf16, or reads gradients. */
+MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s, int reads,
+                                              memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    char* bytes = v->found + v->output_bytes;
+    uint64_t random = 1;
+    int32_t layer, i;
+    int64_t k;
+    for (layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
+        for (i = 0; i < v->desc->n_states && !status; i++) {
+            const memo_state* state = &v->desc->states[i];
+            if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
+            for (k = 0; k < state->size_bytes / 2 && !reads; k++) {
+                const uint64_t r = memoi_search_random(&random);
+                const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
+                memcpy(bytes + 2 * k, &half, sizeof half);
+            }
+            status = reads ? memo_session_read_state(s, layer, i, bytes, error)
+                           : memo_session_write_state(s, layer, i, bytes, error);
+            if (reads) bytes += state->size_bytes;
+        }
+    return status;
+}
+
+/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
+MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
+                                     const memo_step_plan* plan, memo_error* error) {
+    memo_batch batch = {0, 0, v->shape, 1};
+    memo_session* s = NULL;
+    memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
+    if (status) return status;
+    if (desc->measuring) desc->measuring(desc->user, s, 1);
+    if (!v->has_initial) status = memoi_session_copy_outputs(s, v->initial, 0, error);
+    v->has_initial |= !status;
+    if (!status) status = memoi_verified_visit_states(v, s, 0, error);
+    if (!status) status = memo_session_run(s, &batch, error);
+    if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
+    if (!status) status = memoi_verified_visit_states(v, s, 1, error);
+    if (v->has_initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);
+    if (desc->measuring) desc->measuring(desc->user, s, 0);
+    memo_session_destroy(s);
+    return status ? status : given;
+}
+/* Memory for the outputs and the gradients of states. */
+MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
+                                        memo_error* error) {
+    int64_t most_bytes = 0;
+    int32_t i;
+    memset(v, 0, sizeof *v);
+    v->desc = desc;
+    while (v->shape + 1 < desc->n_shapes && desc->shapes[v->shape].is_forward_only) v->shape++;
+    for (i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
+    v->n_bytes = v->output_bytes;
+    for (i = 0; i < desc->n_states; i++) {
+        most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
+        if (desc->states[i].uses == MEMO_STATE_GRADIENT)
+            v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
+    }
+    if (!v->n_bytes)
+        return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
+                                    "memo_session_desc.outputs, or among states");
+
+    v->initial = (char*)memob_arrays_add(&v->arrays, v->output_bytes, 1);
+    v->expected = (char*)memob_arrays_add(&v->arrays, v->n_bytes + most_bytes, 1);
+    v->found = (char*)memob_arrays_add(&v->arrays, v->n_bytes + most_bytes, 1);
+    return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
+                            : MEMO_STATUS_OK;
+}
+
+memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error) {
+    static const struct {
+        memo_policy policy;
+        const char* why;
+    } runs[] = {
+        {MEMO_POLICY_KEEP, NULL}, /* at once */
+        {MEMO_POLICY_KEEP, NULL},
+        {MEMO_POLICY_KEEP, "two micro-batches with every tensor kept differ; a kernel is not "
+                           "deterministic, or reads what a micro-batch changes and outputs lack"},
+        {MEMO_POLICY_ALPHA,
+         "half of the rows swapped and half recomputed change it; a kernel reads "
+         "or writes a tensor of a layer that has ended, or recompute gives "
+         "other bits, which MEMO_CHECK=1 tells"},
+        {MEMO_POLICY_MEMO, "the desc's plan changes it; a kernel reads or writes a tensor of a "
+                           "layer that has ended, or runs on another stream"}};
+    enum { AT_ONCE = 0, KEPT = 1, PLANNED = 4 };
+    memo_step_plan *planned = NULL, *plan;
+    memoi_verified v;
+    memo_status status = memo_session_plan(desc, NULL, &planned, error);
+    int is_sliced = 0;
+    int32_t k;
+    memset(&v, 0, sizeof v);
+    if (!status) {
+        is_sliced = planned->slice_rows != 0;
+        status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
+    }
+
+    for (k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
+        memo_session_desc own = *desc;
+        char* found;
+        own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
+        plan = planned;
+        if (k < PLANNED) {
+            own.policy = runs[k].policy;
+            own.has_alpha = 1, own.alpha = 0.5;
+            own.device_bytes = 0;
+            plan = NULL;
+            status = memo_session_plan(&own, NULL, &plan, error);
+        }
+        if (!status && k > KEPT && k < PLANNED && !memoi_step_plan_fits(plan)) {
+            memo_step_plan_destroy(plan);
+            continue; /* no run of the trainer takes so much host memory */
+        }
+
+        /* The first run, and with slices the second, are what the others are compared with. */
+        if (!status) status = memoi_verified_run(&v, &own, plan, error);
+        if (plan != planned) memo_step_plan_destroy(plan);
+        if (!status && (k > KEPT || (k == KEPT && is_sliced)))
+            status = memoi_verified_compare_all(&v, runs[k].why, error);
+        status = memoi_session_verdict(desc, status, error);
+        if (k > KEPT) continue;
+        found = v.found;
+        v.found = v.expected;
+        v.expected = found;
+    }
+    memo_step_plan_destroy(planned);
+    memob_arrays_free(&v.arrays);
+    return status;
 }
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

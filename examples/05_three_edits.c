@@ -92,7 +92,8 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
 /* Edit 3: create the session and run. */
 static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
-    const memo_session_output outputs[] = {{"grads", grads, sizeof grads}}; /* gradients add up */
+    const memo_session_output outputs[] = {
+        {"grads", grads, sizeof grads, MEMO_TYPE_F32, L}}; /* gradients add up */
     memo_session_desc desc = memo_session_desc_default();
     memo_session_info info;
     memo_session* session;

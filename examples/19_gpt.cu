@@ -357,7 +357,7 @@ static void init(params* p) {
 static memo_status train(trainer* t, trainer* post, const memo_device* device, memo_stream compute,
                          const memo_text* text, int64_t device_bytes, float* losses,
                          memo_error* error) {
-    const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d}};
+    const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d, MEMO_TYPE_F32, 0}};
     memo_session_desc desc = memo_session_desc_default();
     memo_session* session = NULL;
     memo_session_info info;

@@ -1632,7 +1632,7 @@ typedef struct computer {
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
     int forgets, clobbers, misplaces, counts, reads, lacks, continues, copies, early, n_runs;
-    double weight;
+    double weight, *sums;           /* of layers */
     memo_session_buffer buffers[2]; /* the gradient of x, whose address is kept; scratch */
     double* kept;
     char log[2000];
@@ -1696,6 +1696,7 @@ static void c_backward(void* user, memo_session* s, int32_t layer) {
     for (int64_t i = 0; i < C_ROWS * C_WIDTH; i++) {
         scratch[i] = c->kept[i] += 1;
         c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
+        if (c->sums) c->sums[layer] += hidden[2 * i] * out[i];
     }
 }
 static void c_log(void* user, const char* line) {
@@ -2040,8 +2041,8 @@ static void changing_step(void* user, memo_session* s) {
 
 TEST(measuring_gives_outputs_back) {
     const memo_session_output outputs[] = {
-        {"gradient", changed.gradient, sizeof changed.gradient},
-        {"generator", &changed.generator, sizeof changed.generator}};
+        {"gradient", changed.gradient, sizeof changed.gradient, MEMO_TYPE_I64, 0},
+        {"generator", &changed.generator, sizeof changed.generator, MEMO_TYPE_I64, 0}};
     memo_session* s = NULL;
     model m;
     computer c;
@@ -2071,7 +2072,7 @@ TEST(measuring_gives_outputs_back) {
 
     /* The calling thread computes; the sum adds up. */
     c_make(&c, 0);
-    const memo_session_output sum = {"sum", &c.sum, sizeof c.sum};
+    const memo_session_output sum = {"sum", &c.sum, sizeof c.sum, MEMO_TYPE_F64, 0};
     c.desc.outputs = &sum, c.desc.n_outputs = 1;
     c.desc.policy = MEMO_POLICY_ALPHA;
     c.sum = 5;
@@ -2086,6 +2087,41 @@ static memo_status other_memory_info(MEMO_UNUSED void* context, int64_t* free_by
                                      int64_t* total_bytes, MEMO_UNUSED memo_error* e) {
     *free_bytes = *total_bytes = (int64_t)80 << 30;
     return MEMO_STATUS_OK;
+}
+
+/* Mistakes that a checked session finds as well, and some that it cannot, change gradients. */
+TEST(verify_finds_other_gradients) {
+    static const struct {
+        int reads, block, counts;
+        memo_policy policy;
+        const char* message;
+    } cases[] = {
+        {0, 0, 0, MEMO_POLICY_MEMO, NULL},
+        {0, 0, 0, MEMO_POLICY_SWAP, NULL},
+        {1, 0, 0, MEMO_POLICY_MEMO,
+         "memo_session_verify: output `sums`, layer 0, number 0 (byte 0 of 8): half of the rows"},
+        {0, C_ROWS, 0, MEMO_POLICY_KEEP, "output `sums`, layer 0, number 0 (byte 0 of 8): half of"},
+        {0, 0, 1, MEMO_POLICY_MEMO, "two micro-batches with every tensor kept differ"}};
+    double sums[C_LAYERS + 1], before[C_LAYERS + 1];
+    const memo_session_output outputs[] = {
+        {"sums", sums, C_LAYERS * sizeof *sums, MEMO_TYPE_F64, C_LAYERS}};
+    computer c;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        c_make(&c, 0);
+        c.sums = sums;
+        c.reads = cases[k].reads, c.block = cases[k].block, c.counts = cases[k].counts;
+        c.desc.policy = cases[k].policy;
+        c.desc.outputs = outputs, c.desc.n_outputs = 1;
+        for (int l = 0; l <= C_LAYERS; l++) before[l] = sums[l] = 3.5 * l;
+        memo_status status = memo_session_verify(&c.desc, &error);
+        CHECK_CASE(cases[k].message ? status == MEMO_STATUS_INVALID_ARGUMENT &&
+                                          strstr(error.message, cases[k].message)
+                                    : status == MEMO_STATUS_OK,
+                   "case %d: %s", (int)k, status ? error.message : "ok");
+        CHECK(!memcmp(sums, before, sizeof sums));
+    }
+    c.desc.n_outputs = MEMO_NO_OUTPUTS;
+    CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "nothing to compare");
 }
 
 /* Without a budget a session leaves bytes to libraries. */

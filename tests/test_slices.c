@@ -32,7 +32,7 @@ typedef struct model {
     double w[LAYERS][5][C][C], gw[LAYERS][5][C][C]; /* q, k, v, 1, 2 */
     double gx[ROWS_MOST][C], loss;
     int32_t n_recomputed;
-    int breaks_order, forgets_input, mixes_rows;
+    int breaks_order, forgets_input, mixes_rows, zeroes_last;
     double* output; /* of the last slice, if not NULL */
 } model;
 
@@ -142,7 +142,7 @@ static void backward(void* user, memo_session* s, int32_t layer) {
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
     gv = gk + n * C;
-    if (end == n) {
+    if (m->zeroes_last ? begin == 0 : end == n) {
         for (i = 0; i < n * C; i++) gk[i] = gv[i] = 0;
         memset(gstate, 0, C * sizeof(double));
     }
@@ -450,6 +450,16 @@ TEST(mistakes_are_errors) {
                 "memo_session_get_addresses: row: out of range (6); 0 to 5 are valid, counted from "
                 "the first row of the open slice");
     memo_session_destroy(m.session);
+
+    /* Zeroed in the last slice of the backward instead of the first. */
+    model_init(&m, 30, 6, MEMO_POLICY_MEMO);
+    const memo_session_output outputs[] = {{"gw", m.gw, sizeof m.gw, MEMO_TYPE_F64, LAYERS},
+                                           {"gx", m.gx, sizeof m.gx, MEMO_TYPE_F64, 0}};
+    m.desc.outputs = outputs, m.desc.n_outputs = 2;
+    CHECK_OK(memo_session_verify(&m.desc, &error));
+    m.zeroes_last = 1;
+    CHECK_ERROR(memo_session_verify(&m.desc, &error), INVALID_ARGUMENT,
+                "memo_session_verify: output `gw`, layer 0: in slices it differs by");
 
     /* An INPUT that is not what HANDED was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);

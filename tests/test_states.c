@@ -929,6 +929,28 @@ TEST(passes_out_of_order_are_refused) {
     close_model(&m);
 }
 
+/* Takes the rows of a layer that has ended, which a plan has overwritten. */
+static void backward_behind(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    backward_words(user, s, layer);
+    if (layer + 1 < t->desc.n_layers)
+        add_gradient(s, t, layer, S_GRADIENTS, rows_of(s, layer + 1, T_INPUT)[0]);
+}
+
+TEST(gradients_of_states_are_verified) {
+    own_device* device = new_host(0);
+    trainer t;
+    for (int round = 0; round < 10; round++) {
+        do random_trainer(&t);
+        while (t.desc.n_layers < 6 || t.desc.slice_rows);
+        t.desc.device = device;
+        CHECK_OK(memo_session_verify(&t.desc, &error));
+        t.desc.backward = backward_behind;
+        CHECK_ERROR(memo_session_verify(&t.desc, &error), INVALID_ARGUMENT,
+                    "memo_session_verify: output `gradients`, layer ");
+    }
+}
+
 TEST(misused_states_of_a_session_are_errors) {
     own_device* device = new_host(0);
     own_session* s = NULL;
