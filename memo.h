@@ -6101,8 +6101,8 @@ typedef struct memob_swap_turn {
 
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has a pack */
-    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
+    int32_t uses_buffer; /* tensors that swap rows, in rounding buffer layer & 1; 1: has a pack */
+    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
     int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
                             returns the buffer in the backward; -1: none */
     int32_t n_copies, n_layer_copies;
@@ -6483,7 +6483,7 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
 /* A tensor with rule LAYER: two regions of all its rows, of even and odd layers.  The last layer in
  * each is not moved. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
-                                memob_swap_region* region, memob_swap_sum* sums,
+                                int sign, memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
     int32_t step;
@@ -6496,10 +6496,10 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
             region->n_kept += !slice;
             continue;
         }
-        sums[step].uses_layer = 1;
+        sums[step].uses_layer += sign;
         if (*own_bytes) {
-            sums[step].layer_bytes += n_moved * desc->tensors[t].row_bytes;
-            sums[step].n_layer_copies++;
+            sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
+            sums[step].n_layer_copies += sign;
             region->n_fixed += !slice;
             if (!places) continue;
             places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
@@ -6510,8 +6510,8 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
     }
 }
 
-/* Adds tensor t of all layers to their sums; returns its region.  The planner does this for every
- * table that it scores, so one pass is enough.  tiles: those that each layer swaps, or
+/* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes away a tensor that
+ * only some kinds may not have, as the planner does before it adds other tiles.  tiles: those that each layer swaps, or
  * MEMO_ROWS_KEPT; of a HANDED tensor NULL.  all_s: to recompute all rows of each layer; NULL: no
  * time.  places: those of t from layer 0 on, n_tensors apart; NULL: none.
  *
@@ -6520,7 +6520,7 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves them. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
-                                              const int64_t* tiles, const double* all_s,
+                                              const int64_t* tiles, const double* all_s, int sign,
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
     const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
@@ -6546,7 +6546,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         region.even_bytes = all_bytes;
         region.odd_bytes = region.n_fixed * all_bytes;
     }
-    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, &region, sums, places);
+    if (is_layer) memoi_swap_sum_layer(desc, t, tiles, sign, &region, sums, places);
     if (is_layer || is_handed) return region;
 
     for (layer = desc->n_layers - 1; layer >= 0; layer--) {
@@ -6588,7 +6588,8 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
 
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
-            if (all_s) *(is_packed ? &sum->packed_s : &sum->recompute_s) += all_s[layer] * others;
+            if (all_s)
+                *(is_packed ? &sum->packed_s : &sum->recompute_s) += sign * (all_s[layer] * others);
             if (places && !is_packed)
                 memoi_swap_recompute(desc, layer, swapped,
                                      &places[(int64_t)layer * desc->n_tensors]);
@@ -6598,9 +6599,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         if (!swapped) continue;
 
         /* What is moved. */
-        sum->uses_buffer = 1;
+        sum->uses_buffer += sign;
         if (is_input) {
-            sum->input_bytes = moved * row_bytes;
+            sum->input_bytes += sign * moved * row_bytes;
             sum->input_offset = sum->host_bytes;
         }
         if (places) {
@@ -6609,9 +6610,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             place->moved_end = place->moved_begin + moved;
             place->host_offset = sum->host_bytes;
         }
-        sum->moved_bytes += moved * row_bytes;
-        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        sum->n_copies += moved > 0;
+        sum->moved_bytes += sign * moved * row_bytes;
+        sum->host_bytes += sign * memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        sum->n_copies += sign * (moved > 0);
     }
     region.scratch_bytes = memob_align_up(region.scratch_bytes, MEMOB_DEVICE_ALIGNMENT);
     return region;
@@ -6805,7 +6806,7 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int32_t layer;
     for (layer = 0; layer < desc->n_layers; layer++)
         placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, placement->sums, places);
+    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 1, placement->sums, places);
     region.begin = *total;
     if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
         !memoi_swap_add_product(total, 1, region.scratch_bytes) ||

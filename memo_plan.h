@@ -6116,7 +6116,8 @@ typedef struct memoi_rows_score {
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
-    int64_t* cells; /* (n_bundles, n_layers): swapped tiles, or MEMO_ROWS_KEPT */
+    int64_t* cells;    /* (n_bundles, n_layers): swapped tiles, or MEMO_ROWS_KEPT */
+    int64_t* versions; /* (n_bundles): equal numbers, equal cells */
 } memoi_rows_table;
 
 typedef struct memoi_rows_planner {
@@ -6134,11 +6135,20 @@ typedef struct memoi_rows_planner {
                            recomputed for another reason; or MEMOI_ROWS_ABSENT */
     double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
+    int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
     int32_t* picked;  /* the layers that a change may concern, in order */
     int32_t* changed; /* those that the last change concerned, in order */
     int32_t n_changed;
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
+
+    /* The table that was added up last, its sums, the bytes of each tensor on the device and always
+     * on the host, and a time of a layer that is none. */
+    memoi_rows_table summed;
+    memob_swap_sum* sums;
+    double *held_bytes, hair_s; /* (n_tensors, 2) */
+    int is_summed;
+    int64_t n_versions;
     uint64_t random;
 } memoi_rows_planner;
 
@@ -6259,8 +6269,8 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
 /* What each layer may do with each bundle, and the time to recompute all rows. */
 MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    int32_t layer, b;
-    for (b = 0; b < p->n_bundles; b++)
+    int32_t layer, b, i;
+    for (b = 0; b < p->n_bundles; b++) {
         for (layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int32_t t = p->bundles[b].leader;
@@ -6275,9 +6285,15 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
             if (p->rules[at] < MEMO_TENSOR_SWAPPED)
+                p->hair_s = fmax(p->hair_s, 1e-12 * p->all_s[at]);
+            if (p->rules[at] < MEMO_TENSOR_SWAPPED)
                 p->bundles[b].worth =
                     fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
+        for (i = b; i > 0 && p->bundles[p->by_worth[i - 1]].worth < p->bundles[b].worth; i--)
+            p->by_worth[i] = p->by_worth[i - 1];
+        p->by_worth[i] = b;
+    }
 }
 
 /* What does not depend on the rows: computation, and the trainer's own copies. */
@@ -6339,6 +6355,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
+    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,
+                                        &p->plan,  &p->filled, &p->summed};
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_cells, n_jobs = 0;
@@ -6366,6 +6384,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->bundles =
         (memoi_rows_bundle*)memob_arrays_add(a, swap->n_tensors, sizeof(memoi_rows_bundle));
     p->bundle_of = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
+    p->by_worth = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
     p->kinds = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->rules = (int32_t*)memob_arrays_add(a, n_cells, sizeof(int32_t));
     p->all_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
@@ -6390,11 +6409,12 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->clock.order.handed = -1;
     p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->changed = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->filled.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->plan.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    for (k = 0; k < (int32_t)(sizeof tables / sizeof tables[0]); k++) {
+        tables[k]->cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+        tables[k]->versions = (int64_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int64_t));
+    }
+    p->sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
+    p->held_bytes = (double*)memob_arrays_add(a, 2 * (int64_t)swap->n_tensors, sizeof(double));
     if (status || a->failed) {
         memoi_rows_destroy(p);
         return status ? status : memob_no_memory(error, "the planning of rows");
@@ -6434,13 +6454,55 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
         }
 }
 
+/* Copies the bundles that differ. */
+MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* from,
+                           memoi_rows_table* to) {
+    int32_t b;
+    to->score = from->score;
+    for (b = 0; b < p->n_bundles; b++) {
+        const int64_t first = (int64_t)b * p->n_layers;
+        if (to->versions[b] == from->versions[b]) continue;
+        to->versions[b] = from->versions[b];
+        memcpy(to->cells + first, from->cells + first, (size_t)p->n_layers * sizeof(int64_t));
+    }
+}
+
 /* The trial becomes the table of desc->swap->rows. */
 MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
     int32_t layer, b;
-    for (b = 0; b < p->n_bundles; b++)
+    p->is_summed = 0; /* cheaper than differences of all bundles */
+    for (b = 0; b < p->n_bundles; b++) {
+        p->trial.versions[b] = ++p->n_versions;
         for (layer = 0; layer < p->n_layers; layer++)
             p->trial.cells[(int64_t)b * p->n_layers + layer] =
                 memob_swap_tiles(swap, layer, p->bundles[b].leader);
+    }
+}
+
+/* The sums of the trial's rows.  Only bundles whose cells differ from the table added up last are
+ * added anew, unless some tensors are only of some kinds (their bytes have a maximum). */
+MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const int is_new = !p->is_summed || swap->tensor_kinds;
+    int32_t t;
+    if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
+    for (t = 0; t < swap->n_tensors; t++) {
+        const int32_t b = p->bundle_of[t]; /* -1: HANDED, which has no cells */
+        const int64_t first = (int64_t)memob_max(b, 0) * p->n_layers;
+        const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
+        memob_swap_region region;
+        if (!swap->tensors[t].row_bytes) continue;
+        if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
+        if (!is_new)
+            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, -1, p->sums, NULL);
+        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, 1, p->sums, NULL);
+        p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
+                               (double)region.even_bytes + (double)region.scratch_bytes +
+                               (double)region.odd_bytes;
+        p->held_bytes[2 * t + 1] = (double)region.n_fixed * (double)region.whole_bytes;
+    }
+    memoi_rows_copy(p, &p->trial, &p->summed);
+    p->is_summed = 1;
 }
 
 /* What all cells of the trial amount to: the sums, and the memory.  With a file, host memory has as
@@ -6453,27 +6515,20 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     double fixed_bytes = 0;
     int32_t layer, t;
     memset(score, 0, sizeof *score);
-    memset(sums, 0, (size_t)p->n_layers * sizeof *sums);
-
+    memoi_rows_add_bundles(p);
+    memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
     for (t = 0; t < swap->n_tensors; t++) {
-        const int32_t b = p->bundle_of[t];
-        const int64_t first = (int64_t)b * p->n_layers;
-        const int64_t* tiles = b < 0 ? NULL : p->trial.cells + first; /* HANDED: none */
-        const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
-        memob_swap_region region;
-        if (!swap->tensors[t].row_bytes) continue;
-        region = memob_swap_sum_tensor(swap, t, tiles, all_s, sums, NULL);
-        score->device_bytes += (double)region.n_kept * (double)region.whole_bytes +
-                               (double)region.even_bytes + (double)region.scratch_bytes +
-                               (double)region.odd_bytes;
-        fixed_bytes += (double)region.n_fixed * (double)region.whole_bytes;
+        score->device_bytes += p->held_bytes[2 * t];
+        fixed_bytes += p->held_bytes[2 * t + 1];
     }
 
     score->device_bytes += (double)memob_swap_end_sums(swap, sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
+        if (sums[layer].recompute_s < p->hair_s) sums[layer].recompute_s = 0; /* rounding */
         score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes);
         score->recompute_s += sums[layer].recompute_s;
     }
+    if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
 
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
@@ -6499,7 +6554,6 @@ MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
         if (order->sizes.n_spilled_layers && previous < latest) return 0;
         latest = previous;
     }
-    memob_swap_find_turns(order);
     return 1;
 }
 
@@ -6535,6 +6589,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
+    memob_swap_find_turns(&p->clock.order);
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.stall_s;
     score->update_s = p->clock.update_s;
@@ -6556,12 +6611,6 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
     if (a->swapped_bytes < b->swapped_bytes || a->swapped_bytes > b->swapped_bytes)
         return a->swapped_bytes < b->swapped_bytes;
     return memoi_rows_held(a) < memoi_rows_held(b);
-}
-
-MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* from,
-                           memoi_rows_table* to) {
-    to->score = from->score;
-    memcpy(to->cells, from->cells, (size_t)p->n_cells * sizeof(int64_t));
 }
 
 /* Scores p->trial.  If it is better p->best becomes it, and the result is 1. */
@@ -6591,7 +6640,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 
 /* The number of trials, and of cells that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
-#define MEMOI_ROWS_TRIALS_LEAST 8000
+#define MEMOI_ROWS_TRIALS_LEAST 1500
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
@@ -6676,8 +6725,10 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
         cells[layer] = next;
         p->changed[n_changed++] = layer;
     }
-    if (n_changed) p->n_changed = n_changed;
-    return n_changed > 0;
+    if (!n_changed) return 0;
+    p->n_changed = n_changed;
+    p->trial.versions[pick->b] = ++p->n_versions;
+    return 1;
 }
 
 /* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
@@ -6744,7 +6795,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_cells = (int64_t)p->n_layers * p->desc->swap->n_tensors;
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
     int round;
-    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / (MEMOI_ROWS_ROUNDS * n_parts) + 1;
+    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
+    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 6) / MEMOI_ROWS_ROUNDS + 1;
     for (round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
@@ -6801,20 +6853,19 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memoi_rows_pick pick;
-    int32_t i, b, layer;
+    int32_t i, layer;
     int64_t count;
     memset(&pick, 0, sizeof pick);
     memoi_rows_copy(p, &p->trial, &p->filled);
     for (i = 0; i < 2 * p->n_bundles; i++) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
-        for (b = 0; b < p->n_bundles && i % 2 == 0; b++)
-            if (p->bundles[b].worth > p->bundles[pick.b].worth) pick.b = b;
-        p->bundles[pick.b].worth = -1; /* only once */
+        pick.b = p->by_worth[i / 2];
         for (count = p->n_layers; count > 0;) {
             memoi_rows_copy(p, &p->filled, &p->trial);
-            for (layer = pick.n_layers = 0; layer < p->n_layers; layer++)
-                if (!p->trial.cells[(int64_t)pick.b * p->n_layers + layer])
-                    p->picked[pick.n_layers++] = layer;
+            for (layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
+                const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
+                if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
+            }
             if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
             if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
                 memoi_rows_copy(p, &p->trial, &p->filled);
@@ -6830,6 +6881,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
     int64_t i;
     int way;
     for (way = 1; way >= 0; way--) {
+        for (i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (i = 0; i < p->n_cells; i++)
             p->trial.cells[i] = p->rules[i] < MEMO_TENSOR_SWAPPED            ? 0
                                 : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
@@ -6845,6 +6897,9 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
  * Knows: the best plan under changed capacities.  Knows nothing of how it is found. */
 
 #define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
+/* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */
+#define MEMOI_ROWS_PARTS_RANKED 32
+#define MEMOI_ROWS_PARTS_STATED 4
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
@@ -6889,6 +6944,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
         memoi_rows_copy(p, &p->plan, &p->trial);
         (void)memoi_rows_try(p);
+        if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
         memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
@@ -6924,7 +6980,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, 32, &extra_bytes);
+            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED, &extra_bytes);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -6933,7 +6989,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     if (limit == MEMO_SWAP_LIMIT_NONE) return;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
-    saved = memoi_rows_lift(p, limit, 1, 8, &extra_bytes);
+    saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED, &extra_bytes);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
