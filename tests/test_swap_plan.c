@@ -376,11 +376,13 @@ static void climb_change(const problem* p, int64_t* rows) {
     int32_t begin = (int32_t)memo_test_int(0, n - 1), end = begin + 1;
     int64_t n_tiles = n_tiles_of(p), tiles = memo_test_int(-1, n_tiles);
     t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
+    if (p->tensors[t].rule == MEMO_TENSOR_HANDED) return;
+    if (memob_swap_is_layer(&p->swap, t)) begin = begin / p->swap.n_slices * p->swap.n_slices;
     if (memo_test_int(0, 3) == 0) begin = 0, end = memo_test_int(0, 1) || n < 3 ? n : n - 2;
     if (memo_test_int(0, 5) == 0) end = (int32_t)memo_test_int(begin + 1, n);
     if (memo_test_int(0, 2) == 0) tiles = memo_test_int(0, 1) ? n_tiles : -1;
     if (p->tensors[t].rule == MEMO_TENSOR_KEPT) tiles = -1;
-    if (p->tensors[t].rule == MEMO_TENSOR_SWAPPED || p->recompute_s_per_row[t] < 0)
+    if (p->tensors[t].rule >= MEMO_TENSOR_SWAPPED || p->recompute_s_per_row[t] < 0)
         tiles = tiles < 0 ? -1 : n_tiles;
     if (p->tensors[t].rule == MEMO_TENSOR_WHOLE && tiles > 0 && tiles < n_tiles) tiles = 0;
     for (layer = begin; layer < end; layer++)
@@ -635,10 +637,11 @@ TEST(what_fits_only_in_parts_is_found) {
 /* --- layers of several kinds --- */
 
 #define KINDS_MAX 3
+enum { LAYERS_MAX = 40 }; /* times slices */
 
 typedef struct kinds_problem {
     problem p;
-    int32_t layer_kinds[16];
+    int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
     double per_row[KINDS_MAX][TENSORS_MAX];
     memo_kind_times times[KINDS_MAX];
@@ -764,75 +767,78 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
         }
 }
 
+/* Several kinds, slices of which the last is short, CARRIED, LAYER, HANDED and INPUT tensors,
+ * tensors recomputed with others, the trainer's copies, a file, slow links. */
+static void random_steps_problem(kinds_problem* k) {
+    memo_swap_desc* swap = &k->p.swap;
+    memo_tensor* tensors = k->p.tensors;
+    int32_t i, t;
+    random_kinds_problem(k, 0, memo_test_int(0, 1) == 0);
+    connect(&k->p);
+    k->p.desc.kinds = k->times;
+
+    /* Sizes that no alignment divides, and slices. */
+    swap->n_rows = memo_test_int(1, 30);
+    swap->tile_rows = memo_test_int(1, 5);
+    swap->n_slices = (int32_t)memo_test_int(0, 1) * (int32_t)memo_test_int(2, 4);
+    swap->n_layers = (int32_t)memo_test_int(1, 10) * (int32_t)memob_max(swap->n_slices, 1);
+    for (i = 0; i < swap->n_layers; i++)
+        k->layer_kinds[i] = i % memob_max(swap->n_slices, 1)
+                                ? k->layer_kinds[i - 1]
+                                : (int32_t)memo_test_int(0, KINDS_MAX - 1);
+    if (memo_test_int(0, 2) == 0) swap->tensor_kinds = NULL;
+    for (t = 0; t < swap->n_tensors; t++) {
+        tensors[t].row_bytes = memo_test_int(1, 900);
+        tensors[t].rule = (memo_tensor_rule)memo_test_int(0, MEMO_TENSOR_LAYER);
+        if (t && memo_test_int(0, 5) == 0 && !tensors[t - 1].with &&
+            memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
+            tensors[t].with = t;
+        else if (memo_test_int(0, 4) == 0)
+            tensors[t].rule = MEMO_TENSOR_CARRIED;
+    }
+    if (swap->n_slices) {
+        swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
+        swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
+        t = swap->n_tensors - 1;
+        if (!memob_tensor_kinds(swap, t) && !tensors[t].with && memo_test_int(0, 2)) {
+            tensors[t].rule = MEMO_TENSOR_HANDED;
+            if (t && !memob_tensor_kinds(swap, 0) && !tensors[0].with && tensors[1].with != 1 &&
+                memo_test_int(0, 2)) {
+                tensors[0].rule = MEMO_TENSOR_INPUT;
+                tensors[0].row_bytes = tensors[t].row_bytes;
+            }
+        }
+    }
+    k->p.desc.device_bytes = 0;
+    k->p.desc.host_bytes = memo_test_int(0, 100000);
+    k->p.desc.spill_bytes = memo_test_int(0, 1) << 30;
+
+    /* Links, a tenth to twelve times as slow as a layer's forward; growing times. */
+    const double link_bytes_per_s = (double)(swap->n_rows * swap->n_tensors) * 900;
+    k->p.desc.to_host_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
+    k->p.desc.to_device_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
+    k->p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
+    k->p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
+    k->p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
+    k->p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
+    for (i = 0; i < KINDS_MAX; i++) {
+        k->times[i].forward_growth_s = memo_test_real() * k->times[i].forward_s;
+        k->times[i].backward_growth_s = memo_test_real() * k->times[i].backward_s;
+        k->times[i].recompute_growth_s_per_row = memo_test_int(0, 1) ? k->per_row[i] : NULL;
+    }
+}
+
 /* The planner's bytes of a table are those of the engine's places, and its step is what the
- * engine's operations take in a simulation: several kinds, slices of which the last is short,
- * CARRIED, LAYER, HANDED and INPUT tensors, tensors recomputed with others, the trainer's copies, a
- * file, slow links.  Tables are random, or plans. */
+ * engine's operations take in a simulation, also beside the trainer's copies. */
 TEST(scores_are_the_steps_of_the_engine) {
-    enum { LAYERS_MAX = 40 };
     const int n_rounds = memo_test_all() ? 4000 : 1000;
     int round, k, n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0;
     double worst[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
         memo_swap_desc* swap = &drawn.p.swap;
-        int32_t kinds[LAYERS_MAX], i, t;
         memoi_rows_planner planner;
-        random_kinds_problem(&drawn, 0, memo_test_int(0, 1) == 0);
-        connect(&drawn.p);
-        drawn.p.desc.kinds = drawn.times;
-        drawn.p.desc.swap = swap;
-
-        /* Sizes that no alignment divides, and slices. */
-        swap->n_rows = memo_test_int(1, 30);
-        swap->tile_rows = memo_test_int(1, 5);
-        swap->n_slices = (int32_t)memo_test_int(0, 1) * (int32_t)memo_test_int(2, 4);
-        swap->n_layers = (int32_t)memo_test_int(1, 10) * (int32_t)memob_max(swap->n_slices, 1);
-        for (i = 0; i < swap->n_layers; i++)
-            kinds[i] = i % memob_max(swap->n_slices, 1) ? kinds[i - 1]
-                                                        : (int32_t)memo_test_int(0, KINDS_MAX - 1);
-        swap->layer_kinds = kinds;
-        if (memo_test_int(0, 2) == 0) swap->tensor_kinds = NULL;
-        for (t = 0; t < swap->n_tensors; t++) {
-            drawn.p.tensors[t].row_bytes = memo_test_int(1, 900);
-            drawn.p.tensors[t].rule = (memo_tensor_rule)memo_test_int(0, MEMO_TENSOR_LAYER);
-            if (t && memo_test_int(0, 5) == 0 && !drawn.p.tensors[t - 1].with &&
-                memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
-                drawn.p.tensors[t].with = t;
-            else if (memo_test_int(0, 4) == 0)
-                drawn.p.tensors[t].rule = MEMO_TENSOR_CARRIED;
-        }
-        if (swap->n_slices) {
-            swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
-            swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
-            t = swap->n_tensors - 1;
-            if (!memob_tensor_kinds(swap, t) && !drawn.p.tensors[t].with && memo_test_int(0, 2)) {
-                drawn.p.tensors[t].rule = MEMO_TENSOR_HANDED;
-                if (t && !memob_tensor_kinds(swap, 0) && !drawn.p.tensors[0].with &&
-                    drawn.p.tensors[1].with != 1 && memo_test_int(0, 2)) {
-                    drawn.p.tensors[0].rule = MEMO_TENSOR_INPUT;
-                    drawn.p.tensors[0].row_bytes = drawn.p.tensors[t].row_bytes;
-                }
-            }
-        }
-        drawn.p.desc.device_bytes = 0;
-        drawn.p.desc.host_bytes = memo_test_int(0, 100000);
-        drawn.p.desc.spill_bytes = memo_test_int(0, 1) << 30;
-
-        /* Links, a tenth to twelve times as slow as a layer's forward; growing times. */
-        const double link_bytes_per_s = (double)(swap->n_rows * swap->n_tensors) * 900;
-        drawn.p.desc.to_host_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
-        drawn.p.desc.to_device_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
-        drawn.p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
-        drawn.p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
-        drawn.p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
-        drawn.p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
-        for (i = 0; i < KINDS_MAX; i++) {
-            drawn.times[i].forward_growth_s = memo_test_real() * drawn.times[i].forward_s;
-            drawn.times[i].backward_growth_s = memo_test_real() * drawn.times[i].backward_s;
-            drawn.times[i].recompute_growth_s_per_row =
-                memo_test_int(0, 1) ? drawn.per_row[i] : NULL;
-        }
+        random_steps_problem(&drawn);
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
         for (k = 0; k < 20; k++) {
             int64_t rows[LAYERS_MAX * TENSORS_MAX];
@@ -877,6 +883,45 @@ TEST(scores_are_the_steps_of_the_engine) {
         "# %d steps, with HANDED tensors %d: off by at most %.2g, beside copies with starts %.2g\n",
         n_timed, n_handed, worst[0], worst[1]);
     CHECK(n_spilled > 100 && n_sliced > 500 && n_packed > 500 && n_handed > 200 && n_timed > 1000);
+}
+
+/* Plans of such problems take what they predict, and climbing finds little more. */
+TEST(plans_of_slices_are_near_the_best) {
+    const int n_plans = memo_test_all() ? 500 : 30;
+    int n_planned = 0, n_sliced = 0, n_beaten = 0;
+    double worst_off = 0, worst = 1;
+    while (n_planned < n_plans) {
+        kinds_problem k;
+        own_swap_plan* plan = NULL;
+        int64_t rows[LAYERS_MAX * TENSORS_MAX];
+        memo_swap_sizes sizes;
+        random_steps_problem(&k);
+        memo_swap_desc swap = k.p.swap;
+        swap.alpha = memo_test_real();
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+        k.p.desc.device_bytes = memo_test_int(sizes.device_bytes / 2, 2 * sizes.device_bytes);
+        if (memo_plan_swap(&k.p.desc, &plan, &error)) continue;
+        n_planned++;
+        n_sliced += swap.n_slices > 1;
+        memo_swap_plan_apply(plan, &swap);
+        worst_off = larger(worst_off, fabs(plan->step_s / simulate_kinds(&k, &swap) - 1));
+        CHECK_OK(memo_swap_desc_fill_rows(&swap, rows, &error));
+        if (plan->rows)
+            memcpy(rows, plan->rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
+        double climbed_s = climb(&k.p, rows, plan->step_s, 10000);
+        if (plan->step_s > 1.01 * climbed_s) {
+            n_beaten++;
+            printf("# plan %d, %d slices: %.4f times what climbing finds: %s\n", n_planned,
+                   (int)swap.n_slices, plan->step_s / climbed_s, describe(&k.p));
+        }
+        worst = larger(worst, plan->step_s / climbed_s);
+    }
+    printf(
+        "# %d plans, %d in slices: off by at most %.2g, at worst %.4f times what climbing finds\n",
+        n_planned, n_sliced, worst_off, worst);
+    CHECK_CASE(worst_off < 0.005, "%g", worst_off);
+    CHECK_CASE(n_beaten == 0, "%d of %d", n_beaten, n_planned);
+    CHECK(n_sliced > n_plans / 4);
 }
 
 /* Every table of whole tensors in 4 layers. */
