@@ -176,7 +176,8 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
  * or gives up the missing bytes.
  *
- * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the plan
+ * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
+ * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
@@ -200,6 +201,10 @@ typedef struct memo_swap_plan_desc {
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
+    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
+     * longer than the best plan, as a share of the step.  The last two layers, which never move,
+     * may differ.  0: 0.001; negative: no such plan is preferred. */
+    double uniform_share;
     /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
      * write in addition to the bytes, and the rates (0: no time). */
     int64_t spill_bytes;
@@ -6141,6 +6146,8 @@ typedef struct memoi_rows_planner {
     int32_t* changed; /* those that the last change concerned, in order */
     int32_t n_changed;
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
+    memoi_rows_table uniform;                         /* the best with equal rows in a kind */
+    int is_uniform;                                   /* searches change all layers of a kind */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -6171,7 +6178,8 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"between_s", desc->between_s},
                   {"update_s_per_byte", desc->update_s_per_byte},
                   {"copy_s", desc->copy_s},
-                  {"file_s", desc->file_s}};
+                  {"file_s", desc->file_s},
+                  {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
     memo_status status;
     size_t i;
 
@@ -6355,8 +6363,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,
-                                        &p->plan,  &p->filled, &p->summed};
+    memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
+                                        &p->filled, &p->summed, &p->uniform};
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_cells, n_jobs = 0;
@@ -6669,17 +6677,22 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
     const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
-    const int32_t n = is_same ? p->n_changed : p->n_layers;
-    int32_t of = layer, before, i;
+    int32_t of = layer, n, before, i;
     int is_all;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
     before = of - layer;
     is_all = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) || is_same;
+    if (p->is_uniform) {
+        of = layer;
+        before = is_all = is_same = 0;
+        is_any = 1;
+    }
     pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
     cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     pick->cell = is_any || memoi_rows_random(p, 2) ? cells[layer] : states[memoi_rows_random(p, 3)];
     pick->next = states[memoi_rows_random(p, 3)];
     pick->more = pick->n_layers = 0;
+    n = is_same ? p->n_changed : p->n_layers;
     for (i = 0; i < n; i++) {
         const int32_t from = is_same ? p->changed[i] : i, at = from + before;
         if (!is_any && cells[from] != pick->cell) continue;
@@ -6698,9 +6711,9 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     int64_t width, n_groups, i, k, of_group, rest;
     int32_t n_changed = 0;
     count = memob_min(count, n);
-    if (count <= 0) return 0;
+    if (count <= 0 || (p->is_uniform && count < n)) return 0;
     i = memoi_rows_random(p, n);
-    width = memoi_rows_random(p, 4) ? 1 + !memoi_rows_random(p, 3) : count;
+    width = !p->is_uniform && memoi_rows_random(p, 4) ? 1 + !memoi_rows_random(p, 3) : count;
     width = memob_min(width, count);
     count /= width;
     n_groups = (n + width - 1) / width;
@@ -6731,6 +6744,25 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     return 1;
 }
 
+/* Two layers of a bundle exchange their cells, which takes about the same memory; 0: they may
+ * not. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
+    const int32_t i = (int32_t)memoi_rows_random(p, p->n_layers);
+    const int32_t k = (int32_t)memoi_rows_random(p, p->n_layers);
+    int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
+    const int64_t cell = cells[i];
+    if (cell == cells[k] || !memoi_rows_is_valid(p, i, b, cells[k]) ||
+        !memoi_rows_is_valid(p, k, b, cell))
+        return 0;
+    cells[i] = cells[k];
+    cells[k] = cell;
+    p->n_changed = 2;
+    p->changed[0] = (int32_t)memob_min(i, k);
+    p->changed[1] = (int32_t)memob_max(i, k);
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
 /* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
  * different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
@@ -6738,12 +6770,13 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     const int32_t other = (int32_t)memoi_rows_random(p, p->n_layers);
     memoi_rows_pick pick;
     memoi_rows_choose(p, is_any, 0, &pick);
+    if (!p->is_uniform && !memoi_rows_random(p, 8)) return memoi_rows_exchange(p, pick.b);
     switch (memoi_rows_random(p, 4)) {
     case 0: pick.next = memoi_rows_random(p, p->n_tiles + 1); break;
     case 1: pick.next = p->trial.cells[(int64_t)pick.b * p->n_layers + other]; break;
     default: break;
     }
-    switch (is_any || !pick.n_layers ? 2 : memoi_rows_random(p, 3)) {
+    switch (is_any || p->is_uniform || !pick.n_layers ? 2 : memoi_rows_random(p, 3)) {
     case 0: return memoi_rows_convert(p, &pick, 1);
     case 1: return memoi_rows_convert(p, &pick, 1 + memoi_rows_random(p, pick.n_layers));
     default: return memoi_rows_convert(p, &pick, pick.n_layers);
@@ -6875,9 +6908,9 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     }
 }
 
-/* p->best: the best table found, from the best alpha, or from a table that needs little memory: all
- * is recomputed; what cannot be is kept or swapped. */
-MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
+/* p->best: the best table found, from the best so far, or from a table that needs little memory:
+ * all is recomputed; what cannot be is kept or swapped. */
+MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     int64_t i;
     int way;
     for (way = 1; way >= 0; way--) {
@@ -6890,7 +6923,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
     }
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
-    memoi_rows_search(p, 1);
+    memoi_rows_search(p, n_parts);
 }
 
 /* --- >>row limits ---
@@ -7058,8 +7091,21 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         plan->alpha_step_s = alpha.step_s;
     }
 
-    /* A table is used only if it is faster than the best alpha, which is simpler. */
-    if (!p->desc->is_alpha_only) memoi_rows_find_table(p);
+    /* A table is used only if it is faster than the best alpha, which is simpler; one with unequal
+     * layers only if it is faster by more than the share. */
+    if (!p->desc->is_alpha_only) {
+        const double share = p->desc->uniform_share;
+        p->is_uniform = 1;
+        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        p->is_uniform = 0;
+        memoi_rows_copy(p, &p->best, &p->uniform);
+        memoi_rows_find_table(p, 1);
+        if (p->uniform.score.excess_bytes <= 0 &&
+            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share < 0   ? 0
+                                                                    : share > 0 ? share
+                                                                                : 0.001)))
+            memoi_rows_copy(p, &p->uniform, &p->best);
+    }
     if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
     if (memoi_rows_is_better(&p->best.score, &alpha)) {
         plan->rows =

@@ -532,6 +532,83 @@ TEST(large_stacks_are_planned_quickly) {
     }
 }
 
+/* Layers of a kind have the same rows, but for the last two, if that takes at most uniform_share
+ * longer. */
+TEST(equal_rows_are_preferred) {
+    static const double shares[] = {0, -1, 0.05};
+    double steps_s[3];
+    int n_uneven[3] = {0, 0, 0};
+    for (int i = 0; i < 3; i++) {
+        memo_tensor tensors[GPT_TENSORS];
+        double per_row[GPT_TENSORS];
+        memo_kind_times times;
+        memo_swap_desc swap;
+        memo_swap_plan_desc desc;
+        own_swap_plan* plan = NULL;
+        gpt_layers(tensors, per_row, &times, &swap, &desc, 32, 524288);
+        desc.device_bytes = (int64_t)90 << 30;
+        desc.host_bytes = (int64_t)400 << 30;
+        desc.uniform_share = shares[i];
+        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        if (!plan) return;
+        steps_s[i] = plan->step_s;
+        for (int k = 0; plan->rows && k < 29 * GPT_TENSORS; k++)
+            n_uneven[i] += plan->rows[k] != plan->rows[k + GPT_TENSORS];
+    }
+    printf("# steps %.9g, %.9g, %.9g s; unlike neighbors %d, %d, %d\n", steps_s[0], steps_s[1],
+           steps_s[2], n_uneven[0], n_uneven[1], n_uneven[2]);
+    CHECK(steps_s[1] <= steps_s[0] && steps_s[0] <= steps_s[1] * 1.001);
+    CHECK(n_uneven[1] > 0 && n_uneven[2] == 0);
+}
+
+/* 200 layers of 40 tensors in 16 slices. */
+TEST(many_slices_are_planned_quickly) {
+    enum { N = 40 };
+    memo_tensor tensors[N];
+    double per_row[N], all_s = 0, all_bytes = 0, begin_s;
+    memo_kind_times times;
+    memo_swap_desc swap = memo_swap_desc_default();
+    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
+    own_swap_plan* plan = NULL;
+    memset(tensors, 0, sizeof tensors);
+    memset(&times, 0, sizeof times);
+    for (int t = 0; t < N; t++) {
+        tensors[t].name = "tensor";
+        tensors[t].row_bytes = t < 2 ? 8192 : 512 * memo_test_int(1, 16);
+        tensors[t].rule = t == 0   ? MEMO_TENSOR_HANDED
+                          : t == 1 ? MEMO_TENSOR_INPUT
+                          : t < 4  ? MEMO_TENSOR_LAYER
+                                   : (memo_tensor_rule)(t % 7 == 3);
+        per_row[t] = (double)tensors[t].row_bytes * (0.2 + memo_test_real()) * 1e-12;
+        all_bytes += 65536 * (double)tensors[t].row_bytes;
+        if (t > 3) all_s += 65536 * per_row[t];
+    }
+    swap.tensors = tensors;
+    swap.n_tensors = N;
+    swap.n_slices = 16;
+    swap.n_layers = 200 * swap.n_slices;
+    swap.n_rows = 65536;
+    swap.tile_rows = 1024;
+    times.forward_s = 1.2 * all_s;
+    times.backward_s = 2.4 * all_s;
+    times.forward_growth_s = times.backward_growth_s = 0.4 * all_s;
+    times.recompute_s_per_row = per_row;
+    desc.swap = &swap;
+    desc.kinds = &times;
+    desc.copy_s = 1e-5;
+    desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = all_bytes / all_s / 2;
+    desc.device_bytes = (int64_t)(15 * all_bytes);
+    desc.host_bytes = (int64_t)(0.3 * all_bytes * swap.n_layers);
+    begin_s = seconds();
+    CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+    begin_s = seconds() - begin_s;
+    if (!plan) return;
+    printf("# step %.6g s, by alpha %.6g, computation %.6g, planned in %.3g s, %s\n", plan->step_s,
+           plan->alpha_step_s, 3.6 * all_s * swap.n_layers, begin_s, plan->reason);
+    CHECK(plan->step_s < 0.98 * plan->alpha_step_s);
+    CHECK_CASE(begin_s < 1.5 * slowness(), "%g s", begin_s);
+}
+
 /* Dry runs of 16M rows and 1,000 layers; times in seconds, or in a unit of which they are many. */
 TEST(any_unit_and_many_layers_are_planned) {
     static const struct {
