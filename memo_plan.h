@@ -6648,7 +6648,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 
 /* The number of trials, and of cells that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
-#define MEMOI_ROWS_TRIALS_LEAST 1500
+#define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
@@ -6829,7 +6829,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
     int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
-    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 6) / MEMOI_ROWS_ROUNDS + 1;
+    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
