@@ -23,6 +23,12 @@ END
 sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $major/" -e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $minor/" \
     -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $patch/" \
     -e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $major || MEMO_VERSION_MINOR != $minor/" "$@"
+# Recipes, and the lines of packaging/README.md; the first version of Spack's list is the new one.
+if [ -d packaging ]; then
+    sed -i "s/\"version\": \"[0-9.]*\"/\"version\": \"$version\"/" packaging/vcpkg/vcpkg.json
+    sed -i "s/GIT_TAG v[0-9.]*)/GIT_TAG v$version)/" packaging/README.md
+    sed -i "s/^\( *version(\"\)\([0-9.]*\)\(\", tag=\"v\)[0-9.]*\")/\1$version\3$version\")\n&/" packaging/spack/package.py
+fi
 sed -i "s/^## Unreleased\$/&\n\n## $version - $(date -u +%Y-%m-%d)/" docs/changelog.md
 git commit -qam "Release $version"
 git tag -a -m "memo $version" "v$version"

@@ -70,13 +70,15 @@ fixed_tree() {
 
 # A release in a clone: the headers match and refuse memo.h of another, the tag has them, and the archive is the tag's.
 releases() {
-    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras scripts "$folder/next/" || return 1
+    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras scripts packaging "$folder/next/" || return 1
     mkdir "$folder/next/docs" && cp docs/changelog.md "$folder/next/docs/" && echo build/ >"$folder/next/.gitignore" &&
         (cd "$folder/next" && git init -q . && git config user.name user && git config user.email user@localhost &&
             git add . && git commit -qm begin &&
             MAKEFLAGS= $make release VERSION=3.14.15 && [ -z "$(git status --porcelain)" ] &&
             [ "$(git describe)" = v3.14.15 ] && grep -q '^## 3\.14\.15 - 20' docs/changelog.md &&
             [ "$(grep -c '^## Unreleased$' docs/changelog.md)" -eq 1 ] &&
+            [ "$(grep -l '[v"]3\.14\.15["`)]' packaging/README.md packaging/*/* | wc -l)" -eq 3 ] &&
+            grep -q 'version("0' packaging/spack/package.py &&
             cd build && sha256sum -c memo-3.14.15.tar.gz.sha256 && tar -xzf memo-3.14.15.tar.gz &&
             cmp memo-3.14.15/memo.h ../memo.h) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
