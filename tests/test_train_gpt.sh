@@ -476,7 +476,7 @@ random_tokens_have_a_rate() { # test
 # All that is done with one rank is done with several.
 ranks_compare_and_draw() { # test
     compares_and_draws $tiny --ring 2 --ulysses 2 --zero 1 --output ranks/run
-    [ "$(ls ranks/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls ranks/run)"
+    [ "$(ls ranks/run | wc -l)" -eq 9 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
 alpha_is_rounded_to_tiles_and_said() { # test

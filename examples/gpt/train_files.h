@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "gpt_checkpoint.h"
-#include "train_run.h"
+#include "train_page.h"
 
 /* ---- before the run ------------------------------------------------------------------------- */
 
@@ -48,8 +48,9 @@ static memo_status make_directory(const char* path, int is_test, memo_error* err
 }
 
 /* Files in --output, and their contents. */
-#define N_OUTPUTS 8
+#define N_OUTPUTS 9
 static const char* const output_files[N_OUTPUTS][2] = {
+    {"report.html", "the run on one page: budgets, policies, rows and the pictures below"},
     {"loss.svg", "loss over steps, beside the entropies of the text"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
     {"step.svg", "one step: streams, and device memory beside keeping every activation"},
@@ -370,7 +371,7 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     if (!status && j->has_profile)
         status = memo_profile_write(&j->profile, output_path(j, "step.profile", path, sizeof path),
                                     error);
-    return status;
+    return status ? status : page_write(j, error);
 }
 
 static void print_outputs(const job* j) {
