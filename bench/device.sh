@@ -22,8 +22,9 @@
 # Correctness tests decide on results only.  Times and free memory are measured here and compared with goals in a table.
 # racecheck is absent: it checks shared memory, which no kernel here uses.
 #
-# Environment: OUT       folder of the results and of all messages, instead of bench/results; tables and messages arrive
-#                        there as they are made, in partial.md and partial.log, so that a call cut short keeps them
+# Environment: OUT       folder of the results, instead of bench/results; tables and messages arrive there as they are made, in
+#                        partial.md and partial.log, so that a call cut short keeps them.  GPU-log.md there gets results,
+#                        commands and messages of each part, without folders of this machine: the public log of a release
 #              LIMIT_S   seconds for everything, default 540
 #              HOST_GIB  most GiB that a case pins: for machines whose memory grows with use
 #              TOKENS    length of the chain, default 98304

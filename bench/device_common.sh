@@ -51,7 +51,7 @@ begin() {
     done
 }
 
-# stage NAME SECONDS COMMAND...: output in $folder/NAME.log; a row in the table of stages.  An exit status of $expected
+# stage NAME SECONDS COMMAND...: command and output in $folder/NAME.log; a row in the table of stages.  An exit status of $expected
 # counts as passed, with $expected_text in the log.  reserved_s are left for later stages.
 stage() {
     stage_name=$1 seconds=$2 expected=${expected:-0}
@@ -63,7 +63,7 @@ stage() {
         status=0
         return 0
     fi
-    : >"$folder/$stage_name.log"
+    echo "\$ $*" >"$folder/$stage_name.log"
     stage_begin_s=$(date +%s)
     seconds_left=$(($(left) - reserved_s))
     [ "$seconds" -le "$seconds_left" ] || seconds=$seconds_left
@@ -71,7 +71,7 @@ stage() {
     if [ "$seconds" -le 0 ]; then
         result="**not run: no time left**" failed=1
     else
-        timeout -k 5 "$seconds" "$@" >"$folder/$stage_name.log" 2>&1
+        timeout -k 5 "$seconds" "$@" >>"$folder/$stage_name.log" 2>&1
         status=$?
         case $status in
         0) result=passed ;;
@@ -141,6 +141,20 @@ find_torch() {
     nvcc -std=c++17 "$folder/probe.cpp" $torch -o "$folder/probe" >"$folder/probe.log" 2>&1 && flags=$torch
 }
 
+# Versions of what the programs link.
+library_versions() {
+    for header in cublas_api.h:CUBLAS_VER_ cudnn_version.h:CUDNN_ nccl.h:NCCL_; do
+        for where in ${CUDA_HOME:-/usr/local/cuda}/include /usr/include $(for home in $homes; do echo "$home/include"; done); do
+            [ -f "$where/${header%:*}" ] || continue
+            sed -n "s/^#define ${header#*:}\(MAJOR\|MINOR\|PATCHLEVEL\|PATCH\)  *\([0-9]*\).*/\2/p" "$where/${header%:*}" | paste -sd. - |
+                sed "s/^/${header%.h:*} /"
+            break
+        done
+    done | paste -sd, -
+    nvidia-smi -i 0 --query-gpu=clocks.max.sm,clocks.max.mem,ecc.mode.current,persistence_mode,mig.mode.current --format=csv,noheader \
+        2>/dev/null | sed 's/^/; clocks, ECC, persistence, MIG: /'
+}
+
 # The head of a file of results: the machine, the commit, the stages.
 write_head() { # COMMAND
     commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
@@ -162,7 +176,12 @@ write_head() { # COMMAND
     echo "| host | $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(getconf _NPROCESSORS_ONLN) processors, $(gib_of MemTotal) GiB, of which $available_gib GiB were available |"
     echo "| huge pages | $(cat /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null || echo unknown); pool: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) |"
     echo "| date | $(date -u '+%Y-%m-%d %H:%M UTC') |"
-    echo "| commit | $commit |"
+    echo "| commit | $commit, memo $(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | paste -sd. -) |"
+    echo "| compiler, system | $(${CC:-cc} --version | head -n 1), $(uname -srm) |"
+    echo "| libraries | $(library_versions) |"
+    echo "| variables |$(for variable in LIMIT_S HOST_GIB TOKENS ALPHA LAYERS HIDDEN HEADS VOCABULARY TILE STEPS FLOPS CUDNN; do
+        eval "[ -z \"\${$variable:-}\" ] || printf ' %s=%s' $variable \"\$$variable\""
+    done) |"
     echo "| planner | CUDA programs of bench/ and tests/ are built without lp_solve ($lp_solve) |"
 }
 write_stages() {
@@ -173,10 +192,23 @@ write_stages() {
     echo
 }
 
-# end: the file, from standard input; the messages beside it if OUT is set.
+# The log for others: results, then the command and the last messages of each stage, without this machine's folders.
+write_log() {
+    cat "$file"
+    for log in "$folder"/*.log "$folder"/nccl.*.txt; do
+        [ -s "$log" ] || continue
+        printf '\n<details><summary>%s</summary>\n\n```\n' "${log##*/}"
+        tail -n 200 "$log" | tr '\r' '\n' | sed "s/^\`\`\`/ &/"
+        printf '```\n</details>\n'
+    done
+    echo
+}
+
+# end: the file, from standard input; with OUT, also one log of all parts.
 end() {
     cat -s >"$file.new" && mv "$file.new" "$file" && rm -f "$results"/partial.* || failed=1
-    [ -z "${OUT:-}" ] || tail -n 200 "$folder"/*.log "$folder"/nccl.*.txt >"$results/$name.log" 2>/dev/null
+    [ -z "${OUT:-}" ] || write_log | sed -e "s|$(pwd -P)|memo|g" -e "s|${HOME:-/nowhere}/|~/|g" -e "s|$(uname -n)|host|g" \
+        >>"$results/$(echo "$gpu" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')-log.md"
     echo "$(basename "$0"): $file, $(($(date +%s) - begin_s)) s"
     exit $failed
 }

@@ -150,6 +150,8 @@ END
     chmod +x "$folder/bin/python3" "$folder/bin/trainer"
     PATH=$folder/bin:$PATH TRAINER=$folder/bin/trainer CUDNN=none LAYERS=6 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 \
         OUT=$folder/results sh bench/device.sh C 64 && cat "$folder"/results/*-trainer-64.md || return 1
+    log=$folder/results/no-gpu-log.md # figures, commands and messages, without this folder
+    grep -q '^<details><summary>memo-64' "$log" && grep -q '^\$ .*--policy swap' "$log" && ! grep -F "$(pwd -P)" "$log" || return 1
     for policy in memo recompute keep swap 'memo, a graph'; do
         grep -q "^| memo, $policy | 64 | 6 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
             "$folder"/results/*-trainer-64.md || return 1
