@@ -8271,10 +8271,9 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     states->n_begun = states->n_ended = 0;
     if (n_begun == 0 || !memoi_states_updates(states, phase)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "memo_states_abandon: the update has changed %d of %d layers, from layer "
-                          "%d on; set the states of all layers again",
-                          (int)n_begun, (int)states->n_layers,
-                          (int)memoi_states_layer_of(states, phase, 0));
+                          "the update has changed %d of %d layers; set the states of all layers "
+                          "again",
+                          (int)n_begun, (int)states->n_layers);
 }
 
 /* --- from and to the caller --- */

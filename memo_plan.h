@@ -688,7 +688,8 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
  * changes; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Updates all layers, after the last micro-batch of a step; not if it is fused.  Errors:
- * INVALID_STATE, with the layers that were updated before an error; the device's. */
+ * INVALID_STATE; the device's.  After an error in a step, run the step again.  States keep their
+ * bytes, unless the error says that the update has changed some layers: then write all states. */
 MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Copies a state of a layer to the caller's host memory, or sets it; at first it is zero.  Between
  * micro-batches.  Needs no room on the device.  Errors: INVALID_STATE, the device's. */
@@ -8108,13 +8109,6 @@ MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int
     return status;
 }
 
-/* After an error the states may have changed. */
-MEMOI void memoi_inspector_forget_states(memo_session* s) {
-    if (s->checker.states)
-        memset(s->checker.states, 0,
-               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
-}
-
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t layer,
                                  int is_end) {
@@ -8227,6 +8221,18 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
     }
 }
 
+/* Gradients are lost.  The error tells if an update has changed some layers alone. */
+MEMOI void memoi_session_abandon_states(memo_session* s) {
+    const size_t n = strlen(s->error.message);
+    const memo_status status = memo_states_abandon(s->states, &s->call_error);
+    if (status && s->error.status)
+        snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
+    (void)memoi_session_is_ok(s, status);
+    if (s->checker.states)
+        memset(s->checker.states, 0,
+               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
+}
+
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     int32_t layer;
     if (s->is_running || !s->needs_update)
@@ -8243,10 +8249,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
-    if (s->error.status) {
-        memoi_inspector_forget_states(s);
-        (void)memo_states_abandon(s->states, NULL);
-    }
+    if (s->error.status) memoi_session_abandon_states(s);
     return memoi_session_report(s, error);
 }
 
@@ -8946,8 +8949,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (s->states && !s->needs_update &&
         (is_failed || s->open >= 0 || s->n_passed % s->n_steps ||
          (!s->batch.is_forward_only && s->n_passed < 2 * s->n_steps)))
-        (void)memoi_session_is_ok(s, memo_states_abandon(s->states, &s->call_error));
-    if (is_failed) memoi_inspector_forget_states(s);
+        memoi_session_abandon_states(s);
     s->is_running = 0;
 }
 

@@ -770,6 +770,106 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
                (long long)n, (long long)n_exact, worst);
 }
 
+/* --- faults of sessions --- */
+
+typedef uint64_t state_words[LAYERS_MAX][N_STATES][600];
+
+/* Reads all states but gradients, or writes them. */
+static memo_status transfer_states(memo_session* s, const trainer* t, int is_write,
+                                   state_words words) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t layer = -1; layer <= t->desc.n_layers; layer++)
+        for (int32_t i = 0; i < N_STATES && !status; i++) {
+            if (t->states[i].uses & MEMO_STATE_GRADIENT) continue;
+            status = is_write ? memo_session_write_state(s, layer, i, words[layer + 1][i], &error)
+                              : memo_session_read_state(s, layer, i, words[layer + 1][i], &error);
+        }
+    return status;
+}
+
+static memo_status step_of_session(memo_session* s, const trainer* t) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int b = 0; b < 2 && !status; b++) {
+        const memo_batch batch = {0, 0, 0, b == 0};
+        status = memo_session_run(s, &batch, &error);
+    }
+    return status || t->desc.update_is_fused ? status : memo_session_update(s, &error);
+}
+
+/* A call that fails once works the second time. */
+static memo_status transfer_or_again(memo_session* s, const trainer* t, int is_write,
+                                     state_words words) {
+    const memo_status status = transfer_states(s, t, is_write, words);
+    if (status) CHECK_OK(transfer_states(s, t, is_write, words));
+    return status;
+}
+
+/* Two steps.  A step that fails is repeated, after the states have been written again if the error
+ * says so.  Returns the status of the fault. */
+static memo_status train_through_faults(memo_session* s, const trainer* t, state_words words,
+                                        int64_t* n_halved) {
+    static state_words after;
+    memo_status fault = transfer_or_again(s, t, 1, words), status;
+    for (int step = 0; step < 2; step++) {
+        if ((status = transfer_or_again(s, t, 0, words))) fault = status;
+        if (!(status = step_of_session(s, t))) continue;
+        fault = status;
+        if (strstr(error.message, "set the states of all layers again")) {
+            ++*n_halved;
+            CHECK_OK(transfer_states(s, t, 1, words));
+        }
+        memcpy(after, words, sizeof after);
+        CHECK_OK(transfer_states(s, t, 0, after));
+        CHECK_CASE(!memcmp(after, words, sizeof after), "%s", error.message);
+        CHECK_OK(step_of_session(s, t));
+    }
+    status = transfer_or_again(s, t, 0, words);
+    return fault ? fault : status;
+}
+
+/* Each device call of a session fails once.  It is one error, and leaves nothing behind.  States
+ * have their bytes, unless the error says that an update has changed some. */
+TEST(a_fault_in_a_session_loses_no_state) {
+    static state_words expected, words;
+    int64_t n_failed = 0, n_halved = 0;
+    for (int64_t i = 0; i < (memo_test_all() ? 20 : 4); i++) {
+        own_step_plan *least = NULL, *plan = NULL;
+        memo_status status = MEMO_STATUS_OK;
+        trainer t;
+        random_trainer(&t);
+        t.desc.n_layers = 3;
+        t.desc.update_is_fused = (int32_t)(i % 2);
+        t.desc.device_bytes = 1;
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
+        t.desc.device_bytes = least->device_bytes;
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+        for (int64_t k = 0; k < 2 || status; k++) { /* 0: none fails */
+            own_device* host = new_host(0);
+            memo_session* s = NULL;
+            memo_faults f;
+            memo_faults_init(&f, host);
+            t.desc.device = &f.device;
+            f.failing_call = k;
+            for (int64_t word = 0; word < (int64_t)(sizeof words / 8); word++)
+                (&words[0][0][0])[word] = mix((uint64_t)i, (uint64_t)word);
+            status = memo_session_open(&t.desc, plan, &s, &error);
+            if (s) status = train_through_faults(s, &t, words, &n_halved);
+            CHECK(!status == !f.failed && (!status || status == MEMO_STATUS_DEVICE));
+            if (s && k == 0) memcpy(expected, words, sizeof words);
+            if (s)
+                CHECK_CASE(!memcmp(words, expected, sizeof words), "call %lld, %s", (long long)k,
+                           f.failed ? f.failed : "none");
+            memo_session_destroy(s);
+            memo_host_device_stats stats;
+            memo_host_device_get_stats(host, &stats);
+            CHECK(stats.device_bytes == 0 && stats.host_bytes == 0);
+            n_failed += status != MEMO_STATUS_OK;
+        }
+    }
+    CHECK_CASE(n_failed > 200 && n_halved > 5, "%lld failed, %lld in updates", (long long)n_failed,
+               (long long)n_halved);
+}
+
 /* --- checked sessions --- */
 
 static memo_status fill_nothing(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
@@ -1006,6 +1106,33 @@ TEST(plan_files_keep_streamed_states) {
     CHECK(read && read->n_streamed == plan->n_streamed && read->state_bytes == plan->state_bytes &&
           read->device_bytes == plan->device_bytes && read->host_bytes == plan->host_bytes);
     remove(path);
+}
+
+/* Each request for host memory of a session with streamed states is refused in turn. */
+TEST(without_host_memory_sessions_with_states_are_an_error) {
+    static state_words words;
+    own_step_plan *least = NULL, *plan = NULL;
+    refusal r = {.can_do_without = 1};
+    memo_status status = MEMO_STATUS_OK;
+    trainer t;
+    random_trainer(&t);
+    t.desc.device_bytes = 1;
+    CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
+    t.desc.device_bytes = least->device_bytes;
+    CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+    while (next_refusal(&r, status)) {
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_device* host = NULL;
+        memo_session* s = NULL;
+        int64_t n_halved = 0;
+        status = memo_host_device_create(&desc, &host, &error);
+        t.desc.device = host;
+        if (!status) status = memo_session_open(&t.desc, plan, &s, &error);
+        if (!status) status = train_through_faults(s, &t, words, &n_halved);
+        memo_session_destroy(s);
+        memo_host_device_destroy(host);
+    }
+    CHECK_IS(r.n_failed, >, 20);
 }
 
 /* Each request for host memory is refused in turn. */
