@@ -18,12 +18,12 @@
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
  *
  * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
- * preferably a small memo.c, and compile it without -ffast-math:
+ * preferably a small memo.c, and compile this file without -ffast-math:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
  *
- * EXAMPLE.  Run one step without computing, plan it, replay it every step (examples/01_arena.c).
+ * EXAMPLE.  Run a step without computing, plan the step, replay every step (examples/01_arena.c).
  * For a whole trainer, start with the session of memo_plan.h (examples/05_three_edits.c).
  *
  *     #define MEMO_IMPLEMENTATION
@@ -62,10 +62,10 @@
  *     }
  *
  * RULES.  A function that can fail returns memo_status and takes a memo_error, which may be NULL;
- * its message names the object, the problem, the value and what would work.  Only calls inside a
- * micro-batch of memo_plan.h's session do not: memo_session_end returns their error.  A desc is a
- * plain struct in which zero means default, unless a field's comment names another one; start from
- * memo_x_desc_default().  A function that creates an object sets it to NULL on failure; destroying
+ * the message names the object, the problem, the value and what would work.  Only calls inside a
+ * micro-batch of memo_plan.h's session do not: memo_session_end returns the error.  A desc is a
+ * plain struct in which zero means default, unless a field's comment names another default; start
+ * from memo_x_desc_default().  A function that creates an object gives NULL on failure; destroying
  * NULL does nothing.  memo_x_get_y fills a
  * struct, or returns a handle or an address.  There is no global state.  After creation no function
  * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
@@ -74,35 +74,35 @@
  *
  * GLOSSARY.  Terms of all four headers.
  *
- *   row             the values of one token in one tensor
- *   head            a part of a row that attention treats as one query, key or value
- *   micro-batch     the sequences that one forward and one backward process
- *   dry run         a micro-batch that makes its requests but computes nothing
+ *   row             the values of a token in a tensor
+ *   head            a part of a row that attention treats as a query, key or value
+ *   micro-batch     the sequences that a forward and its backward process
+ *   dry run         a micro-batch that makes all requests but computes nothing
  *   tile            a fixed number of consecutive rows; rows are split between tiles only
  *   persistent      buffer that lives through the whole step: parameters, optimizer states
- *   skeletal        buffer that a layer's forward makes and its backward needs
+ *   skeletal        buffer that a layer's forward makes and the layer's backward needs
  *   transient       every other buffer (these three: MEMO paper, section 3.1)
  *   lifetime        half-open interval [malloc, free) in which a buffer occupies memory
  *   offset          first byte of a buffer, counted from the start of the arena
  *   peak            largest end of any buffer: the size of the arena
  *   lower bound     largest sum of sizes that live at the same time; no peak is smaller
  *   rounding buffer device memory that layers use in turn for the rows that they swap
- *   alpha           fraction of rows that are swapped; the others are recomputed
+ *   alpha           fraction of rows that are swapped; the other rows are recomputed
  *   makespan        time from the start of the first operation to the end of the last
- *   stall           time in which a stream waits between its first and its last operation
- *   rank            one of several processes or threads, numbered from 0, each with its own device
- *   group           the ranks of one communicator
- *   all-to-all      exchange in which every rank sends each other rank a different part of its data
- *   ZeRO            ranks with equal parameters share their optimizer states (stage 1), gradients
+ *   stall           time in which a stream waits between the first and the last operation
+ *   rank            a process or thread of several, numbered from 0, with a device
+ *   group           the ranks of a communicator
+ *   all-to-all      exchange in which every rank sends each other rank a different part of the data
+ *   ZeRO            ranks with equal parameters share optimizer states (stage 1), gradients
  *                   (2) and parameters (3): each holds a part
- *   degree          the number of ranks that share one dimension: ring degree rd, Ulysses degree ud
+ *   degree          the number of ranks that share a dimension: ring degree rd, Ulysses degree ud
  *   Ulysses         each rank computes some heads of all tokens; an all-to-all before and after
- *   ring            each rank computes its own queries; keys and values pass from rank to rank
+ *   ring            each rank keeps its queries; keys and values pass from rank to rank
  *   zigzag          ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks of the tokens, so
  *                   that a causal mask gives all ranks equal work
- *   LSE             log of the sum of exp(score) over the keys of a query; one number per row and
- *                   head; partial attention is merged with it
- *   sub-batch       one part of a batch; its collectives overlap the computation of other parts
+ *   LSE             log of the sum of exp(score) over the keys of a query; a number per row and
+ *                   head; merges partial attention
+ *   sub-batch       a part of a batch; collectives of a part overlap other parts' computation
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
  *           8 swap engine | 9 states | then the implementation, whose rooms have words to
@@ -113,7 +113,7 @@
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
- *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and with it POSIX threads.  The rest compiles
+ *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
 #define MEMO_H
@@ -123,7 +123,8 @@
 #define MEMO_VERSION_PATCH 0
 
 #if defined(MEMO_IMPLEMENTATION) && !defined(_WIN32)
-/* The implementation uses POSIX: threads, clock, files.  Request it before any system header. */
+/* The implementation uses POSIX: threads, clock, files.  The request comes before system
+ * headers. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -171,7 +172,7 @@ typedef enum memo_status {
     MEMO_STATUS_INVALID_STATE,        /* a call out of order */
     MEMO_STATUS_OUT_OF_DEVICE_MEMORY, /* the device's capacity is exhausted */
     MEMO_STATUS_OUT_OF_HOST_MEMORY,   /* pinned memory, or memo's own bookkeeping */
-    MEMO_STATUS_DIVERGED,             /* a request other than the next planned one */
+    MEMO_STATUS_DIVERGED,             /* a request other than the next planned request */
     MEMO_STATUS_INFEASIBLE,           /* no plan fits into the given capacity */
     MEMO_STATUS_IO,                   /* a file cannot be read or written */
     MEMO_STATUS_FORMAT,               /* a file or text has the wrong format */
@@ -192,19 +193,19 @@ typedef struct memo_error {
 MEMO_API const char* memo_status_name(memo_status status);
 
 /* Writes error, which may be NULL, and returns status: `return memo_error_set(error, status, "...",
- * ...);`.  Control characters become `?`, so that the message is one line.  For a memo_device or
- * host function of your own. */
+ * ...);`.  Control characters become `?`, so that a message has no line break.  For a memo_device
+ * or host function of your own. */
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
-/* Receives warnings, one line each without a newline.  All zero: warnings are dropped. */
+/* Receives warnings, a line each without a newline.  All zero: warnings are dropped. */
 typedef struct memo_log {
     void (*write)(void* user, const char* message);
     void* user;
 } memo_log;
 
 /* Text that grows in memory and is then written to a file, completely or not at all.  Start with
- * all zero.  memo writes its files and pictures with it; a trainer may use it for its own. */
+ * all zero.  memo writes files and pictures with this text; a trainer may, too. */
 typedef struct memo_text {
     char* data; /* n_bytes, and a zero */
     int64_t n_bytes, capacity;
@@ -217,24 +218,25 @@ MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINT
  * are escaped, control characters are dropped, and a byte that is not UTF-8 becomes U+FFFD. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
-/* Writes text to path and frees it, on failure too.  A regular file is replaced by rename: readers
- * see the old or the new file, its mode is kept, and a signal leaves no temporary file.  For a
- * symbolic link the target is replaced.  "-" means standard output.  The file that standard output
- * or standard error goes to, under any path, is not replaced: the text goes there, too.  Errors: IO
- * (also for a read-only file, and beyond the limit on file sizes), OUT_OF_HOST_MEMORY. */
+/* Writes text to path and frees the text, on failure too.  A regular file is replaced by rename:
+ * readers see the old or the new file, the mode is kept, and a signal leaves no temporary file.
+ * For a symbolic link the target is replaced.  "-" means standard output.  The file that standard
+ * output or standard error goes to, under any path, is not replaced: the text goes there, too.
+ * Errors: IO (also for a read-only file, and beyond the limit on file sizes),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
  *
- * The memory requests of one step, in order.  Time counts mallocs and frees: number k, from 0,
+ * The memory requests of a step, in order.  Time counts mallocs and frees: number k, from 0,
  * happens at time k.
  *
- * Streams.  A buffer belongs to the stream that it is requested for.  If another stream reads or
- * writes it, record a `use`.  If events order streams, record the event's `record` and `wait`.  If
- * a stream uses a buffer without having waited for the buffer's own stream since the request, it is
- * assumed to use the buffer from the request on.  At the end of a micro-batch the trainer must
- * order its streams, so that the next micro-batch starts after all work of this one. */
+ * Streams.  A buffer belongs to the stream of the request.  If another stream reads or writes the
+ * buffer, record a `use`.  If events order streams, record the event's `record` and `wait`.  If a
+ * stream uses a buffer without having waited for the buffer's own stream since the request, the use
+ * is assumed to begin with the request.  At the end of a micro-batch the trainer must order all
+ * streams, so that the next micro-batch starts after all work of this micro-batch. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -244,7 +246,7 @@ typedef enum memo_class {
 
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
-    MEMO_REQUEST_FREE,       /* id, size_bytes of its malloc */
+    MEMO_REQUEST_FREE,       /* id, size_bytes of the malloc */
     MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
     MEMO_REQUEST_RECORD,     /* id = event, stream */
     MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
@@ -272,7 +274,7 @@ typedef struct memo_trace {
 MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
-/* Append one request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
+/* Append a request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
  * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not; wait for
  * an event that was never recorded), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -288,10 +290,10 @@ MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t s
 /* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
  *   "iteration begin" | "iteration end"               the repeated part, a micro-batch
  *   "layer N forward|recompute|backward begin|end"    N from 0
- * Other text directly before a malloc names its buffer in pictures. */
+ * Other text directly before a malloc names the buffer in pictures. */
 MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
-/* The meaning of a mark.  Without one, layer is -1 and phase MEMO_PHASE_NONE. */
+/* The meaning of a mark.  Without a meaning, layer is -1 and phase MEMO_PHASE_NONE. */
 typedef enum memo_phase {
     MEMO_PHASE_NONE = 0,
     MEMO_PHASE_ITERATION,
@@ -307,10 +309,10 @@ typedef struct memo_mark {
 MEMO_API memo_mark memo_mark_parse(const char* text);
 
 /* Makes transient buffers skeletal if they are requested inside a layer's forward and freed after
- * it. */
+ * the forward. */
 MEMO_API void memo_trace_classify(memo_trace* trace);
 
-/* Files.  Text, one request a line:
+/* Files.  Text, a request a line:
  *
  *   memo trace 1
  *   # comment
@@ -327,22 +329,22 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason. */
 MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
 MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
-/* Reads from memory instead.  name replaces the path in messages; text needs no zero at its end. */
+/* Reads from memory instead.  name replaces the path in messages; text needs no zero at the end. */
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
 /* ---- 3 plan: an offset for each buffer ----------------------------------------------------------
  *
- * One struct holds the problem, buffers with lifetimes, and its solution, their offsets.  A planner
- * of memo_plan.h sets the offsets.  Two buffers *conflict* if they live at the same time, or if a
- * hold of the earlier one covers the later one.  Conflicting buffers never share a byte.
+ * A struct holds the problem, buffers with lifetimes, and the solution, offsets.  A planner of
+ * memo_plan.h sets the offsets.  Two buffers *conflict* if they live at the same time, or if a hold
+ * of the earlier buffer covers the later buffer.  Conflicting buffers never share a byte.
  *
  * Holds make a plan safe on several streams.  When a buffer is freed, another stream may not have
- * waited yet for all uses of it.  Until it has, the buffer is *held* against every buffer that this
- * stream may use directly after its request.
+ * waited yet for all uses of the buffer.  Until then the buffer is *held* against every buffer that
+ * this stream may use directly after the request.
  *
- * A plan may *buy* waits that the trace does not have: it has fewer holds then, and the arena makes
- * the waits. */
+ * A plan may *buy* waits that the trace does not have: the plan has fewer holds, and the arena
+ * makes the waits. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
@@ -359,13 +361,13 @@ typedef struct memo_buffer {
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
-    /* The streams that may use it directly after its request.  0 to 63: this stream alone.  From 64
-     * on: a number for a set of streams. */
+    /* The streams that may use the buffer directly after the request.  0 to 63: this stream alone.
+     * From 64 on: a number for a set of streams. */
     int32_t lane;
     memo_class memory_class;
 } memo_buffer;
 
-/* During [begin, end) the buffer, an index into buffers, is swapped out: it occupies no bytes. */
+/* During [begin, end) the buffer, an index into buffers, is swapped out and occupies no bytes. */
 typedef struct memo_gap {
     int64_t buffer;
     int64_t begin, end;
@@ -379,9 +381,9 @@ typedef struct memo_hold {
     int32_t lane;
 } memo_hold;
 
-/* Stream `from` records an event when one buffer is freed, and stream `to` waits for it before
- * another is requested.  Work that the recorded step enqueued on `from` before that free must come
- * before it in every micro-batch too. */
+/* Stream `from` records an event when a buffer is freed, and stream `to` waits for this event
+ * before another buffer is requested.  Work that the recorded step enqueued on `from` before that
+ * free must come before the free in every micro-batch too. */
 typedef struct memo_wait {
     int64_t freed, requested; /* indices into buffers; not persistent; freed first */
     int32_t from, to;
@@ -397,7 +399,7 @@ typedef struct memo_plan {
     int64_t n_holds;
     memo_wait* waits; /* ordered by requested, to, from, freed; set by memo_plan_set_waits */
     int64_t n_waits;
-    /* A power of two.  Offsets are multiples of it; sizes are rounded up to it. */
+    /* A power of two, of which offsets are multiples; sizes are rounded up. */
     int64_t alignment_bytes;
     int64_t n_times;    /* lifetimes lie in [0, n_times] */
     int64_t body_begin; /* start of the repeated part; persistent buffers begin before */
@@ -414,45 +416,45 @@ MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
 /* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
- * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
- * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
+ * n_times, and is persistent if requested before the body.  A persistent buffer lives to n_times
+ * even if freed, and from 0 on if requested in the body, because the body
  * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.
+ * memo_plan_check (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Replaces the waits that the plan of a trace buys, and its holds, which follow from both.  Offsets
- * stay: memo_plan_validate tells whether they are still valid.  memo_plan_solve with offers calls
- * it.  On failure the plan is unchanged.
+/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Offsets
+ * stay: memo_plan_validate tells whether the offsets are still valid.  memo_plan_solve with offers
+ * calls this function.  On failure the plan is unchanged.
  * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace,
                                          const memo_wait* waits, int64_t n_waits,
                                          memo_error* error);
 
-/* Sorts buffers by begin, with their gaps, holds and waits.  Checks all of them; a plan must not
- * have both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises
- * n_times to the last end.  Every planner calls it first.
+/* Sorts buffers by begin, with gaps, holds and waits.  Checks all of these; a plan must not have
+ * both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times
+ * to the last end.  Every planner begins with this call.
  * Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
-/* Is the plan valid?  Every offset must be aligned and 0 or more, conflicting buffers must not
- * share a byte, and peak and bound must follow from the buffers.  It shares no code with the
- * planners.  It cannot verify that a plan above its bound is optimal.  Errors: INVALID_ARGUMENT
+/* Is the plan valid? Every offset must be aligned and 0 or more, conflicting buffers must not share
+ * a byte, and peak and bound must follow from the buffers.  The check shares no code with the
+ * planners, and cannot verify that a plan above the bound is optimal.  Errors: INVALID_ARGUMENT
  * naming the buffers, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
-/* Files.  Text: "memo plan 1", the numbers, one line per buffer, "end" with a checksum.  Paths and
+/* Files.  Text: "memo plan 1", the numbers, a line per buffer, "end" with a checksum.  Paths and
  * errors: as for traces.  An invalid plan is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 
 /* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
- * Events have CUDA's semantics.  A wait sees the latest record before it.  A wait for an event that
+ * Events have CUDA's semantics.  A wait sees the latest earlier record.  A wait for an event that
  * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
- * call and every synchronization return its error, and later work is skipped.  To change a
- * device, copy its table and replace functions (examples/04_custom_device.c). */
+ * call and every synchronization return the error, and later work is skipped.  To change a device,
+ * copy the table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
 typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
@@ -491,8 +493,7 @@ typedef enum memo_row_kind {
     MEMO_ROW_SINK_SUMS
 } memo_row_kind;
 
-/* A host function as an operation of a stream.  It returns OK, or an error that fails the
- * stream. */
+/* A host function as an operation of a stream.  Returns OK, or an error that fails the stream. */
 typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 typedef struct memo_row_call {
     memo_row_kind kind;
@@ -505,7 +506,7 @@ typedef struct memo_row_call {
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* set by the first device that enqueues it; no other device may */
+    void* device; /* set by the first device that enqueues the call; no other may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -562,26 +563,26 @@ typedef struct memo_device {
     memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
                             memo_error* error);
 
-    /* A row kernel, enqueued on stream; NULL if the device has none.  call and its desc are read
-     * before the call returns, arrays when the operation runs.  memo_row_kernel (memo_sp.h) calls
-     * it.  Errors: UNSUPPORTED, the device's. */
+    /* A row kernel, enqueued on stream; NULL if the device has none.  call and desc are read before
+     * the call returns, arrays when the operation runs.  Called by memo_row_kernel (memo_sp.h).
+     * Errors: UNSUPPORTED, the device's. */
     memo_status (*row_kernel)(void* context, memo_stream stream, const memo_row_call* call,
                               memo_error* error);
 
     /* Enqueues call->function(call->argument), which runs on a thread of the device; NULL if the
      * device cannot.  The function may block, but must not call this table.  *call must stay valid
-     * as long as the stream, or a graph captured from it, may run it. */
+     * as long as the stream, or a captured graph, may run the call. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
 
     /* As event_create, for an event that event_elapsed never reads; NULL: event_create serves. */
     memo_status (*event_create_untimed)(void* context, memo_event* event, memo_error* error);
 
-    /* The device that this table passes its calls on to, such as a recorder's; NULL: none. */
+    /* The device that this table passes calls on to, such as a recorder's; NULL: none. */
     const struct memo_device* inner;
 } memo_device;
 
-/* Does the table have this function?  A table of older code may end before it. */
+/* Does the table have this function?  A table of older code may end before the function. */
 #define MEMO_DEVICE_HAS(device, function)                                                          \
     ((device)->struct_bytes >=                                                                     \
          (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
@@ -689,17 +690,17 @@ MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream s
  *
  * Record:  trace set, plan NULL.  Each request is appended to the trace and served by the device.
  *          Without a device, the addresses must not be used (a dry run).
- * Replay:  plan set.  The arena takes one block of plan->peak_bytes at creation.  Request number k
+ * Replay:  plan set.  The arena takes a block of plan->peak_bytes at creation.  Request number k
  *          gets the address of planned request k: no search, no lock, no system call.
  *
- * Requests before the first memo_arena_begin are persistent.  Begin and end enclose one
- * micro-batch, which may be repeated any number of times.  It frees its buffers early and in any
- * order; end frees those that are left, such as outputs, whose bytes stay in replay until the next
+ * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
+ * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
+ * end frees the remaining buffers, such as outputs, whose bytes stay in replay until the next
  * begin.  A micro-batch may request less than planned: smaller sizes, or fewer requests.  Only the
- * first one is recorded; later ones are served but not recorded.  Waits that the plan buys are
- * enqueued by the request, and their events by the free before it.
+ * first micro-batch is recorded; later micro-batches are served but not recorded.  Waits that the
+ * plan buys are enqueued by the request, and the events by the free before the request.
  *
- * A request other than the next planned one (too large, or one too many) diverges.  The call fails
+ * A request other than the next planned request (too large, or too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
 
 typedef struct memo_arena_desc {
@@ -707,10 +708,11 @@ typedef struct memo_arena_desc {
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
     /* Replay: use these bytes instead; aligned like the plan.  Dry run: requests that fit begin
-     * there, 512 bytes apart, and share bytes, so a step that writes to them does not crash. */
+     * there, 512 bytes apart, and share bytes, so a step that writes there does not crash. */
     void* memory;
     int64_t memory_bytes;
-    /* Replay of a plan that buys waits: the streams of its numbers, on device, which has events. */
+    /* Replay of a plan that buys waits: the streams of the plan's numbers, on device, which has
+     * events. */
     const memo_stream* streams;
     int32_t n_streams;
 } memo_arena_desc;
@@ -728,7 +730,7 @@ MEMO_API memo_arena_desc memo_arena_desc_default(void);
  * free bytes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
-/* Frees the arena's memory.  Synchronize the streams that use it first. */
+/* Frees the arena's memory.  First synchronize the streams that use this memory. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
 
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
@@ -736,18 +738,19 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
-/* Abandons the current micro-batch: frees its buffers, and removes it from the trace while
- * recording.  The next call is memo_arena_begin. */
+/* Abandons the current micro-batch: frees the buffers, and while recording removes the micro-batch
+ * from the trace.  The next call is memo_arena_begin. */
 MEMO_API void memo_arena_abandon(memo_arena* arena);
 
-/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one. */
+/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream. */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
-/* In replay the next request may get the same bytes; stream order protects them.  While recording,
- * the memory returns to the device: synchronize first (chapter 4). */
+/* In replay the next request may get the same bytes; stream order protects these bytes.  While
+ * recording, the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
-/* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
+/* Append a use, record, wait or mark to the trace (chapter 2).  In replay these calls do
+ * nothing. */
 MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
                                     memo_error* error);
 MEMO_API memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
@@ -761,10 +764,10 @@ MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* st
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
  * A device of host memory, for tests, for trainers on CPUs, and for experiments with schedules.
- * Each stream is a thread with its own queue, so copies and functions really run later and on
- * another thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a
- * duration.  Only events order two streams, no lock and no shared counter, so that a race detector
- * finds a missing wait. */
+ * Each stream is a thread with a queue, so copies and functions really run later and on another
+ * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
+ * Only events order two streams, no lock and no shared counter, so that a race detector finds a
+ * missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
@@ -803,10 +806,10 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
 
 /* ---- 7 schedule: operations on streams, as data -------------------------------------------------
  *
- * The list of all that one thread enqueues, in order: operations (RUN), event records, waits, and
+ * The list of all that a thread enqueues, in order: operations (RUN), event records, waits, and
  * host synchronizations.  A stream runs its operations in this order, one at a time.  Generators
- * predict a schedule.  extras/memo_look.h records one of a real run; it checks, simulates and draws
- * both. */
+ * predict a schedule.  extras/memo_look.h records the schedule of a real run, and checks, simulates
+ * and draws both. */
 
 typedef struct memo_range {
     uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
@@ -821,7 +824,7 @@ typedef enum memo_op_kind {
 } memo_op_kind;
 
 /* An operation.  A collective occupies several streams at once.  An operation takes duration_s
- * (latency, computation), and then the time of its bytes on the link. */
+ * (latency, computation), and then the time of the bytes on the link. */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
     int32_t stream;
@@ -849,7 +852,7 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* Operations that send over a link at the same time share its rate equally. */
+/* Operations that send over a link at the same time share the rate equally. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
@@ -883,7 +886,7 @@ typedef struct memo_schedule {
 
 /* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
  * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
- * range that ends before it begins; the same stream twice in one operation; a negative size or
+ * range that ends before the begin; the same stream twice in an operation; a negative size or
  * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
