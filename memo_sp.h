@@ -2711,6 +2711,7 @@ MEMOI memo_status memoi_row_arrays_add(memo_row_kind kind, memo_add_desc* x,
     return MEMO_STATUS_OK;
 }
 
+/* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
 MEMOI memo_status memoi_row_arrays_entropy(memo_row_kind kind, memo_cross_entropy_desc* x,
                                            memoi_row_arrays* arrays, memo_error* error) {
     static const char desc[] = "memo_cross_entropy_desc";

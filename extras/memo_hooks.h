@@ -447,6 +447,7 @@ MEMO_API memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     h->n_begun = 0;
     if (h->planned || !had_backward || !h->desc.device_bytes) return status;
 
+    /* The first whole step is the plan's; the next step records into a new list. */
     h->planned = h->tensors;
     h->n_planned = h->n_tensors;
     h->tensors = NULL;

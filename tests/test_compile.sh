@@ -155,7 +155,7 @@ macros() { # COMPILER
 # Tags and types in the public parts.
 types() {
     awk '
-        /^\/\* ==== implementation/ { nextfile }
+        /^\/\* ==== implementation/ || /^#define MEMOB_ROW_BODIES_DONE/ { nextfile }
         /^(typedef )?(struct|enum|union) [A-Za-z_]+/ {
             name = $0; sub(/^(typedef )?(struct|enum|union) /, "", name); sub(/[^A-Za-z0-9_].*/, "", name); check(name) }
         /^} [A-Za-z_]+;/ { name = $2; sub(/;/, "", name); check(name) }
@@ -202,10 +202,14 @@ paragraphs() {
         memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/gpt/*.[ch] examples/gpt/*.cu
 }
 
-# What begins with memob_ is defined in memo.h, and another file uses each such function.
+# What begins with memob_ is defined in memo.h, and another file uses each such function.  Bodies of row kernels are shared by
+# memo_sp.h and memo_cuda.cuh.
 shared() {
     others="memo_plan.h memo_sp.h memo_cuda.cuh $(echo extras/*.h)"
-    grep -nE '^(MEMOI .*[ *]memob_[a-z0-9_]+\(|#define MEMOB_|} memob_)' $others && { echo "defined outside memo.h"; return 1; }
+    awk '/^#define MEMOB_ROW_BODIES_DONE/ { in_bodies = 1 }
+        !in_bodies && /^(MEMOI .*[ *]memob_[a-z0-9_]+\(|#define MEMOB_|} memob_)/ { print FILENAME ":" FNR ": " $0; bad = 1 }
+        /^#endif .*MEMOB_ROW_BODIES_DONE/ { in_bodies = 0 }
+        END { exit bad }' $others || { echo "defined outside memo.h"; return 1; }
     sed -nE 's/^MEMOI .*[ *](memob_[a-z0-9_]+)\(.*/\1/p' memo.h | sort -u >"$folder/shared"
     cat $others tests/*.[ch] bench/*.[ch] examples/tools/*.[ch] >"$folder/others"
     names_of memob_ "$folder/others" >"$folder/used"
