@@ -7769,12 +7769,12 @@ enum {
     MEMOI_PHASE_NONE = MEMOI_N_PHASES /* no micro-batch is open */
 };
 
-typedef struct memoi_states_layer {
+typedef struct memob_states_layer {
     uint32_t has, streamed;       /* bit s: state s */
     int32_t place;                /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;        /* a backward of this step has ended */
     int32_t next[MEMOI_N_PHASES]; /* phase * n_layers + layer that uses the place next; -1: none */
-} memoi_states_layer;
+} memob_states_layer;
 
 /* What lies in a place. */
 typedef struct memoi_states_place {
@@ -7791,7 +7791,7 @@ struct memo_states {
     int32_t computes_on_host, is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
-    memoi_states_layer* layers;  /* (n_layers) */
+    memob_states_layer* layers;  /* (n_layers) */
     int64_t* offsets;            /* (n_layers, n_states, 2): on the device; streamed: on the host */
     memo_states_sizes sizes;
     memoi_states_place places[2];
@@ -7850,7 +7850,7 @@ MEMOI int memoi_states_updates(const memo_states* states, int32_t phase) {
 }
 
 /* The streamed states that a phase of a layer uses. */
-MEMOI uint32_t memoi_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
+MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
@@ -7888,7 +7888,7 @@ MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, i
             k = 0;
         }
         layer = memoi_states_layer_of(states, phase, k);
-        if (states->layers[layer].place == place && memoi_states_needs(states, phase, layer))
+        if (states->layers[layer].place == place && memob_states_needs(states, phase, layer))
             return phase * states->n_layers + layer;
     }
     return -1;
@@ -7904,7 +7904,7 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
     int64_t resident = 0, host = 0, place_bytes[2] = {0, 0};
     int32_t n_streamed = 0, l, s;
     for (l = 0; l < states->n_layers; l++) {
-        memoi_states_layer* layer = &states->layers[l];
+        memob_states_layer* layer = &states->layers[l];
         int64_t in_place = 0;
         layer->place = layer->streamed ? n_streamed++ & 1 : -1;
         for (s = 0; s < states->n_states; s++) {
@@ -7942,7 +7942,7 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->is_fused = desc->update_is_fused;
-    states->layers = (memoi_states_layer*)memob_calloc(desc->n_layers, sizeof(memoi_states_layer));
+    states->layers = (memob_states_layer*)memob_calloc(desc->n_layers, sizeof(memob_states_layer));
     states->offsets =
         (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 2, sizeof(int64_t));
     if (!states->layers || !states->offsets) return memob_no_memory(error, "the places of states");
@@ -8107,7 +8107,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     const memo_device* device = &states->device;
     memoi_states_place* place = &states->places[states->layers[layer].place];
     const int is_there = place->layer == layer, on_host = states->computes_on_host;
-    const uint32_t needs = memoi_states_needs(states, phase, layer);
+    const uint32_t needs = memob_states_needs(states, phase, layer);
     const uint32_t missing = is_there ? needs & ~place->present : needs;
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
@@ -8174,7 +8174,7 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
                               "memo_states_set_batch: a micro-batch or an update is open; end it, "
                               "or call memo_states_abandon first");
     for (layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
-        if (!memoi_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
+        if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
         status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer, error);
         n_brought++;
     }
@@ -8192,7 +8192,7 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
     int32_t s;
     if (status) return status;
 
-    if (memoi_states_needs(states, states->phase, layer)) {
+    if (memob_states_needs(states, states->phase, layer)) {
         memoi_states_place* place = &states->places[states->layers[layer].place];
         status = memoi_states_bring(states, states->phase, layer, error);
         if (!status && place->is_coming)
@@ -8221,12 +8221,12 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
                             memo_error* error) {
     const int32_t phase = states->phase;
     memo_status status = memoi_states_expect(states, pass, 1, layer, error);
-    memoi_states_layer* of_layer = &states->layers[layer];
+    memob_states_layer* of_layer = &states->layers[layer];
     int32_t next;
     if (status) return status;
 
     /* What the pass has changed.  An update has used the gradients up. */
-    if (memoi_states_needs(states, phase, layer)) {
+    if (memob_states_needs(states, phase, layer)) {
         memoi_states_place* place = &states->places[of_layer->place];
         if (pass == MEMO_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
         if (memoi_states_updates(states, phase)) {

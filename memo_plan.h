@@ -6286,6 +6286,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             const memo_kind_times* times = memoi_rows_times(p, layer);
             const double* per_row_s = times->recompute_s_per_row;
             int32_t rule = (int32_t)swap->tensors[t].rule;
+
             if (rule > MEMO_TENSOR_KEPT ||
                 (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
                 rule = MEMO_TENSOR_SWAPPED;
@@ -6299,6 +6300,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                 p->bundles[b].worth =
                     fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
+
         for (i = b; i > 0 && p->bundles[p->by_worth[i - 1]].worth < p->bundles[b].worth; i--)
             p->by_worth[i] = p->by_worth[i - 1];
         p->by_worth[i] = b;
@@ -8114,7 +8116,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
                                  int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
     memoi_inspector* c = &s->checker;
-    const memoi_states_layer* of = &s->states->layers[layer];
+    const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMO_STATES_PASS_FORWARD || !is_end);
     const char* why = NULL;
     int32_t i, blamed = 0, is_due = 0, is_changed = 0;
@@ -8126,7 +8128,7 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
                                    ? pass != MEMO_STATES_PASS_FORWARD
                                    : pass == MEMO_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(of->has & (~of->streamed | memoi_states_needs(s->states, s->states->phase, layer)) &
+        if (!(of->has & (~of->streamed | memob_states_needs(s->states, s->states->phase, layer)) &
               1u << i) ||
             (gradient && is_fresh && pass == MEMO_STATES_PASS_FORWARD))
             continue;

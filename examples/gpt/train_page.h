@@ -221,6 +221,7 @@ static memo_status page_write(const job* j, memo_error* error) {
     memo_text t = {0};
     char path[1024];
     memo_status status;
+
     memo_text_put(&t,
                   "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
                   "run with memo</title>\n<meta name='viewport' content='width=device-width'/>\n"
@@ -233,6 +234,7 @@ static memo_status page_write(const job* j, memo_error* error) {
         memo_text_put_xml(&t, plan->times->reason);
     }
     memo_text_put(&t, ".</p>\n");
+
     page_put_budgets(&t, j);
     status = page_put_policies(&t, j, error);
     page_put_rows(&t, j);
@@ -242,6 +244,7 @@ static memo_status page_write(const job* j, memo_error* error) {
         snprintf(path, sizeof path, "%s/%s", o->output, pictures[i].file);
         status = page_put_picture(&t, pictures[i].title, path, pictures[i].zooms, error);
     }
+
     memo_text_put(&t, "<script>/*<![CDATA[*/\n%s/*]]>*/</script>\n</body></html>\n", page_script);
     snprintf(path, sizeof path, "%s/report.html", o->output);
     if (!status) return memo_text_write(&t, path, error);

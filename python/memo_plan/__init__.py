@@ -135,7 +135,7 @@ class Plan:
             pointer[0].buffers[i] = _Buffer(i, sizes[i], begins[i], ends[i],
                                             _integer(offsets[i], f"offsets[{i}]") if fixed else 0, alignments[i], fixed)
         for i, (buffer, begin, end) in enumerate(gaps):
-            pointer[0].gaps[i] = _Gap(buffer, begin, end, 0)
+            pointer[0].gaps[i] = _Gap(buffer, begin, end)
         _call("memo_plan_prepare", pointer)
 
     def _keep(self, plan, trace):
