@@ -2,23 +2,23 @@
  *
  * Ranks communicate through a small table of functions, memo_comm.  This header provides two back
  * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
- * examples/comm_mpi.h implements a third one over MPI.
+ * examples/comm_mpi.h implements a third communicator over MPI.
  *
  * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
- * In exactly one translation unit, the one that contains memo.h's implementation:
+ * In exactly one translation unit, which contains memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of one sequence over the ranks of a mesh.  Each rank holds some of the
+ * EXAMPLE: causal attention of a sequence over the ranks of a mesh.  Each rank holds some of the
  * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // computes one rank's part, on the host
+ *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
  *         memo_sharding_desc sharding = memo_sharding_desc_default();
  *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
  *         memo_exchange_desc causal = memo_exchange_desc_default();
@@ -72,19 +72,19 @@ extern "C" {
 
 /* ---- 1 comm: the table of communication functions -----------------------------------------------
  *
- * A communicator is a group of ranks 0 .. size-1.  Each rank holds its own memo_comm and calls it
- * from one thread.  Every function except split, abort, status and destroy enqueues on a stream of
- * the rank's own device and returns at once.  A buffer must stay unchanged until the stream has
- * passed the operation.  All ranks must call the collectives in the same order.
+ * A communicator is a group of ranks 0 .. size-1.  Each rank holds a memo_comm, called from one
+ * thread.  Every function except split, abort, status and destroy enqueues on a stream of the
+ * rank's own device and returns at once.  A buffer must stay unchanged until the stream has passed
+ * the operation.  All ranks must call the collectives in the same order.
  *
- * A communicator may be used on one stream at a time.  To use another stream, make it wait on an
- * event first.  Different communicators may be active at the same time.
+ * A communicator may be used on one stream at a time.  To use another stream, make the other stream
+ * wait on an event first.  Different communicators may be active at the same time.
  *
- * Between group_begin and group_end, sends and receives are collected.  They run as one operation
- * that cannot deadlock.  Outside a group a send completes when its receive does.  Groups may be
- * nested; the outermost one counts.  A group uses one stream and contains no collective.  A refused
- * call cancels the group.  Between two ranks the k-th send meets the k-th receive; their counts and
- * types must match.
+ * Between group_begin and group_end, sends and receives are collected.  They run as a single
+ * operation without deadlock.  Outside a group a send completes when the receive does.  Groups may
+ * be nested; the outermost group counts.  A group uses a single stream, without collectives.  A
+ * refused call cancels the group.  Between two ranks the k-th send meets the k-th receive; their
+ * counts and types must match.
  *
  * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
  * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
@@ -136,7 +136,7 @@ typedef struct memo_collective_call {
     void* to;
 } memo_collective_call;
 
-/* The arguments of a message: a send to peer, which only reads address, or a receive from it. */
+/* The arguments of a message: a send to peer, which only reads address, or a receive from peer. */
 typedef struct memo_message_call {
     int32_t is_send, peer;
     memo_type type;
@@ -151,24 +151,24 @@ typedef struct memo_comm {
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
      * counts memo_comm_bytes, whatever the back end really sends. */
     int64_t sent_bytes;
-    /* Set by the caller before a call (of a group: its end), which clears it.  Optional. */
+    /* Set by the caller before a call (of a group: the end), which clears the label.  Optional. */
     memo_label label;
 
-    /* All ranks must call it, each from its own thread; they wait for each other.  Ranks of equal
+    /* All ranks must call split, each from its thread, and wait for each other.  Ranks of equal
      * color (>= 0) form a new communicator, ordered by key, then by rank.  If color < 0, *part is
      * NULL. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller must have synchronized its streams.  Call it before the rank's device is
-     * destroyed.  Communicators may be destroyed in any order. */
+    /* The caller must have synchronized all streams.  Call before the rank's device is destroyed.
+     * Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
-    /* Enqueues the n messages of a group as one operation, or one that is alone.  Their arguments
-     * are valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
+    /* Enqueues the n messages of a group as one operation, or a single message.  The arguments are
+     * valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
     memo_status (*messages)(struct memo_comm* comm, memo_stream stream,
                             const memo_message_call* calls, int32_t n, memo_error* error);
-    /* All ranks must call it with the same kind, count, type, reduction and root.  The arguments
-     * are valid.  After a failure it returns the error. */
+    /* All ranks must call with the same kind, count, type, reduction and root.  The arguments are
+     * valid.  After a failure the call returns the error. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
                               const memo_collective_call* call, memo_error* error);
 
@@ -183,14 +183,14 @@ typedef struct memo_comm {
     memo_stream group_stream;
 } memo_comm;
 
-/* Calls of the table.  Those that enqueue check their arguments, and count the bytes sent. */
+/* Calls of the table.  Calls that enqueue check all arguments, and count the bytes sent. */
 MEMO_FUNCTION memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
 }
 MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
 MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
-/* Any message, and any collective, by its arguments. */
+/* Any message, and any collective, by arguments. */
 MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
                                        const void* address, int64_t count, memo_type type,
                                        int32_t peer, memo_error* error);
@@ -255,7 +255,7 @@ MEMO_FUNCTION memo_status memo_broadcast(memo_comm* comm, memo_stream stream, vo
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
                             MEMO_REDUCTION_SUM, root, error);
 }
-/* The stream passes it after the streams of all ranks have reached it. */
+/* The stream passes the barrier after the streams of all ranks have reached the barrier. */
 MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
                             MEMO_REDUCTION_SUM, 0, error);
@@ -268,8 +268,8 @@ MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
 MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
 
 /* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
- * from, in that order.  It runs on the host before it returns, and gives the bits that
- * memo_all_reduce promises.  to may be the same elements of one of from. */
+ * from, in that order.  Runs on the host before the call returns, with the bits that
+ * memo_all_reduce promises.  to may be the same elements of an array of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
                                int64_t end, memo_type type, memo_reduction reduction);
 
@@ -284,7 +284,7 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * root of a collective, and labels.  An error names two ranks and their calls.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
- * and a missing rank after timeout_s.  All communicators split from one world fail together.
+ * and a missing rank after timeout_s.  All communicators split from a world fail together.
  *
  *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
  *     desc.n_ranks = 4;
@@ -302,9 +302,9 @@ typedef struct memo_comm_threads_desc {
     const char* name;            /* copied; NULL: "threads world" */
     double timeout_s;            /* must exceed the longest transfer; 0: 30 */
 
-    /* Simulated links.  A transfer starts when its send and receive have met, and takes latency_s
-     * plus its bytes / bytes_per_s (0: no limit).  Transfers to one rank take turns, over all
-     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
+    /* Simulated links.  A transfer starts when send and receive have met, and takes latency_s plus
+     * bytes / bytes_per_s (0: no limit).  Transfers to a rank take turns, over all communicators.
+     * A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
     /* Ranks of different nodes use the outer link, which has the same latency.  0: all ranks are on
      * one node. */
@@ -313,7 +313,7 @@ typedef struct memo_comm_threads_desc {
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
-/* Call it once.  Pass comms[r] to the thread of rank r, which must destroy it.  Errors:
+/* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
  * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
@@ -330,8 +330,8 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * calls differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program
  * over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
- * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
- * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
+ * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
+ * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
  * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
  * failed_user, so that the wait also returns COMM:
  *
@@ -378,7 +378,7 @@ typedef struct memo_comm_nccl_desc {
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
+/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
@@ -388,14 +388,14 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
 
 /* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
  * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the
- * first operation.  A part shares the buffers of its world. */
+ * first operation.  A part shares the buffers of the world. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's window of the communicator, instead of an earlier one: an arena, whose
- * offsets are the same on all ranks because they share the plan.  NCCL may then transfer it without
- * copies into its own buffers, and take fewer multiprocessors; what this brings is not measured.
- * size_bytes 0 ends it, which must precede freeing the memory.  All ranks must call it, while none
- * has an operation under way; then all buffers of an operation must be registered, or none on any
- * rank.
+/* Registers memory as NCCL's window of the communicator, instead of an earlier window: an arena,
+ * whose offsets are the same on all ranks because they share the plan.  NCCL may then transfer this
+ * memory without copies into NCCL's buffers, and take fewer multiprocessors; what this brings is
+ * not measured.  size_bytes 0 ends the registration, before the memory is freed.  All ranks must
+ * call this, while none has an operation under way; then all buffers of an operation must be
+ * registered, or none on any rank.
  * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
  * numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
  * cannot), COMM. */
@@ -417,7 +417,7 @@ typedef struct memo_mesh_desc {
     int32_t ring_is_inner;
 } memo_mesh_desc;
 
-/* Every group exists; a group of degree 1 has one rank, so no caller needs a branch. */
+/* Every group exists; a group of degree 1 has a single rank, so no caller needs a branch. */
 typedef struct memo_mesh {
     memo_mesh_desc degrees;                        /* none is 0 */
     int32_t rank, size;                            /* in the world */
@@ -436,7 +436,7 @@ MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
  * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world must call it with equal descs, each from its own thread.  Errors: as above,
+/* All ranks of world must call this with equal descs, each from its thread.  Errors: as above,
  * OUT_OF_HOST_MEMORY, and errors of split. */
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
@@ -463,10 +463,10 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  In the sharding "documents" the chunks of a document may differ by
- * one token.  The tokens of the sequence are dealt, one by one, to ranks 0 .. rd - 1 in turn; each
+ * one token.  The tokens of the sequence are dealt, in order, to ranks 0 .. rd - 1 in turn; each
  * rank's tokens go to its first and second chunk in turn.  This gives the size of every chunk.  So
- * the token counts of two ranks differ by at most one over all documents.  Their causal scores
- * differ by less than two rows of each document.  A document that 2 rd divides is cut evenly.
+ * the token counts of two ranks differ by at most 1 over all documents.  Their causal scores differ
+ * by less than two rows of each document.  A document that 2 rd divides is cut evenly.
  *
  * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, and at most
  * 2 n_documents + 1 in the sharding "documents". */
@@ -507,8 +507,7 @@ typedef struct memo_sharding {
 } memo_sharding;
 
 MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
-/* Pure arithmetic, without memory.  Every rank makes its own sharding.  Errors:
- * INVALID_ARGUMENT. */
+/* Pure arithmetic, without memory.  Every rank makes a sharding.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
 
@@ -558,22 +557,22 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
-/* Appends one line per rank, its positions in runs. */
+/* Appends a line per rank, the positions in runs. */
 MEMO_API void memo_sharding_put(const memo_sharding* sharding, memo_text* text);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
- * A callback computes one step of the ring on one rank, so that any kernel can be used.  It gets
- * queries and keys at known positions, and a mask over positions.  An exact one for the host device
- * is supplied. */
+ * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
+ * gets queries and keys at known positions, and a mask over positions.  An exact callback for the
+ * host device is supplied. */
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
     MEMO_MASK_FULL
 } memo_mask_kind;
 
-/* The keys that a query sees are always one interval of positions.  Neither end of it descends from
- * one query to the next.  The interval is that of key_first and key_end; without these, it follows
+/* The keys that a query sees are always an interval of positions.  Neither end descends from a
+ * query to the next.  key_first and key_end give the interval; without these, the interval follows
  * from the other fields, whose conditions hold together.  Arrays are in host memory and must stay
  * unchanged until the stream has passed. */
 typedef struct memo_mask {
@@ -587,7 +586,7 @@ typedef struct memo_mask {
     /* The position of query 0 among the keys: queries are a slice of a longer sequence. */
     int64_t first_query;
     /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of its own document.  Two equal positions are an empty
+     * descending.  A query sees only keys of the same document.  Two equal positions are an empty
      * document, which has no tokens and changes nothing.  NULL: one document.  Chunked attention is
      * a document for each chunk. */
     const int64_t* document_begins;
@@ -599,8 +598,8 @@ typedef struct memo_mask {
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
-/* The keys that a query sees are those at positions [*begin, *end); begin = end if there are none.
- * O(log n_documents). */
+/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  O(log
+ * n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
@@ -609,7 +608,7 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * k, v and out have strides of their own.  The strides of q, k, v and out apply to d_q, d_k, d_v
  * and d_out too.  Heads of v, out and their gradients have v_head_size elements.  lse and row_dots
- * have one number per row and head, with the strides of lse.  Strides count elements.  Query head h
+ * have a number per row and head, with the strides of lse.  Strides count elements.  Query head h
  * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
  * sequences that differ in these come in blocks of their own. */
 typedef struct memo_attention_block {
@@ -629,7 +628,7 @@ typedef struct memo_attention_block {
     float* out;             /* set by forward */
     float* lse;             /* set by forward, read by backward */
     const float* row_dots;  /* backward: sum of d_out * output over a head */
-    float *d_q, *d_k, *d_v; /* backward adds to them */
+    float *d_q, *d_k, *d_v; /* backward adds here */
 } memo_attention_block;
 
 /* Enqueues on stream and returns.  block is valid only during the call.
@@ -639,10 +638,10 @@ typedef struct memo_attention_block {
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q
  *              With softcap, dS is multiplied by 1 - tanh^2.
- * Rows of k and v that no query of the block sees are finite numbers, but not always those of their
+ * Rows of k and v that no query of the block sees are finite numbers, but not always of their
  * positions.
- * A function that cannot do a block returns UNSUPPORTED.  It may add biases of its own to scores,
- * by head and by positions. */
+ * A function that cannot do a block returns UNSUPPORTED.  The function may add biases to scores, by
+ * head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -654,13 +653,13 @@ typedef struct memo_attention {
 
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* Exact attention for the host device: tiles, fp32 sums; it skips what the mask excludes.
- * head_size and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive
- * the attention. */
+/* Exact attention for the host device: tiles, fp32 sums; skips what the mask excludes.  head_size
+ * and v_head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
+ * attention. */
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    /* Scores computed so far, including masked ones in partly masked tiles.  Read it after
+    /* Scores computed so far, including masked scores in partly masked tiles.  Read after
      * synchronization. */
     int64_t n_scores;
 } memo_host_attention;
@@ -672,25 +671,25 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
  * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
- * ring_tokens, some heads); after attention another one converts back.  Each is the backward of the
- * other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  The side by rows is
- * packed if a rank needs more than one head but not all.
+ * ring_tokens, some heads); after attention another exchange converts back.  Each is the backward
+ * of the other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  The side by
+ * rows is packed if a rank needs several heads but not all.
  *
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
- * heads may differ by one, or be 0.  A rank needs the key heads that its query heads read.  With
- * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
+ * heads may differ by 1, or be 0.  A rank needs the key heads that the rank's query heads read.
+ * With fewer key heads than ranks, several ranks need the same key head.  The gradients of these
  * replicas are sent and summed in fp32 on the rank that holds the rows.
  *
- * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
- * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read them.
- * With G > n and ring degree 1, consecutive groups share the query heads of one key head: k and v
+ * A rank may split the heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
+ * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read these.
+ * With G > n and ring degree 1, consecutive groups share the query heads of a key head: k and v
  * arrive with the first of these groups, and d_k and d_v leave with the last.  (In a ring, keys
- * would go round once for each.)  The exchanges run on a stream of the engine: an exchange to heads
- * ("g arrives") and, after attention, one back to rows ("g leaves"), in the order 0 arrives, 1
- * arrives, 0 leaves, 2 arrives, 1 leaves.
+ * would go round once for each.) The exchanges run on a stream of the engine: an exchange to heads
+ * ("g arrives") and, after attention, an exchange back to rows ("g leaves"), in the order 0
+ * arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
- *   attention    waits for  the arrival of g; its results wait until those of g - 1 have left
+ *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left
  *   g leaves     waits for  the results of g
  *   the end      waits for  the last group to leave */
 
@@ -701,23 +700,23 @@ typedef struct memo_ulysses_heads {
 
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
- * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
- * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
- * the local attention once, with the runs that see each other under the mask; once per sequence, if
- * the sequences of a batch have masks or shardings of their own.  It skips what sees nothing.
- * (Exceptions: striped documents shorter than the ring; striped key_first and key_end; keys of
- * cross-attention that no query sees.)
+ * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
+ * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
+ * calls the local attention once, with the runs that see each other under the mask; once per
+ * sequence, if the sequences of a batch have separate masks or shardings.  Rows that see nothing
+ * are skipped.  (Exceptions: striped documents shorter than the ring; striped key_first and
+ * key_end; keys of cross-attention that no query sees.)
  *
- * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
- * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run
- * those from the first to the last that is seen, or all if these are more than 7/8; in the sharding
- * "documents" all rows.  In a plain ring under a causal mask half of the hops are empty.  In a
- * zigzag ring the keys of rank 0 travel as half.  With a window only the ends of runs travel.
- * Gradients travel for the rows that are read of any rank's keys.
+ * Every rank makes every hop up to the last hop that any rank needs: rd - 1 hops with causal and
+ * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run from
+ * the first to the last seen row, or all if these are more than 7/8; in the sharding "documents"
+ * all rows.  In a plain ring under a causal mask half of the hops are empty.  In a zigzag ring the
+ * keys of rank 0 travel as half.  With a window only the ends of runs travel.  Gradients travel for
+ * the rows that are read of any rank's keys.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
- *              rounded to the tensors' type; the last hop returns them to their rank
+ *              rounded to the tensors' type; the last hop returns both to the owner
  *
  * That is the way RING.  In the way DIRECT each step's keys come straight from their owner, and
  * only the rows that this rank reads; steps in which no rank reads anything are left out.  The
@@ -726,8 +725,8 @@ typedef struct memo_ulysses_heads {
  * "documents" all rows of a rank travel.
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
- * three), one for the contribution of a step.  If a hop brings a part of a run, the buffers for
- * keys and values are cleared before the first step, so that attention never loads NaN from them.
+ * three), another for the contribution of a step.  If a hop brings a part of a run, the buffers for
+ * keys and values are cleared before the first step, so that attention never loads NaN.
  * memo_schedule_check finds a race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
@@ -738,13 +737,13 @@ typedef struct memo_ulysses_heads {
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange
  *
- * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
- * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
+ * There is one exception: on a rank whose last steps see nothing, after steps that did, the wait at
+ * the end of forward is redundant.  memo_schedule_check lists this wait alone. */
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * Create one object per rank and shape, and one exchange per batch and kind of mask; they serve all
- * layers.  All ranks of the mesh's sequence group must create them alike, and call forward and
+ * Create an object per rank and shape, and an exchange per batch and kind of mask; both serve all
+ * layers.  All ranks of the mesh's sequence group must create both alike, and call forward and
  * backward in the same order.  A degree of 1 costs
  * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
 
@@ -754,12 +753,12 @@ typedef enum memo_exchange_way {
      * summed over the steps of a forward and a backward, or of the bytes of all ranks. */
     MEMO_EXCHANGE_AUTO = 0,
     MEMO_EXCHANGE_RING,   /* from neighbor to neighbor */
-    MEMO_EXCHANGE_DIRECT, /* from each owner to each reader; needs one more buffer than RING */
+    MEMO_EXCHANGE_DIRECT, /* from each owner to each reader; needs a buffer more than RING */
     /* An all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
      * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
      * the order of positions, and nothing is merged.  But no computation hides the transfer, and
      * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
-     * (extras/memo_layout.h) compares it with RING. */
+     * (extras/memo_layout.h) compares DIRECT with RING. */
     MEMO_EXCHANGE_GATHER
 } memo_exchange_way;
 
@@ -771,12 +770,12 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
     int32_t n_batch; /* 0: 1 */
-    /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array,
-     * so that each sequence has its own documents. */
+    /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
+     * that each sequence has separate documents. */
     int32_t n_masks;
-    /* n_batch shardings, if each sequence is cut by its own documents.  They differ from sharding
-     * only in their documents.  Scatter and gather each sequence with its own.  NULL: sharding cuts
-     * every sequence. */
+    /* n_batch shardings, if each sequence is cut by separate documents, the only difference from
+     * sharding.  Scatter and gather each sequence with its sharding.  NULL: sharding cuts every
+     * sequence. */
     const memo_sharding* row_shardings;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.   Empty: keys have the queries'
@@ -792,17 +791,17 @@ typedef struct memo_sp_attention_desc {
     /* The model's number of this rank's first query head, if tensor parallelism splits the
      * heads. */
     int32_t first_q_head;
-    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if it has
-     * 16 bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times that
-     * of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").  In
-     * the ways DIRECT and GATHER each contribution is rounded once. */
+    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if the type
+     * has 16 bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times
+     * that of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").
+     * In the ways DIRECT and GATHER each contribution is rounded once. */
     int32_t rounds_gradients;
     memo_exchange_way way; /* chapter 6 */
-    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
-     * 1: backward sends them again, and saved is not used. */
+    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps these in tensors.saved.
+     * 1: backward sends these again, and saved is not used. */
     int32_t sends_again;
-    /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of one group overlaps
-     * the attention of another, and scratch memory holds one group.  With a ring
+    /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the
+     * attention of another, and scratch memory holds a group.  With a ring
      * a group has whole key heads, so at most as many groups are made as some rank has key heads.
      * Without, at most as many as some rank has query heads.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
@@ -817,7 +816,7 @@ typedef struct memo_sp_attention_sizes {
     int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Bytes that this rank sends to others in one call.  n = n_batch * local_tokens of sharding,
+    /* Bytes that this rank sends to other ranks in a call.  n = n_batch * local_tokens of sharding,
      * and m the same of key_sharding (without one, m = n); D = head_size + v_head_size; rd = ring;
      * and ud = ulysses, which divides both numbers of heads:
      *   ulysses forward    (Hq n + Hkv m) D (ud - 1) / ud, in type
@@ -838,18 +837,18 @@ typedef struct memo_sp_attention_sizes {
  * local_tokens of key_sharding, if there is one.  Set the struct to zero first; unused fields are
  * NULL. */
 typedef struct memo_sp_attention_tensors {
-    const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
+    const void *q, *k, *v; /* not read by a backward with tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
      * see nothing, such as padding, unless they have sinks.  With G groups of heads: G such arrays,
      * one after another. */
     float* lse;
     void* saved; /* NULL is allowed if saved_bytes is 0 */
-    /* Attention sinks: one logit per query head (n_q_heads), fp32, equal on all ranks.  It takes
-     * part in the softmax of every row and has no value.  A row that sees no key has its head's
-     * sink as LSE.  NULL, or -inf for a head: none.  Backward sets d_sinks (n_q_heads): the sum
-     * over the rows and heads that this rank computes, 0 for other heads.  Sum it over
-     * memo_mesh.gradient, as parameter gradients. */
+    /* Attention sinks: a logit per query head (n_q_heads), fp32, equal on all ranks, takes part in
+     * the softmax of every row and has no value.  A row that sees no key has its head's sink as
+     * LSE.  NULL, or -inf for a head: none.  Backward sets d_sinks (n_q_heads): the sum over the
+     * rows and heads that this rank computes, 0 for other heads.  Sum it over memo_mesh.gradient,
+     * as parameter gradients. */
     const float* sinks;
     float* d_sinks;
     const void* d_out;     /* backward only, as are d_q, d_k and d_v */
@@ -863,11 +862,11 @@ MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
 MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
                                                       memo_error* error);
-/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
+/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
  * the device. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the desc's stream and the engine's.  Call it before the stream, the device and the
+/* Waits for the desc's stream and the engine's.  Call before the stream, the device and the
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
@@ -878,33 +877,34 @@ typedef struct memo_exchange_desc {
      * used.  If a mask has neither documents nor key_first, the documents of the keys' sharding are
      * used. */
     const memo_mask* masks;
-    /* For a batch with other documents: one, or n_batch if the attention's desc has row_shardings.
+    /* For a batch with other documents: 1, or n_batch if the attention's desc has row_shardings.
      * Their kind, degrees and n_tokens must match the desc's.  NULL: the desc's. */
     const memo_sharding* shardings;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
 } memo_exchange_desc;
 
-/* The plan of an exchange: which rows travel in which step, and what each step computes.  Make it
- * once a batch, and one for each kind of mask.  All layers with these masks use it. */
+/* The plan of an exchange: which rows travel in which step, and what each step computes.  Make a
+ * plan once a batch, for each kind of mask.  All layers with these masks share the plan. */
 typedef struct memo_exchange memo_exchange;
 
 MEMO_API memo_exchange_desc memo_exchange_desc_default(void);
-/* All ranks of the sequence group must call it, each from its own thread.  It computes and
- * allocates everything on the host that passes need, so that they do neither.  It enqueues a
- * barrier of ring and ulysses on the desc's stream, which compares the descs, shardings and masks
- * of all ranks; it returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT
- * (another sharding, invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has
- * another desc, sharding or mask; see memo_label) may come from a later call. */
+/* All ranks of the sequence group must call this, each from its thread.  Computes and allocates
+ * everything on the host that passes need, so that passes do neither.  Enqueues a barrier of ring
+ * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
+ * returns at once.  Passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT (another sharding,
+ * invalid documents), OUT_OF_HOST_MEMORY, errors of memo_comm.  COMM (a rank has another desc,
+ * sharding or mask; see memo_label) may come from a later call. */
 MEMO_API memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
-/* Waits for the desc's stream, which may still read the documents.  Call it before
+/* Waits for the desc's stream, which may still read the documents.  Call before
  * memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
- * sequences of the batch; and the fewest that would do: each row once to each rank that reads it,
- * each gradient once from that rank.  With key runs of documents needed_rows is -1: not counted. */
+ * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
+ * row, each gradient once from that rank.  With key runs of documents needed_rows is -1: not
+ * counted. */
 typedef struct memo_exchange_info {
     memo_exchange_way way; /* not AUTO */
     int32_t n_steps;       /* with step 0, which needs no exchange */
@@ -912,7 +912,7 @@ typedef struct memo_exchange_info {
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
-/* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
+/* All ranks of the sequence group must call these, each from its thread.  Both enqueue on the
  * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
  * (missing tensors, an exchange of another attention, sinks that the exchange was not made for);
@@ -930,13 +930,13 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
  * A model split by tensor parallelism is a sequence of blocks (attention, MLP, attention, ...).
- * Each block ends with a collective.  In forward it sums the ranks' partial outputs; in backward it
- * sums their partial input gradients.  If a batch is cut into parts (sub-batches), the collective
- * of one part overlaps the computation of another (Oases paper, section 3).
+ * Each block ends with a collective.  The collective sums the ranks' partial outputs in forward,
+ * and the partial input gradients in backward.  If a batch is cut into parts (sub-batches), the
+ * collective of a part overlaps the computation of another (Oases paper, section 3).
  *
  * --- the schedules ---
  *
- *   default    every operation waits for the previous one (Megatron)
+ *   default    every operation waits for the previous operation (Megatron)
  *   pipelined  parts overlap within each pass; a whole layer is recomputed before its backward
  *              (Merak)
  *   cross      recomputation and backward overlap too (cross-pass)
@@ -947,8 +947,8 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
  * The last three share the pipelined forward.  A collective starts right after the input gradient;
  * the weight gradient overlaps it.
  *
- * With splits_sequence the parts are consecutive ranges of one sequence, and the first block of
- * each layer is attention.  Its forward of a part reads the keys and values of earlier parts; its
+ * With splits_sequence the parts are consecutive ranges of a sequence, and the first block of each
+ * layer is attention.  Its forward of a part reads the keys and values of earlier parts; its
  * backward of a part adds to their gradients.  So backward processes the last part first, and
  * attention is recomputed for all parts before the first backward. */
 
@@ -972,9 +972,10 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
 /* --- running the blocks ---
  *
- * The trainer supplies a function for each piece of a block.  Once per pass it calls forward and
- * backward, for all layers or layer by layer.  memo_blocks calls the functions in the order of the
- * schedule, and enqueues collectives and event waits between them.  Nothing waits on the host.
+ * The trainer supplies a function for each piece of a block.  Once per pass the trainer calls
+ * forward and backward, for all layers or layer by layer.  memo_blocks calls the functions in the
+ * order of the schedule, and enqueues collectives and event waits between them.  Nothing waits on
+ * the host.
  *
  * The functions compute, for part s, with the part's output buffer y and gradient buffer g:
  *
@@ -982,12 +983,12 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
  *                or h_{i-1} + y, with y the reduced output of the previous block.  Keeps h_i if
  *                call.keeps_input.
  *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
- *                from h_{i-1} and y.  If call.has_output it computes y again; otherwise it may skip
+ *                from h_{i-1} and y.  If call.has_output, computes y again; otherwise may skip
  *                the last product.
  *   backward     g = this rank's partial sum of the gradient of the block's input.  The gradient
  *                d_i of the block's output stream is given (last block) or d_{i+1} + g (g reduced,
  *                and carried through the norm).
- *   weights      adds the gradients of this rank's weights.  It overlaps the collective of g, and
+ *   weights      adds the gradients of this rank's weights.  Overlaps the collective of g, and
  *                must read neither y nor g.
  *   forward_end  the output of the last block, h_{K-1} + y.
  *   backward_end the gradient of the first block's input, d_0 + g.
@@ -997,8 +998,8 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
 typedef struct memo_block_call {
     int32_t block, part;
-    memo_stream stream;     /* enqueue on it */
-    int32_t is_input_saved; /* 1: the input is saved; 0: it is the previous block's input plus y */
+    memo_stream stream;     /* enqueue here */
+    int32_t is_input_saved; /* 1: the input is saved; 0: previous block's input plus y */
     int32_t keeps_input;    /* forward: recompute reads the saved input */
     int32_t has_output;     /* y is read later */
 } memo_block_call;
@@ -1009,12 +1010,12 @@ typedef memo_status (*memo_block_function)(void* context, const memo_block_call*
 typedef struct memo_block_functions {
     void* context;
     memo_block_function forward, recompute, backward;
-    memo_block_function weights; /* NULL: backward computes them */
+    memo_block_function weights; /* NULL: backward computes these */
     /* Optional; call.block is the last block (forward_end) or the first (backward_end). */
     memo_block_function forward_end, backward_end;
 } memo_block_functions;
 
-/* The buffers of one part, in device memory, count elements each. */
+/* The buffers of a part, in device memory, count elements each. */
 typedef struct memo_block_buffers {
     void *output, *gradient; /* y and g */
     int64_t count;
@@ -1023,8 +1024,8 @@ typedef struct memo_block_buffers {
 typedef struct memo_blocks_desc {
     const memo_device* device;
     memo_stream compute_stream;
-    memo_stream comm_stream; /* NULL: memo_blocks creates one of high priority */
-    memo_comm* comm;         /* memo_mesh.tensor; the passes use it on the comm stream */
+    memo_stream comm_stream; /* NULL: memo_blocks creates a stream of high priority */
+    memo_comm* comm;         /* memo_mesh.tensor; the passes use comm on the comm stream */
     memo_type type;
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
@@ -1034,20 +1035,20 @@ typedef struct memo_blocks_desc {
 typedef struct memo_blocks memo_blocks;
 
 MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
-/* Each rank calls it independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
+/* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
  * OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
-/* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
+/* Enqueue a pass over all layers.  All ranks of comm must call these in the same order.  The
  * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
  * forward); COMM (a rank runs another pass, or has another schedule, type or count; see
  * memo_label); errors of the functions, of comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
-/* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
+/* The same for a layer, so that the trainer can act between layers (memo_swap_forward_begin and
  * others).  Call them for layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always starts a
  * new pass.  Several passes of forward may come before as many of backward, for slices of a
  * micro-batch.  Errors: INVALID_STATE (out of order), and as above. */
@@ -1058,28 +1059,28 @@ MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t lay
 
 /* --- degrees that differ from block to block ---
  *
- * Of a world's ranks, each `degree` consecutive ones share the blocks of that degree and some rows
- * of the batch.  A larger degree has fewer groups with more rows each.  Blocks of one degree form
- * one memo_blocks.  If a larger degree follows, forward gathers each part's rows (all_gather on
- * across), and backward slices their gradients.  If a smaller one follows, forward slices and
+ * Of a world's ranks, each `degree` consecutive ranks share the blocks of that degree and some rows
+ * of the batch.  A larger degree has fewer groups with more rows each.  Blocks of a degree form a
+ * memo_blocks.  If a larger degree follows, forward gathers each part's rows (all_gather on
+ * across), and backward slices their gradients.  If a smaller degree follows, forward slices and
  * backward gathers.  A slice: the rows of this rank begin at across->rank * n_rows /
  * across->size. */
 typedef struct memo_degree_comms {
     int32_t degree;
     memo_comm* tensor; /* the ranks that share a block */
-    memo_comm* data;   /* the ranks with the same share; weight gradients are summed over it */
-    /* The ranks that exchange rows with the next degree; NULL if there is none, or it is the
-     * same. */
+    memo_comm* data;   /* the ranks with the same share; weight gradients are summed over data */
+    /* The ranks that exchange rows with the next degree; NULL if there is none, or the same
+     * degree. */
     memo_comm* across;
 } memo_degree_comms;
 
-/* next_degree 0: none.  All ranks of world must call it; they wait for each other.  Errors:
+/* next_degree 0: none.  All ranks of world must call this, and wait for each other.  Errors:
  * INVALID_ARGUMENT (degrees that do not divide the world or each other), and errors of split. */
 MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
                                               memo_degree_comms* comms, memo_error* error);
 MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
 
-/* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most one. */
+/* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most 1. */
 typedef struct memo_share {
     int64_t begin, count;
 } memo_share;
@@ -1087,9 +1088,9 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
 
 /* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ---------------
  *
- * The logits of a long sequence are larger than all its activations.  So the classifier runs on
- * tiles of rows: logits of a tile, its loss, its gradient in the same memory, and the products of
- * that gradient.  Logits exist for one tile at a time.
+ * The logits of a long sequence are larger than all activations.  So the classifier runs on tiles
+ * of rows: logits of a tile, the loss, the gradient in the same memory, and the products of that
+ * gradient.  Logits exist for a single tile at a time.
  *
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
  * Each rank has all rows of x.  An all-gather of 20 bytes per row and rank (parts of the softmax,
@@ -1115,12 +1116,12 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  *                     &error);
  *     memo_loss_read(loss, sums, &mean, &error);                        // the mean, or an error
  *
- * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
- * whole example is examples/17_loss_in_tiles.c. */
+ * For multi-token prediction run the loss once for each head, with labels from
+ * memo_sharding_labels.  A whole example is examples/17_loss_in_tiles.c. */
 
 /* Rows [first_row, first_row + n_rows) and this rank's columns. */
 typedef struct memo_loss_tile {
-    memo_stream stream; /* enqueue on it */
+    memo_stream stream; /* enqueue here */
     int64_t first_row, n_rows;
     int64_t first_column, n_columns; /* of the vocabulary; n_columns may be 0 */
     void* logits;                    /* (n_rows, n_columns) in desc.type; later their gradient */
@@ -1129,15 +1130,15 @@ typedef struct memo_loss_tile {
 typedef struct memo_loss_functions {
     void* context;
     memo_status (*logits)(void* context, const memo_loss_tile* tile, memo_error* error);
-    /* With tensor ranks d_x is a partial sum; reduce it over them, here or after the run.  Optional
-     * if every run has scale 0. */
+    /* With tensor ranks d_x is a partial sum; reduce d_x over the ranks, here or after the run.
+     * Optional if every run has scale 0. */
     memo_status (*gradients)(void* context, const memo_loss_tile* tile, memo_error* error);
 } memo_loss_functions;
 
 typedef struct memo_loss_desc {
     const memo_device* device; /* optional for get_sizes */
     memo_stream stream;
-    memo_comm* tensor; /* NULL: one rank has the whole vocabulary */
+    memo_comm* tensor; /* NULL: a single rank has the whole vocabulary */
     int64_t vocabulary;
     memo_type type;                     /* of logits: F32, BF16, F16 */
     float softcap, smoothing, z_weight; /* memo_cross_entropy_desc; 0: none */
@@ -1149,7 +1150,7 @@ typedef struct memo_loss_desc {
 } memo_loss_desc;
 
 typedef struct memo_loss_sizes {
-    int64_t device_bytes; /* logits, parts and losses of one tile */
+    int64_t device_bytes; /* logits, parts and losses of a tile */
     int64_t tile_rows;    /* the same on all tensor ranks */
     int64_t first_column, n_columns;
     int64_t sent_bytes_per_row; /* to other tensor ranks: 20 (size - 1) */
@@ -1174,13 +1175,13 @@ MEMO_API memo_loss_desc memo_loss_desc_default(void);
 /* Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
-/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
+/* Each rank calls this independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (the device has no
  * cross-entropy kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** loss,
                                       memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
-/* Enqueues all tiles on the desc's stream.  All tensor ranks must call it with the same n_rows,
+/* Enqueues all tiles on the desc's stream.  All tensor ranks must call this with the same n_rows,
  * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
  * rank runs another pass, or has another desc, n_rows or scale; see memo_label); errors of the
  * functions, of comm and of the device. */
@@ -1217,7 +1218,7 @@ MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, d
  * examples/24_scan_ranks.c is a whole example. */
 
 typedef struct memo_scan_call {
-    memo_stream stream; /* enqueue on it */
+    memo_stream stream; /* enqueue here */
     int32_t is_backward;
     void* user; /* memo_scan_tensors.user */
     /* summarize and compose set M (m_count) and b (b_count), in device memory.  m NULL: M is not
@@ -1331,7 +1332,7 @@ MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
-/* --- one number --- */
+/* --- a number --- */
 
 MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
@@ -1428,7 +1429,7 @@ typedef struct memo_merge_desc {
 /* --- add: to = a + b; cast: to = a --- */
 typedef struct memo_add_desc { /* of row sums too */
     void* to;                  /* (n_rows, n_columns) */
-    const void *a, *b;         /* likewise; a may be to; cast has no b */
+    const void *a, *b;         /* as to; a may be to; cast has no b */
     memo_type to_type, a_type, b_type;
     int64_t n_rows; /* 0: 1; of row sums: none */
     int64_t n_columns;
@@ -1438,13 +1439,13 @@ typedef struct memo_add_desc { /* of row sums too */
 /* --- row sums: to[row] = sum over columns of a * b ---
  *
  * Their desc is memo_add_desc.  With a = dO and b = O it is D of attention's backward.  to is F32,
- * one number a row.  Each of 8 lanes adds its products in order, by fma; then lanes l and l + 4, l
+ * a number a row.  Each of 8 lanes adds its products in order, by fma; then lanes l and l + 4, l
  * and l + 2, 0 and 1 are added. */
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
  *
  * logits are columns first_column, first_column + 1, ... of the whole vocabulary of V columns.
- * Three kernels use one desc, in this order:
+ * Three kernels use the same desc, in this order:
  *
  *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
  *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
