@@ -937,16 +937,16 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * that a layer keeps has its own place.  Addresses are multiples of 512.
  *
  * Device memory: for each tensor, the rows of the three parts (of each, the most that any layer
- * needs), and n_rows for each layer that keeps it; alignment adds at most 1 KiB per tensor.  For a
- * GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h; the
- * paper's buffers take 32 b s h.
+ * needs), and n_rows for each layer that keeps the tensor; alignment adds at most 1 KiB per tensor.
+ * For a GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h;
+ * the paper's buffers take 32 b s h.
  *
  * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
  * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only
- * some kinds have share one area instead of a region each: those of an even layer lie at its
- * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  B is the bytes
- * of a layer's tensors there, R the part of them beyond its swapped rows.  The area takes the
- * largest B + B' - min(R, R') of an even and an odd layer that follow each other there.
+ * some kinds have share an area instead of a region each: an even layer's tensors lie at the
+ * bottom, swapped rows first, an odd layer's tensors at the top, swapped rows last.  B is the bytes
+ * of a layer's tensors there, R the part beyond the swapped rows.  The area takes the largest B +
+ * B' - min(R, R') of an even and an odd layer that follow each other there.
  *
  * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
  * in the same part.  The last layer in each part is not moved.
@@ -960,48 +960,48 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * It follows that rows come back only after they have left: the compute stream orders both.  With
- * alpha every wait of the swap engine is necessary: without it memo_schedule_check finds a race.  A
+ * So rows come back only after they have left: the compute stream orders both.  With alpha every
+ * wait of the swap engine is necessary: if a wait is left out, memo_schedule_check finds a race.  A
  * table of rows, kinds of layers or a short last slice may make these waits redundant, but the
  * engine still makes them:
- *   forward_begin(i)   if a later forward_begin waits for the same copies or later ones, and no
- *                      forward before it writes the bytes that they read
+ *   forward_begin(i)   if a later forward_begin waits for the same or later copies, and no
+ *                      forward before that call writes the bytes that these copies read
  *   backward_end(i)    if the to-device stream waited before, and no work since then used the bytes
  *                      that come back
  *
- * Between begin and end.  The forward writes the layer's rows; the backward may overwrite them.  A
- * kernel may work on two layers: the next layer may begin before this one ends (in the backward:
- * layer i-1 before layer i ends).  At most two layers are open, and they end in the order in which
- * they began.  Recomputed rows of all layers share bytes, so writing a tensor of the next layer
- * overwrites the recomputed rows of the same tensor in this layer, and those of all tensors that
- * only some kinds have.
+ * Between begin and end.  The forward writes the layer's rows; the backward may overwrite all rows.
+ * A kernel may work on two layers: the next layer may begin before this layer ends (in the
+ * backward: layer i-1 before layer i ends).  At most two layers are open; layers end in the order
+ * of their begins.  Recomputed rows of all layers share bytes, so writing a tensor of the next
+ * layer overwrites the recomputed rows of the same tensor in this layer, and the recomputed rows of
+ * all tensors that only some kinds have.
  *
  * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
  * only LAYER tensors take more device memory for more rows.  A *step* is a slice of a layer: step i
  * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
  * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first.  Tensors are of a slice, but for those with these rules:
+ * last step to the first.  Tensors are of a slice, except with these rules:
  *
- *   LAYER   rows of all slices at one address, in a region of even and one of odd layers.  Slice s
- *           writes its rows, counted from the layer's row 0, and reads those before them.  They
+ *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
+ *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
  *           leave with their slice, and stay on the device until the layer two later needs the
- *           region.  In the backward slice s no longer needs the rows of later slices; its own make
- *           room for those of the layer two before.  They never spill.
+ *           region.  In the backward slice s no longer needs the rows of later slices; the rows of
+ *           slice s make room for the layer two before.  These rows never spill.
  *   HANDED  two places of a slice, of even and odd steps.  A step finds there what the layer before
- *           left for its slice, and updates it.  In the first layer the trainer writes it.  In the
- *           backward the last layer finds its output there, for the loss; the others find the
- *           gradient.  It waits on the host between two layers, and so do the last outputs.
- *   INPUT   The host stores it once: the rows that HANDED leaves are those that come back as INPUT.
- *           If layers spill, it is stored like SWAPPED.
+ *           left for the slice, and updates the rows.  In the first layer the trainer writes them.
+ *           In the backward the last layer finds the output there, for the loss; other layers find
+ *           the gradient.  Between two layers the rows wait on the host, as do the last outputs.
+ *   INPUT   The host stores the rows once: the rows that HANDED leaves come back as INPUT.  If
+ *           layers spill, INPUT is stored like SWAPPED.
  *   CARRIED row_bytes of each step, however few rows the step computes.  The forward copies the
- *           state there with which the slice begins; the backward finds it again.  The state
- *           itself, and in the backward its gradient, pass from slice to slice in a buffer of the
- *           trainer.  Without slices a layer is one slice.
+ *           state there with which the slice begins; the backward finds this copy.  The state, and
+ *           in the backward the gradient, pass from slice to slice in a buffer of the trainer.
+ *           Without slices a layer is a single slice.
  *
  * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
- * each layer that keeps a LAYER tensor + 2 T if others do not (T if these are all even or all odd)
- * + 2 R for a HANDED tensor, times row_bytes.  Host memory is that of all steps + T for each layer
- * but the last two of a LAYER tensor + T for a HANDED one.  These waits come beside the four:
+ * each layer that keeps a LAYER tensor + 2 T if some layers do not (T if these are all even or all
+ * odd) + 2 R for a HANDED tensor, times row_bytes.  Host memory is the sum over steps + T for each
+ * layer but the last two of a LAYER tensor + T for a HANDED tensor.  Beside the four waits:
  *
  *   forward_begin(i)   compute    waits for  HANDED rows of i on the device, after the first layer
  *                                            (in it: HANDED rows of i-2 on the host);

@@ -609,18 +609,18 @@ MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
 
-/* Are the gradients those of a step without memo? Runs a micro-batch of the first shape with a
- * backward in sessions of its own: twice with every tensor kept, then with half of the rows swapped
+/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
+ * sessions: twice with every tensor kept, then with half of the rows swapped
  * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The
  * desc's outputs and the gradients of states must have the same bits each time.  In slices, kept
- * outputs are also compared with those of a layer at once, whose sums have another order: they may
- * differ by a hundredth of their norm, in 16 bits by a tenth.  Each run begins with the same
- * outputs, which have their bytes again afterwards; states begin with small numbers.  Call it once,
+ * outputs are also compared with outputs of a layer at once, whose sums have another order: both
+ * may differ by a hundredth of the norm, in 16 bits by a tenth.  Each run begins with the same
+ * outputs, which have their bytes again afterwards; states begin with small numbers.  Call once,
  * before memo_session_create, with inputs and rows of which a kept step fits.  All ranks must call
- * it.  It finds what a checked session cannot see: a backward that reads a layer that has ended,
- * and gradients that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer
- * and number that differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step
- * does not fit); errors of the calls above. */
+ * this.  Finds what a checked session cannot see: a backward that reads a layer that has ended, and
+ * gradients that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and
+ * number that differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does
+ * not fit); errors of the calls above. */
 MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
@@ -4624,9 +4624,9 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 /* --- >>marked windows ---
  * Knows: the marks of a trace.  Knows nothing of sizes. */
 
-/* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
- * phase that another layer's interrupts is none.  A window has a request, so there are at most as
- * many as requests of buffers. */
+/* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
+ * backward.  A phase is ignored if another layer interrupts it.  Each window has a request, so
+ * there are at most as many windows as requests of buffers. */
 MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
     int64_t time = 0, begin = 0, i;
@@ -6644,10 +6644,10 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
  * Knows: tables and their scores.  Knows nothing of limits.
  *
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
- * gives a bundle another cell in layers of a kind, or in layers beside them.  Memory joins the
- * bundles: after a change another bundle takes the room that is left, or gives what lacks, in as
- * many layers or tiles as that makes; often in the same layers, because others may have no time to
- * copy its bytes. */
+ * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
+ * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
+ * many layers or tiles as necessary; often in the same layers, because other layers may have no
+ * time to copy the bytes. */
 
 /* The number of trials, and of cells that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000

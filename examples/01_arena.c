@@ -58,7 +58,7 @@ int main(void) {
     memo_status status = memo_trace_create(&trace, &error);
 
     /* The dry run: an arena with a trace and without a device. */
-    record.trace = trace; /* and no device: a dry run */
+    record.trace = trace;
     if (!status) status = steps(&record, 1, &error);
 
     if (!status) status = memo_plan_from_trace(trace, 0, &plan, &error);

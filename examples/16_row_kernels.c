@@ -37,8 +37,8 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     rows.to = packed;
     if (memo_row_run(MEMO_ROW_GATHER, &rows, error)) return error->status;
 
-    /* The expert doubles them. */
-    add.to = packed; /* the expert: packed + packed, as F32, which is 0 */
+    /* The expert doubles the packed rows. */
+    add.to = packed; /* packed + packed, as F32, which is 0 */
     add.a = add.b = packed;
     add.n_rows = N_PICKED;
     add.n_columns = N_COLUMNS;
