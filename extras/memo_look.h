@@ -1,13 +1,13 @@
-/* memo_look.h - look at what runs on streams: check it for races, simulate it, record it, draw it,
- * make it fail.
+/* memo_look.h - look at what runs on streams: check for races, simulate, record, draw, inject
+ * faults.
  *
- * What people run beside a trainer.  It uses the public functions of memo.h; no header that a
- * trainer needs includes it.
+ * What people run beside a trainer.  Uses the public functions of memo.h; no header that a trainer
+ * needs includes memo_look.h.
  *
  * EXAMPLE.  A program of your own, checked from a file (build/examples/check_schedule does more).
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
- *     #define MEMO_LOOK_IMPLEMENTATION        // in the same one
+ *     #define MEMO_LOOK_IMPLEMENTATION        // in the same unit
  *     #include "extras/memo_look.h"           // includes memo.h; link with -lpthread -lm
  *
  *     int main(void) {
@@ -76,16 +76,16 @@ MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64
 /* ---- 2 check: races and redundant waits ------------------------------------------------------ */
 
 /* The check proves order without running.  One operation happens before another if a path of stream
- * order and events leads from it to the other.  Two operations that touch the same byte are a race
- * if at least one of them writes and no path connects them. */
+ * order and events leads from the first to the second.  Two operations that touch the same byte are
+ * a race if at least one writes and no path connects both. */
 typedef struct memo_race {
     int64_t first, second; /* indices of ops, first enqueued first */
     memo_range range;      /* bytes they share */
 } memo_race;
 
 typedef struct memo_check {
-    /* For each operation, only the latest conflicting operation per stream is listed; earlier ones
-     * follow transitively.  Ordered by second, then first. */
+    /* For each operation, only the latest conflicting operation per stream is listed; earlier
+     * operations follow transitively.  Ordered by second, then first. */
     memo_race* races;
     int64_t n_races;
     /* Ops of kind WAIT; each can be removed alone without adding a race. */
@@ -94,7 +94,7 @@ typedef struct memo_check {
     int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event that was not recorded before */
     int64_t n_unrecorded_waits;
     int64_t n_waits;
-    int64_t n_conflicts; /* pairs compared: (an operation, the latest one of another stream) */
+    int64_t n_conflicts; /* pairs compared: (an operation, the latest of another stream) */
 } memo_check;
 
 /* Creates *check, which memo_check_destroy frees.  Returns OK even if there are races: read
@@ -102,16 +102,16 @@ typedef struct memo_check {
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
-/* Writes a race in words and returns buffer: both operations, the bytes, why no path connects them,
+/* Writes a race in words and returns buffer: both operations, the bytes, why no path connects both,
  * and the missing wait.  Truncated to n_bytes; 512 are enough for usual names. */
 MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
                                        char* buffer, size_t n_bytes);
 
-/* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
- * one comes before all work on the other, by the order of each stream and the waits between
- * streams, those that the plan buys included.  A persistent buffer that the body requests counts as
- * requested first of all.  Lifetimes and gaps of the plan are ignored.  The proof uses nothing
- * that memo_plan_from_trace computed.  It takes as long as two checks of a schedule of the
+/* Is the plan safe on the streams of its trace? Two buffers may share a byte only if all work on
+ * the first comes before all work on the second, by the order of each stream and the waits between
+ * streams, bought waits included.  A persistent buffer that the body requests counts as requested
+ * first of all.  Lifetimes and gaps of the plan are ignored.  The proof uses nothing that
+ * memo_plan_from_trace computed.  The proof takes as long as two checks of a schedule of the
  * requests.  Errors: INVALID_ARGUMENT (the two buffers, and the stream without a wait; or the
  * plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
@@ -120,8 +120,8 @@ MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* tr
 /* ---- 3 simulation and comparison ------------------------------------------------------------- */
 
 typedef struct memo_simulation {
-    /* Of each op.  A WAIT starts when its stream reaches it and ends when the stream continues.  A
-     * SYNC likewise for the host. */
+    /* Of each op.  A WAIT starts when the stream reaches the wait and ends when the stream
+     * continues; so does a SYNC for the host. */
     double* start_s;
     double* end_s;
     double makespan_s;
@@ -150,7 +150,7 @@ MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
 /* ---- 4 pictures ------------------------------------------------------------------------------ */
 
 /* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
- * (open it in chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
+ * (for chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
  * Errors: IO, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
@@ -186,8 +186,8 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
  * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
  * bytes on a link become time; nothing else is written.  If streams or events have the same name,
- * the later ones get their number appended; an event without a name is its number.  Paths and
- * errors: as for traces. */
+ * later names get a number appended; an event without a name is its number.  Paths and errors: as
+ * for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -195,29 +195,29 @@ MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const ch
 
 /* ---- 6 recorder: what was really enqueued -------------------------------------------------------
  *
- * A device that passes every call on to another device and records it in a schedule.  It sees the
- * bytes of copies; announce your own launches with device->annotate.  Recording may allocate; on
- * failure the call that was passed on returns OUT_OF_HOST_MEMORY.
+ * A device that passes every call on to another device and records the call in a schedule.  The
+ * recorder sees the bytes of copies; announce your own launches with device->annotate.  Recording
+ * may allocate; on failure the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
  *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes
- *                             is its size, link is 0; one range per row, or one if rows touch
- *   annotate                  RUN with name, duration, ranges and sizes of the desc; it ends at the
+ *                             is the size, link is 0; a range per row, or one if rows touch
+ *   annotate                  RUN with name, duration, ranges and sizes of the desc; ends at the
  *                             next call for the stream, synchronization or query
- *   launch_host               passed on; announce it yourself
+ *   launch_host               passed on; announce the work yourself
  *   event_record, event_wait  RECORD, WAIT
  *   synchronize               SYNC; also an event_query that finds a recorded event done
  *
- * A stream that was not created through the recorder is called "stream K" until it is named.
+ * A stream that was not created through the recorder is called "stream K" until named.
  *
  * Streams and events of your own can be recorded too: on CUDA a memo_stream is a cudaStream_t and a
  * memo_event is a cudaEvent_t.  Call the recorder's device instead of CUDA for copies, records and
- * waits, and announce each launch with one line:
+ * waits, and announce each launch with a line:
  *
  *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
  *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
  *   relu<<<blocks, threads, 0, s>>>(y, x);
  *
- * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
+ * Check the schedule in the program, or write a file for build/examples/check_schedule. */
 
 /* Bytes that a launch reads, or bytes that it writes and may read. */
 typedef struct memo_access {
@@ -295,24 +295,24 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  *         status = train(&faults.device, &error); // instead of device
  *     } while (status); // until a run makes fewer than k calls
  *
- * All calls of memo_device are counted, except those whose failure nobody reads: to free, to
- * destroy, and to synchronize with error NULL, as before these.  They are passed on.  A call that
- * fails does nothing, but a synchronization waits first, as in CUDA.  Delays change no result if
- * events order the streams; if a wait is missing, they do.
+ * All calls of memo_device are counted, except calls whose failure nobody reads: to free, to
+ * destroy, and to synchronize with error NULL.  These are passed on.  A call that fails does
+ * nothing, but a synchronization waits first, as in CUDA.  Delays change no result if events order
+ * the streams; if a wait is missing, delays do.
  *
  * A trainer launches its own work on the inner device, which memo_host_device_launch requires. */
 
 typedef struct memo_faults {
-    memo_device device; /* the table to pass on; this struct must outlive its use, and not move */
+    memo_device device; /* the table to pass on; the struct must outlive the table, and not move */
 
     /* Set these while no call is under way.  All are 0 after memo_faults_init. */
     int64_t failing_call; /* the number of the call that fails, from 1; 0: none */
     int32_t is_lasting;   /* all later calls fail, too */
-    /* What the call enqueues fails when its stream reaches it; the call itself returns OK, unless
-     * that was before it returned.  Without effect on a call that enqueues nothing, and on a device
-     * without launch_host. */
+    /* The enqueued operation fails when the stream gets there; the call itself returns OK, unless
+     * that was earlier.  Without effect on a call that enqueues nothing, and on a device without
+     * launch_host. */
     int32_t is_late;
-    /* Every second operation, on average, waits before it begins: a random time up to this, on its
+    /* Every second operation, on average, waits before it begins: a random time up to this, on the
      * stream, or in the calling thread on a device without launch_host. */
     double delay_s;
     uint64_t seed; /* of delays */
@@ -327,9 +327,9 @@ typedef struct memo_faults {
     uint64_t n_delays;
 } memo_faults;
 
-/* Fills *faults with a device that passes every call on to inner, until fields above are set.  It
- * has the functions that inner has, and takes no memory.  A call that is made to fail returns
- * DEVICE, with the message "FUNCTION: call K fails on purpose". */
+/* Fills *faults with a device that passes every call on to inner, until fields above are set.  The
+ * device has the functions that inner has, and takes no memory.  A call that is made to fail
+ * returns DEVICE, with the message "FUNCTION: call K fails on purpose". */
 MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 
 /* ---- 8 engines as schedules ------------------------------------------------------------------ */
@@ -338,7 +338,7 @@ MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 typedef struct memo_swap_times {
     const memo_kind_times* kinds; /* of each kind that desc->layer_kinds names; NULL: all 0 */
     double between_s; /* between the last forward and the first backward: the classifier */
-    /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
+    /* A copy takes copy_s plus the bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
     int32_t n_micro_batches; /* 0: 1 */
@@ -349,19 +349,19 @@ typedef struct memo_swap_times {
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
 /* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
- * writes it down.  The streams are "compute" and, if rows move, "to host", "to device" and "file".
- * It has the engine's copies, reads and writes ("to file", "from file"), events and waits; and the
- * trainer's operations of each layer: "forward", "recompute" for each tensor with rows to
- * recompute, "backward"; and "between" if between_s is above 0.  Bytes are numbered: device memory
- * from 512, host memory from 2^62, the file from 2^63.  Ignored: device, compute_stream,
- * computes_on_host, memory and spill_directory of desc.  Errors: INVALID_ARGUMENT,
+ * writes operations down.  The streams are "compute" and, if rows move, "to host", "to device" and
+ * "file".  The schedule has the engine's copies, reads and writes ("to file", "from file"), events
+ * and waits; and the trainer's operations of each layer: "forward", "recompute" for each tensor
+ * with rows to recompute, "backward"; and "between" if between_s is above 0.  Bytes are numbered:
+ * device memory from 512, host memory from 2^62, the file from 2^63.  Ignored: device,
+ * compute_stream, computes_on_host, memory and spill_directory of desc.  Errors: INVALID_ARGUMENT,
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
 #ifdef MEMO_SP_H /* with memo_sp.h, included before */
 
-/* Times of one part of one block; the Oases paper's F, R, B and C. */
+/* Times of a part of a block; the Oases paper's F, R, B and C. */
 typedef struct memo_block_times {
     double forward_s;
     double recompute_s; /* without the last product if nothing reads it */
