@@ -299,8 +299,9 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  * Bits.  A run keeps the bits if recompute gives each row the bits of the first computation, for
  * any run of whole tiles.  Products of libraries choose an algorithm by shape: compute products
- * tile by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or
- * MEMO_CHECK=1 in the environment) tests this, and finds wrong sizes, orders and recomputations.
+ * tile by tile in the forward too, or make the tensor WHOLE.  memo_session_verify compares the
+ * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
+ * the environment) tests this, and finds wrong sizes, orders and recomputations.
  *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
  * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
