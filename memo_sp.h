@@ -6832,8 +6832,9 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.kv[i % 2][i / 2],
                           memoi_ring_kv_elements(shape, i % 2) * memo_type_bytes(shape->type));
 
-    /* The first exchange waits for what is enqueued so far. */
-    if (n_exchanges && !ring->is_ready)
+    /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
+     * which the last steps of an earlier group used. */
+    if (n_exchanges && (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 

@@ -1073,6 +1073,15 @@ TEST(direct_waits_are_necessary) {
     report_worst();
 }
 
+/* Buffers that the last steps of a group used wait for them in the next group, also on a rank whose
+ * first steps there see nothing. */
+TEST(groups_of_direct_have_no_race) {
+    attention_case c = case_of(8, 2, 102, 4, 4, 8);
+    c.ulysses_groups = 2;
+    c.way = MEMO_EXCHANGE_DIRECT;
+    for (int32_t rank = 0; rank < 16; rank++) expect_recorded(&c, rank, 1, 2e-6, 5e-6);
+}
+
 /* One object, a batch of two sequences after another; one rank of a ring of one, with its own
  * reference. */
 TEST(documents_may_change_from_batch_to_batch) {
