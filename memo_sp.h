@@ -722,7 +722,9 @@ typedef struct memo_ulysses_heads {
  * only the rows that this rank reads; steps in which no rank reads anything are left out.  The
  * gradients of these rows return to the owner at once, while the next step computes; step 0 comes
  * last in backward.  The owner adds them in fp32, in the order of steps.  In the sharding
- * "documents" all rows of a rank travel.
+ * "documents" the rows for a reader are at most 16 ranges (128 / n_batch, but at least 4): of more
+ * the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^17, all rows of a rank
+ * travel, since a search would take too long.
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
  * three), another for the contribution of a step.  If a hop brings a part of a run, the buffers for
@@ -903,8 +905,8 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank.  With key runs of documents needed_rows is -1: not
- * counted. */
+ * row, each gradient once from that rank.  needed_rows is -1 if not counted: in the way GATHER, or
+ * if the sharding "documents" has too many runs (chapter 6). */
 typedef struct memo_exchange_info {
     memo_exchange_way way; /* not AUTO */
     int32_t n_steps;       /* with step 0, which needs no exchange */
@@ -6013,14 +6015,12 @@ typedef struct memoi_exchange_ranges {
     int64_t n_rows;
 } memoi_exchange_ranges;
 
-/* Rows of an owner's keys that a reader reads: pieces of runs, ascending.  Of many runs all rows,
- * without runs here. */
-enum { MEMOI_PIECES_MAX = 2 * MEMO_RUNS_MAX };
+/* Rows of an owner's keys that a reader reads: ranges, ascending.  Of more ranges the narrowest
+ * gaps are read, too. */
+enum { MEMOI_PIECES_MAX = 16 };
 typedef struct memoi_exchange_pieces {
-    memo_run runs[MEMOI_PIECES_MAX];  /* positions */
-    int64_t begin[MEMOI_PIECES_MAX];  /* first row of the owner */
-    int32_t run_of[MEMOI_PIECES_MAX]; /* of the owner */
-    int32_t n;
+    memoi_exchange_rows rows[MEMOI_PIECES_MAX];
+    int32_t n, is_whole; /* is_whole: all rows, since a search would take too long */
     int64_t n_rows;
 } memoi_exchange_pieces;
 
@@ -6050,6 +6050,7 @@ struct memo_exchange {
     int32_t is_direct;
     int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
+    memo_run* piece_runs;          /* (ring, n_parts, most runs): positions of those it gets */
     int64_t* busiest;              /* (4, ring): rows by step, of RING and DIRECT; of one rank */
 };
 
@@ -6210,6 +6211,30 @@ MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     return rows;
 }
 
+/* The most runs of a rank's pieces. */
+MEMOI int64_t memoi_exchange_most_runs(const memoi_shape* shape) {
+    return memoi_shape_tokens_of(shape, 1, 0)->max_runs + MEMOI_PIECES_MAX;
+}
+
+/* The runs of pieces of n runs; returns their number. */
+MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_run* runs,
+                                     int32_t n, memo_run* made) {
+    int64_t row = 0; /* of run k */
+    int32_t n_made = 0, i, k = 0;
+    for (i = 0; i < p->n; i++) {
+        int64_t at = p->rows[i].begin;
+        while (at < p->rows[i].end) {
+            memo_run* run = &made[n_made++];
+            for (; k < n && row + runs[k].count <= at; k++) row += runs[k].count;
+            *run = runs[k];
+            run->start += (at - row) * run->stride;
+            run->count = memob_min(row + runs[k].count, p->rows[i].end) - at;
+            at += run->count;
+        }
+    }
+    return n_made;
+}
+
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
     memoi_shape shape = plan->shape;
     const int32_t rd = shape.sharding.ring, distance = plan->distances[s];
@@ -6227,10 +6252,12 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
         r->q_end = s ? 0 : n_q; /* step 0: everything, because it sets every row */
         r->k_end = s ? 0 : n_k;
     }
-    if (s && plan->is_direct && shape.key_sharding.kind != MEMO_SHARDING_DOCUMENTS) {
-        k_runs = pieces->runs; /* which arrive one after another */
+    if (s && plan->is_direct && !pieces->is_whole) { /* they arrive one after another */
+        memo_run* runs = plan->piece_runs +
+                         ((int64_t)s * shape.n_parts + part) * memoi_exchange_most_runs(&shape);
         r->k_begin = 0;
-        r->k_end = pieces->n;
+        r->k_end = memoi_exchange_runs_of(pieces, k_runs, n_k, runs);
+        k_runs = runs;
         if (!pieces->n) r->q_end = 0;
     }
 
@@ -6252,45 +6279,72 @@ MEMOI void memoi_exchange_extend(memoi_exchange_rows* rows, int64_t begin, int64
     rows->end = memob_max(rows->end, end);
 }
 
+/* Adds rows that do not begin before those of p. */
+MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
+                                   int64_t end) {
+    memoi_exchange_rows* rows = p->rows;
+    int32_t k, narrowest = p->n - 1; /* the gap behind this piece */
+    int64_t gap = p->n ? begin - rows[p->n - 1].end : 0;
+    if (p->n == most && gap > 0)
+        for (k = 0; k + 1 < p->n; k++)
+            if (rows[k + 1].begin - rows[k].end < gap) {
+                narrowest = k;
+                gap = rows[k + 1].begin - rows[k].end;
+            }
+
+    /* The last piece goes on; or two pieces become one, which leaves room for another. */
+    if (p->n && (gap <= 0 || (p->n == most && narrowest == p->n - 1))) {
+        p->n_rows += memob_max(end - rows[p->n - 1].end, 0);
+        rows[p->n - 1].end = memob_max(end, rows[p->n - 1].end);
+        return;
+    }
+    if (p->n == most) {
+        rows[narrowest].end = rows[narrowest + 1].end;
+        for (k = narrowest + 1; k + 1 < p->n; k++) rows[k] = rows[k + 1];
+        p->n_rows += gap;
+        p->n--;
+    }
+    rows[p->n].begin = begin;
+    rows[p->n++].end = end;
+    p->n_rows += end - begin;
+}
+
+#define MEMOI_EXCHANGE_SEARCH (1 << 17) /* runs to look at in a plan: some milliseconds */
+
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
- * see; a third piece of a run joins the second. */
+ * see: runs of keys that end before these, or were read to their end, are done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
-    int32_t n_runs, n_q_runs, q, k;
+    const int64_t rd = shape->sharding.ring, n_all = memoi_exchange_most_runs(shape);
+    /* A group of messages has at most 8 for each piece of a sequence. */
+    const int32_t most = (int32_t)memob_max(memob_min(128 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+    int32_t n_runs, n_q_runs, q, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
     memoi_exchange_pieces p;
     memoi_exchange_step ignored;
-    int64_t row = 0;
+    int64_t first = 0, row, low, high, begin, end; /* first: row of run k */
     memset(&p, 0, sizeof p);
-    /* Of many runs most are needed in part, and a search would take long. */
-    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
+    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS &&
+        n_all > MEMOI_EXCHANGE_SEARCH / (rd * rd * shape->n_parts)) {
+        p.is_whole = 1;
         p.n = memoi_exchange_rectangle(shape, mask, part, reader, owner, &ignored);
-        p.n_rows = p.runs[0].count = p.n ? shape->key_sharding.ring_tokens : 0;
+        p.n_rows = p.rows[0].end = p.n ? shape->key_sharding.ring_tokens : 0;
         return p;
     }
 
-    for (k = 0; k < n_runs; row += runs[k++].count) {
-        const int32_t first = p.n;
-        for (q = 0; q < n_q_runs; q++) {
-            int64_t low, high, begin, end, seen;
-            if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
-            memoi_mask_run_interval(&runs[k], low, high, &begin, &end);
-            if (begin == end || !memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[k])) continue;
-            seen = p.n > first ? p.begin[p.n - 1] - row + p.runs[p.n - 1].count : -1;
-            if (begin > seen && p.n - first < 2) {
-                p.begin[p.n] = row + begin;
-                p.run_of[p.n] = k;
-                p.runs[p.n].start = runs[k].start + begin * runs[k].stride;
-                p.runs[p.n].stride = runs[k].stride;
-                p.n++;
-                seen = begin;
-            }
-            if (end <= seen) continue;
-            p.runs[p.n - 1].count += end - seen;
-            p.n_rows += end - seen;
+    for (q = 0; q < n_q_runs; q++) {
+        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        for (; k < n_runs; first += runs[k++].count)
+            if (runs[k].start + (runs[k].count - 1) * runs[k].stride >= low &&
+                (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
+                break;
+        for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
+            memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
+            if (begin < end && memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[i]))
+                memoi_exchange_add_rows(&p, most, row + begin, row + end);
         }
     }
     return p;
@@ -6299,17 +6353,18 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
 /* Extends rows, by run, by those that a rank reads. */
 MEMOI void memoi_exchange_read_rows(const memo_exchange* plan, int32_t part, int32_t owner,
                                     const memoi_exchange_pieces* p, memoi_exchange_ranges* ranges) {
-    int32_t n_runs, i;
+    int32_t n_runs, i, k;
     const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
-    for (i = 0; i < p->n; i++) {
-        const int32_t k = p->run_of[i];
-        const int64_t begin = p->begin[i] - memoi_exchange_runs_rows(runs, k);
-        int64_t end = begin + p->runs[i].count;
-        /* Padding goes with the last token, so that whole runs stay whole. */
-        if (end == memoi_sharding_run_below(&runs[k], plan->masks[part].n_keys))
-            end = runs[k].count;
-        memoi_exchange_extend(&ranges->rows[k], begin, end);
-    }
+    int64_t row = 0;
+    for (k = 0; k < n_runs; row += runs[k++].count)
+        for (i = 0; i < p->n; i++) {
+            const int64_t begin = memob_max(p->rows[i].begin - row, 0);
+            int64_t end = memob_min(p->rows[i].end - row, runs[k].count);
+            /* Padding goes with the last token, so that whole runs stay whole. */
+            if (begin < end && end == memoi_sharding_run_below(&runs[k], plan->masks[part].n_keys))
+                end = runs[k].count;
+            memoi_exchange_extend(&ranges->rows[k], begin, end);
+        }
 }
 
 /* From rows of each run to rows of the rank.  Returns whether a part of a run is among them. */
@@ -6422,7 +6477,13 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     for (s = k = 0; s <= plan->last_step; s++)
         if (!s || !plan->is_direct || busiest[rd + s]) plan->distances[k++] = s;
     plan->last_step = k - 1;
-    if (plan->is_direct) plan->cuts_runs = 0; /* only rows that are read arrive */
+    if (plan->is_direct) {
+        plan->cuts_runs = 0; /* only rows that are read arrive */
+        plan->piece_runs = (memo_run*)memob_arrays_add(
+            &plan->arrays, (int64_t)k * shape->n_parts * memoi_exchange_most_runs(shape),
+            sizeof(memo_run));
+        if (plan->arrays.failed) return;
+    }
     for (part = 0; part < shape->n_parts; part++)
         for (s = 0; s <= plan->last_step; s++) memoi_exchange_make_step(plan, s, part);
 }
@@ -6430,7 +6491,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t rd = shape->sharding.ring, each = shape->n_batch / shape->n_parts;
-    int32_t part, s;
+    int32_t part, s, is_whole = shape->gathers_keys;
     memset(info, 0, sizeof *info);
     info->way = shape->gathers_keys ? MEMO_EXCHANGE_GATHER
                 : plan->is_direct   ? MEMO_EXCHANGE_DIRECT
@@ -6438,8 +6499,11 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
     info->n_steps = plan->last_step + 1;
     for (part = 0; part < shape->n_parts; part++) {
         for (s = 1; s < rd; s++) {
-            info->needed_rows[0] += each * memoi_exchange_pieces_of(plan, 0, s, part)->n_rows;
-            info->needed_rows[1] += each * memoi_exchange_pieces_of(plan, 1, s, part)->n_rows;
+            const memoi_exchange_pieces* sends = memoi_exchange_pieces_of(plan, 0, s, part);
+            const memoi_exchange_pieces* gets = memoi_exchange_pieces_of(plan, 1, s, part);
+            info->needed_rows[0] += each * sends->n_rows;
+            info->needed_rows[1] += each * gets->n_rows;
+            is_whole |= sends->is_whole | gets->is_whole;
             info->sent_rows[0] += each * memoi_exchange_hop(plan, 0, s - 1, part)->n_rows;
         }
         if (plan->last_step)
@@ -6449,8 +6513,7 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
     if (shape->gathers_keys)
         info->sent_rows[0] = info->sent_rows[1] =
             (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
-    if (shape->gathers_keys || shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS)
-        info->needed_rows[0] = info->needed_rows[1] = -1;
+    if (is_whole) info->needed_rows[0] = info->needed_rows[1] = -1;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6899,10 +6962,11 @@ MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
         int64_t at = b * shape->key_sharding.ring_tokens; /* one after another */
-        for (k = 0; k < p->n; at += p->runs[k++].count) {
-            const int64_t n = p->runs[k].count;
+        for (k = 0; k < p->n; k++) {
+            const int64_t n = p->rows[k].end - p->rows[k].begin;
             const int64_t place =
-                is_kv && is_own ? b * shape->key_sharding.ring_tokens + p->begin[k] : at;
+                is_kv && is_own ? b * shape->key_sharding.ring_tokens + p->rows[k].begin : at;
+            at += n;
             n_bytes += n * row_bytes;
             if (enqueues)
                 memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
@@ -7000,8 +7064,10 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
             const int64_t row = memoi_ring_kv_row(shape, is_v);
             const int64_t first = b * shape->key_sharding.ring_tokens;
             int64_t at = first * row * memo_type_bytes(type);
-            for (k = 0; k < p->n; at += p->runs[k++].count * row * memo_type_bytes(type)) {
-                float* sums = (float*)(void*)ring->d_kv_final[is_v] + (first + p->begin[k]) * row;
+            for (k = 0; k < p->n; k++) {
+                const int64_t n = (p->rows[k].end - p->rows[k].begin) * row;
+                float* sums =
+                    (float*)(void*)ring->d_kv_final[is_v] + (first + p->rows[k].begin) * row;
                 const memo_add_desc add = {sums,
                                            sums,
                                            ring->buffers.d_kv_in[is_v] + at,
@@ -7009,11 +7075,12 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
                                            MEMO_TYPE_F32,
                                            type,
                                            1,
-                                           p->runs[k].count * row,
+                                           n,
                                            0,
                                            0,
                                            0};
                 memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD, &add);
+                at += n * memo_type_bytes(type);
             }
         }
 
@@ -7854,6 +7921,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     }
     if (status) return status;
     memoi_exchange_make(plan);
+    if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, &plan->attention->shape, shape->tokens);
     memoi_agreed_masks(&plan->agreed, plan);
     return memoi_hybrid_meet(plan, error);
