@@ -1728,13 +1728,13 @@ MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsi
             item_function(&desc, item);                                                            \
     }
 
-MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memob_gather_item)
-MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memob_scatter_item)
-MEMOI_CUDA_ITEMS(add, memo_add_desc, memob_add_item)
-MEMOI_CUDA_ITEMS(cast, memo_add_desc, memob_cast_item)
+MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
+MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
+MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
+MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
-#define MEMOI_CUDA_WARP_ROWS (32 / MEMOB_ROW_LANES)
+#define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
 
 MEMOI __device__ int64_t memoi_cuda_first_row(void) {
     return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * MEMOI_CUDA_WARP_ROWS;
@@ -1746,23 +1746,23 @@ MEMOI __device__ int64_t memoi_cuda_row_step(void) {
 /* Four blocks at a time; without the bound the compiler uses registers for three. */
 static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMOB_ROW_LANES);
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
     for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMOB_ROW_LANES, place = 0;
+        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            place = memob_merge_place(&merge, row);
+            place = memo_merge_place(&merge, row);
             a = merge.lse[place];
             b = merge.part_lse[place];
-            memob_merge_lane(&merge, row, lane, memob_merge_weights_of(a, b));
+            memo_merge_lane(&merge, row, lane, memo_merge_weights_of(a, b));
         }
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
-        if (row < n_rows && lane == 0) merge.lse[place] = memob_merge_lse(a, b);
+        if (row < n_rows && lane == 0) merge.lse[place] = memo_merge_lse(a, b);
     }
 }
 
-MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memob_entropy_item)
+MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 
 /* Shuffles move 32 bits. */
 template <typename Value>
@@ -1796,7 +1796,7 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
             if (row < n_rows && lane == 0) end(&desc, row, value);                                 \
         }                                                                                          \
     }
-MEMOB_ROW_JOINS(MEMOI_CUDA_LANES)
+MEMO_ROW_JOINS(MEMOI_CUDA_LANES)
 
 /* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
  * error, not an earlier one. */
@@ -1813,17 +1813,17 @@ static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_b
 /* A warp per 4 rows and heads, as for merge. */
 static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     memoi_cuda_sinks_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_places) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMOB_ROW_LANES);
+    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
     for (; first < n_places; first += memoi_cuda_row_step()) {
-        int64_t place = first + threadIdx.x % 32 / MEMOB_ROW_LANES;
-        if (place < n_places) memob_sink_lane(&sinks, place, lane);
+        int64_t place = first + threadIdx.x % 32 / MEMO_ROW_LANES;
+        if (place < n_places) memo_sink_lane(&sinks, place, lane);
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
-        if (place < n_places && lane == 0) memob_sink_end(&sinks, place);
+        if (place < n_places && lane == 0) memo_sink_end(&sinks, place);
     }
 }
 
-#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMOB_ROW_LANES)
+#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
 
 /* One grid for the items of a resolved desc; none if there are none. */
 template <typename Desc>
@@ -1843,20 +1843,20 @@ static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream
 MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
                                             const memo_row_desc& d, memo_error* error) {
     const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_ROWS_PER_BLOCK,
-                  warps = MEMOI_CUDA_THREADS / MEMOB_LOSS_LANES;
+                  warps = MEMOI_CUDA_THREADS / MEMO_LOSS_LANES;
     switch (kind) {
 #define MEMOI_CUDA_CASE(kind, kernel, n_items, per_block)                                          \
     case kind:                                                                                     \
         return memoi_cuda_enqueue(memoi_cuda_##kernel##_kernel, stream, &d, n_items, per_block,    \
                                   error);
-        MEMOI_CUDA_CASE(MEMO_ROW_GATHER, gather_rows, memob_rows_items(&d.rows), items)
-        MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memob_rows_items(&d.rows), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_GATHER, gather_rows, memo_rows_items(&d.rows), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memo_rows_items(&d.rows), items)
         MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
-        MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memob_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.add.n_rows, rows)
-        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memob_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
-        MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMOB_LOSS_LANES,
+        MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
                         items)
         MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0 && d.entropy.sums, 1)
         MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)

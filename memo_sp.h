@@ -1567,10 +1567,11 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 
 /* ==== row bodies ============================================================================ */
 /* For the implementation, and for that of memo_cuda.cuh.  A row kernel is a loop over an inline
- * function, which compiles for host and GPU, so that both agree bit for bit. */
+ * function, which compiles for host and GPU, so that both agree bit for bit.  Names without
+ * memoi_ are those that memo_cuda.cuh uses. */
 #if (defined(MEMO_SP_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) &&                      \
-    !defined(MEMOB_ROW_BODIES_DONE)
-#define MEMOB_ROW_BODIES_DONE
+    !defined(MEMO_ROW_BODIES_DONE)
+#define MEMO_ROW_BODIES_DONE
 
 /* --- groups: the numbers that a thread reads at a time ---
  *
@@ -1780,7 +1781,7 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
     return memoi_n_shifted(rows->row_bytes, 5);
 }
-MEMO_INLINE int64_t memob_rows_items(const memo_rows_desc* rows) {
+MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
@@ -1822,7 +1823,7 @@ MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int
     memoi_block_store(to + second_at, second, n_second);
 }
 
-MEMO_INLINE void memob_gather_item(const memo_rows_desc* rows, int64_t item) {
+MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
     int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
     int64_t source = rows->index[row];
     memoi_row_move((char*)rows->to + row * rows->to_stride_bytes,
@@ -1832,7 +1833,7 @@ MEMO_INLINE void memob_gather_item(const memo_rows_desc* rows, int64_t item) {
                    rows->row_bytes, pair, n_pairs);
 }
 
-MEMO_INLINE void memob_scatter_item(const memo_rows_desc* rows, int64_t item) {
+MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
     int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
     int64_t target = rows->index[row];
     if (target < 0 || target >= rows->n_indexed_rows) return;
@@ -1843,18 +1844,18 @@ MEMO_INLINE void memob_scatter_item(const memo_rows_desc* rows, int64_t item) {
 
 /* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
 
-#define MEMOB_ROW_LANES 8
+#define MEMO_ROW_LANES 8
 
 /* --- merge of partial attention --- */
 
 /* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the
  * other, so that the smaller one keeps its precision if the other rounds to 1. */
-typedef struct memob_merge_weights {
+typedef struct memo_merge_weights {
     float out, part;
-} memob_merge_weights;
+} memo_merge_weights;
 
-MEMO_INLINE memob_merge_weights memob_merge_weights_of(float lse, float part_lse) {
-    memob_merge_weights weights = {1, 0};
+MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
+    memo_merge_weights weights = {1, 0};
     float ratio, larger, smaller;
     if (part_lse == -INFINITY) return weights;
     ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
@@ -1864,28 +1865,28 @@ MEMO_INLINE memob_merge_weights memob_merge_weights_of(float lse, float part_lse
     weights.part = lse >= part_lse ? smaller : larger;
     return weights;
 }
-MEMO_INLINE float memob_merge_lse(float a, float b) {
+MEMO_INLINE float memo_merge_lse(float a, float b) {
     if (b == -INFINITY) return a;
     if (a == -INFINITY) return b;
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
 /* The row of the arrays, for a row that is counted through all batches. */
-MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row) {
+MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
     return batch * merge->batch_stride_rows + rest;
 }
 
 /* The work of one lane on a row; weights belong to the row. */
-MEMO_INLINE void memob_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
-                                  memob_merge_weights weights) {
+MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
+                                 memo_merge_weights weights) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
-    const int64_t step = (int64_t)MEMOB_ROW_LANES << shift, n_columns = merge->n_columns;
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
     int64_t place, column;
     int i, k;
     if (weights.part == 0) return;
-    place = memob_merge_place(merge, row);
+    place = memo_merge_place(merge, row);
     for (column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
         const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
         memoi_row_pair read = pair;
@@ -1916,7 +1917,7 @@ MEMO_INLINE void memob_merge_lane(const memo_merge_desc* merge, int64_t row, int
 MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
     return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
 }
-MEMO_INLINE int64_t memob_add_items(const memo_add_desc* add) {
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
 MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_b) {
@@ -1943,17 +1944,17 @@ MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_
     }
 }
 /* has_b is a constant, so that a cast loads nothing for it. */
-MEMO_INLINE void memob_add_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 1);
 }
-MEMO_INLINE void memob_cast_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 0);
 }
 
 /* --- row sums --- */
 
-MEMO_INLINE float memob_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
-    const int64_t step = MEMOB_ROW_LANES * MEMOI_ROW_GROUP;
+MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
     int64_t column;
     int i, k;
@@ -1974,34 +1975,34 @@ MEMO_INLINE float memob_row_sum_lane(const memo_add_desc* sums, int64_t row, int
     }
     return sum;
 }
-MEMO_INLINE void memob_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
+MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
     ((float*)sums->to)[row] = sum;
 }
 
 /* --- cross-entropy --- */
 
-#define MEMOB_LOSS_LANES 32
+#define MEMO_LOSS_LANES 32
 
 /* Some columns of a row, of which the label counts only in below and n. */
-typedef struct memob_softmax_sum {
+typedef struct memo_softmax_sum {
     float max, sum; /* the sum of exp(z - max) */
     float below, n; /* with smoothing: the sum of top - z, with the largest of all; their number */
     float top;
-} memob_softmax_sum;
+} memo_softmax_sum;
 
-MEMO_INLINE memob_softmax_sum memoi_softmax_none(void) {
-    const memob_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
+MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
+    const memo_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
     return none;
 }
 /* The sum relative to a maximum that is not below its own. */
-MEMO_INLINE float memoi_softmax_scaled(memob_softmax_sum x, float max) {
+MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
     return x.max == max ? x.sum : x.sum * expf(x.max - max);
 }
-MEMO_INLINE float memoi_softmax_below(memob_softmax_sum x, float top) {
+MEMO_INLINE float memoi_softmax_below(memo_softmax_sum x, float top) {
     return x.n == 0 ? 0 : x.below + x.n * (top - x.top);
 }
-MEMO_INLINE memob_softmax_sum memob_softmax_join(memob_softmax_sum a, memob_softmax_sum b) {
-    memob_softmax_sum both;
+MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
+    memo_softmax_sum both;
     both.max = a.max > b.max ? a.max : b.max;
     both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
     both.top = a.top > b.top ? a.top : b.top;
@@ -2021,10 +2022,9 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
 
 /* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.
  * A logit of -inf adds nothing to the sum, even first. */
-MEMO_INLINE memob_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
-                                                  memob_softmax_sum to,
-                                                  const memoi_row_group* group, int32_t n,
-                                                  int64_t label) {
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                 memo_softmax_sum to, const memoi_row_group* group,
+                                                 int32_t n, int64_t label) {
     float x[MEMOI_ROW_GROUP], max = to.max;
     int k;
     memoi_group_widen(x, group, entropy->type);
@@ -2064,12 +2064,12 @@ MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, i
     return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
-MEMO_INLINE memob_softmax_sum memob_softmax_lane(const memo_cross_entropy_desc* entropy,
-                                                 int64_t row, int32_t lane) {
+MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMOB_LOSS_LANES << shift;
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
-    memob_softmax_sum sum = memoi_softmax_none();
+    memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
@@ -2084,8 +2084,8 @@ MEMO_INLINE memob_softmax_sum memob_softmax_lane(const memo_cross_entropy_desc* 
 }
 
 /* The end of softmax_parts for a row, with the sum of all lanes. */
-MEMO_INLINE void memob_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                                   memob_softmax_sum sum) {
+MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                  memo_softmax_sum sum) {
     float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
     int64_t column = memoi_label_column(entropy, row);
     part[0] = sum.max;
@@ -2111,15 +2111,15 @@ typedef struct memoi_entropy_row {
 /* Joins the parts of a row, in order.  Every lane does. */
 MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
                                                    int64_t row) {
-    memob_softmax_sum all = memoi_softmax_none();
+    memo_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
     float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
     int32_t p;
     for (p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-        const memob_softmax_sum next = {part[0], part[1], part[3], part[4],
-                                        part[0] > part[2] ? part[0] : part[2]};
-        all = memob_softmax_join(all, next);
+        const memo_softmax_sum next = {part[0], part[1], part[3], part[4],
+                                       part[0] > part[2] ? part[0] : part[2]};
+        all = memo_softmax_join(all, next);
         if (!(part[2] <= label)) label = part[2]; /* a NaN too */
     }
 
@@ -2162,10 +2162,10 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
 }
 
 /* The work of one lane on a row.  Lane 0 writes the loss. */
-MEMO_INLINE void memob_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                    int32_t lane) {
+MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
-    const int64_t step = (int64_t)MEMOB_LOSS_LANES << shift;
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
     int64_t column;
@@ -2186,20 +2186,20 @@ MEMO_INLINE void memob_entropy_lane(const memo_cross_entropy_desc* entropy, int6
 }
 
 /* A row and lane: lanes of a row need nothing from each other. */
-MEMO_INLINE void memob_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
-    memob_entropy_lane(entropy, item / MEMOB_LOSS_LANES, (int32_t)(item % MEMOB_LOSS_LANES));
+MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
+    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
 }
 
 /* What loss_sums adds up: losses, labels, labels that are not valid. */
-typedef struct memob_loss_sum {
+typedef struct memo_loss_sum {
     double numbers[3];
-} memob_loss_sum;
+} memo_loss_sum;
 
 /* One lane's share of all rows; its loss_sums are one row, number 0. */
-MEMO_INLINE memob_loss_sum memob_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                           int32_t lane) {
-    memob_loss_sum sum = {{0, 0, 0}};
-    for (row = lane; row < entropy->n_rows; row += MEMOB_LOSS_LANES) {
+MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                         int32_t lane) {
+    memo_loss_sum sum = {{0, 0, 0}};
+    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
         int is_valid = entropy->labels[row] < entropy->vocabulary;
         if (entropy->labels[row] < 0) continue;
         sum.numbers[0] += (double)entropy->losses[row];
@@ -2208,40 +2208,40 @@ MEMO_INLINE memob_loss_sum memob_loss_lane(const memo_cross_entropy_desc* entrop
     }
     return sum;
 }
-MEMO_INLINE memob_loss_sum memob_loss_join(memob_loss_sum a, memob_loss_sum b) {
+MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
     int k;
     for (k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
     return a;
 }
-MEMO_INLINE void memob_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
-                                memob_loss_sum sum) {
+MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                               memo_loss_sum sum) {
     int k;
     for (k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
 }
 
 /* --- attention sinks --- */
 
-#define MEMOB_SINK_LANES 32
+#define MEMO_SINK_LANES 32
 
 /* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
  * the keys. */
-MEMO_INLINE void memob_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
-    memob_merge_weights weights =
-        memob_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    memo_merge_weights weights =
+        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
     float* out = sinks->out + place * sinks->n_columns;
     int64_t column;
-    for (column = lane; column < sinks->n_columns; column += MEMOB_ROW_LANES)
+    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
         out[column] *= weights.out;
 }
 /* The row's LSE, when every lane is done. */
-MEMO_INLINE void memob_sink_end(const memo_sinks_desc* sinks, int64_t place) {
-    sinks->lse[place] = memob_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
 }
-MEMO_INLINE double memob_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
     int64_t row;
-    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMOB_SINK_LANES) {
+    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
         const int64_t place = row * sinks->n_heads + head;
         const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
         if (dot == dot || sinks->lse[place] != sink)
@@ -2249,24 +2249,24 @@ MEMO_INLINE double memob_sink_sum_lane(const memo_sinks_desc* sinks, int64_t hea
     }
     return sum;
 }
-MEMO_INLINE void memob_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
+MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
     sinks->d_sinks[head] -= (float)sum;
 }
 
 /* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
  * lane computes, its function, join of two lanes, end of a row). */
 #define MEMOI_ADD(a, b) ((a) + (b))
-#define MEMOB_ROW_JOINS(K)                                                                         \
-    K(sums, memo_add_desc, desc->n_rows, MEMOB_ROW_LANES, float, memob_row_sum_lane, MEMOI_ADD,    \
-      memob_row_sum_end)                                                                           \
-    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMOB_LOSS_LANES, memob_softmax_sum,   \
-      memob_softmax_lane, memob_softmax_join, memob_softmax_end)                                   \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMOB_LOSS_LANES,        \
-      memob_loss_sum, memob_loss_lane, memob_loss_join, memob_loss_end)                            \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMOB_SINK_LANES, double, memob_sink_sum_lane,    \
-      MEMOI_ADD, memob_sink_sum_end)
+#define MEMO_ROW_JOINS(K)                                                                          \
+    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
+      memo_row_sum_end)                                                                            \
+    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
+      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
+    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
+      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
+    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
+      MEMOI_ADD, memo_sink_sum_end)
 
-#endif /* MEMOB_ROW_BODIES_DONE */
+#endif /* MEMO_ROW_BODIES_DONE */
 
 /* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
@@ -2573,12 +2573,12 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
         int64_t item, n = n_items;                                                                 \
         for (item = 0; item < n; item++) item_function(desc, item);                                \
     }
-MEMOI_ROW_LOOP(gather, memo_rows_desc, memob_rows_items(desc), memob_gather_item)
-MEMOI_ROW_LOOP(scatter, memo_rows_desc, memob_rows_items(desc), memob_scatter_item)
-MEMOI_ROW_LOOP(add, memo_add_desc, memob_add_items(desc), memob_add_item)
-MEMOI_ROW_LOOP(cast, memo_add_desc, memob_add_items(desc), memob_cast_item)
-MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMOB_LOSS_LANES,
-               memob_entropy_item)
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
+               memo_entropy_item)
 
 /* Lanes are joined in the order of the GPU's shuffles. */
 #define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
@@ -2595,21 +2595,21 @@ MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMOB_LOSS_
             end(desc, row, lanes[0]);                                                              \
         }                                                                                          \
     }
-MEMOB_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
-        memob_merge_weights weights;
+        memo_merge_weights weights;
         float a, b;
         int32_t lane;
-        place = memob_merge_place(merge, row);
+        place = memo_merge_place(merge, row);
         a = merge->lse[place];
         b = merge->part_lse[place];
-        weights = memob_merge_weights_of(a, b);
-        for (lane = 0; lane < MEMOB_ROW_LANES; lane++) memob_merge_lane(merge, row, lane, weights);
-        merge->lse[place] = memob_merge_lse(a, b);
+        weights = memo_merge_weights_of(a, b);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
+        merge->lse[place] = memo_merge_lse(a, b);
     }
 }
 MEMOI void memoi_row_loop_sinks(const void* desc) {
@@ -2617,8 +2617,8 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
     int64_t place;
     int32_t lane;
     for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (lane = 0; lane < MEMOB_ROW_LANES; lane++) memob_sink_lane(sinks, place, lane);
-        memob_sink_end(sinks, place);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
     }
 }
 

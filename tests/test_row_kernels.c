@@ -354,7 +354,7 @@ TEST(merge_weights_are_exact) {
     for (int i = 0; i < 100000; i++) {
         float a = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
         float b = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
-        memob_merge_weights w = memob_merge_weights_of(a, b);
+        memo_merge_weights w = memo_merge_weights_of(a, b);
         double exact = 1 / (1 + exp((double)b - (double)a));
         double part = 1 / (1 + exp((double)a - (double)b));
         double bound = 6e-8 * (6 + fabs((double)a - (double)b));
@@ -366,25 +366,25 @@ TEST(merge_weights_are_exact) {
 
 TEST(merge_survives_extremes) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
-    memob_merge_weights w;
+    memo_merge_weights w;
     for (size_t i = 0; i < sizeof lses / sizeof lses[0]; i++) {
         for (size_t k = 0; k < sizeof lses / sizeof lses[0]; k++) {
-            float a = lses[i], b = lses[k], lse = memob_merge_lse(a, b);
-            w = memob_merge_weights_of(a, b);
+            float a = lses[i], b = lses[k], lse = memo_merge_lse(a, b);
+            w = memo_merge_weights_of(a, b);
             CHECK_CASE(w.out >= 0 && w.part >= 0 && fabsf(w.out + w.part - 1) <= 1.2e-7f,
                        "weights of %g and %g: %g and %g", a, b, w.out, w.part);
             CHECK_CASE(lse >= (a > b ? a : b) && lse <= (a > b ? a : b) + 0.6932f,
                        "lse of %g and %g", a, b);
-            CHECK(same_bits(lse, memob_merge_lse(b, a)));
+            CHECK(same_bits(lse, memo_merge_lse(b, a)));
         }
     }
-    w = memob_merge_weights_of(-INFINITY, -INFINITY);
+    w = memo_merge_weights_of(-INFINITY, -INFINITY);
     CHECK(w.out == 1 && w.part == 0);
-    w = memob_merge_weights_of(0, 0);
-    CHECK(w.out == 0.5f && w.part == 0.5f && memob_merge_lse(0, 0) == log1pf(1));
-    w = memob_merge_weights_of(NAN, 0); /* a NaN is not hidden */
+    w = memo_merge_weights_of(0, 0);
+    CHECK(w.out == 0.5f && w.part == 0.5f && memo_merge_lse(0, 0) == log1pf(1));
+    w = memo_merge_weights_of(NAN, 0); /* a NaN is not hidden */
     CHECK(w.out != w.out && w.part != w.part);
-    w = memob_merge_weights_of(0, NAN);
+    w = memo_merge_weights_of(0, NAN);
     CHECK(w.out != w.out && w.part != w.part);
 }
 
@@ -409,7 +409,7 @@ TEST(merge_leaves_other_batches_alone) {
         for (int64_t b = 0; b < BATCHES; b++) {
             for (int64_t row = 0; row < STRIDE; row++) {
                 int64_t at = b * STRIDE + row;
-                memob_merge_weights w = memob_merge_weights_of(lse_before[at], part_lse[at]);
+                memo_merge_weights w = memo_merge_weights_of(lse_before[at], part_lse[at]);
                 for (int64_t column = 0; column < COLUMNS; column++) {
                     float old = before[at * COLUMNS + column], expected = old;
                     if (row < ROWS) {
@@ -418,7 +418,7 @@ TEST(merge_leaves_other_batches_alone) {
                     }
                     CHECK(same_bits(out[at * COLUMNS + column], expected));
                 }
-                CHECK(same_bits(lse[at], row < ROWS ? memob_merge_lse(lse_before[at], part_lse[at])
+                CHECK(same_bits(lse[at], row < ROWS ? memo_merge_lse(lse_before[at], part_lse[at])
                                                     : lse_before[at]));
             }
         }
@@ -446,19 +446,19 @@ TEST(indices_pass_32_bits) {
         memo_add_desc cast = {
             .to = b, .a = a, .to_type = MEMO_TYPE_BF16, .n_columns = HUGE_ELEMENTS, .n_rows = 1};
         ((float*)a)[last] = 3.0f;
-        memob_cast_item(&cast, memob_add_items(&cast) - 2); /* its second group is the last one */
+        memo_cast_item(&cast, memo_add_items(&cast) - 2); /* its second group is the last one */
         CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
 
         memo_add_desc add = {.to = b, .a = a, .b = a, .n_columns = 4, .n_rows = HUGE_ELEMENTS / 4};
         CHECK_OK(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error));
         add = taken.add;
-        memob_add_item(&add, memob_add_items(&add) - 1);
+        memo_add_item(&add, memo_add_items(&add) - 1);
         CHECK_IS(((float*)b)[last], ==, 6.0f);
         add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
         add.n_columns = 3;
         add.to_stride = add.a_stride = add.b_stride = 4;
         ((float*)a)[last - 1] = 5.0f;
-        memob_add_item(&add, memob_add_items(&add) - 1);
+        memo_add_item(&add, memo_add_items(&add) - 1);
         CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
 
         memo_rows_desc rows = {.to = b,
@@ -484,14 +484,14 @@ TEST(indices_pass_32_bits) {
                               .a_stride = n_columns,
                               .b_stride = n_columns};
         ((float*)a)[n_rows * n_columns - 128] = 7.0f;
-        CHECK_IS(memob_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
+        CHECK_IS(memo_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
 
         memo_merge_desc merge = {.out = (float*)(void*)b,
                                  .part_out = a,
                                  .n_batches = 1,
                                  .n_rows = n_rows,
                                  .n_columns = n_columns};
-        memob_merge_lane(&merge, n_rows - 1, 0, memob_merge_weights_of(-INFINITY, 0));
+        memo_merge_lane(&merge, n_rows - 1, 0, memo_merge_weights_of(-INFINITY, 0));
         CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
     }
     if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));

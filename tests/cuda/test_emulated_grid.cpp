@@ -421,7 +421,7 @@ TEST(sums_far_rows) {
 /* Rows of one column: the loss of its label is 0, that of another label infinite. */
 TEST(finds_losses_of_far_rows) {
     far f;
-    FOR_FAR(f, MEMOI_CUDA_THREADS / MEMOB_LOSS_LANES) {
+    FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_LOSS_LANES) {
         memo_cross_entropy_desc entropy = {};
         int32_t* labels = (int32_t*)(void*)f.index;
         entropy.n_rows = f.n_items;
