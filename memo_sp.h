@@ -2731,6 +2731,7 @@ MEMOI memo_status memoi_row_arrays_entropy(memo_row_kind kind, memo_cross_entrop
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
 
+    /* What each of the three kernels reads and writes. */
     if (kind != MEMO_ROW_LOSS_SUMS)
         MEMOI_ROW_ARRAY(READS, logits, n, x->n_columns, bytes, &x->stride);
     MEMOI_ROW_ARRAY(READS, labels, n, 1, 4, NULL);
