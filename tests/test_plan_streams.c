@@ -972,7 +972,7 @@ TEST(plans_of_other_traces_are_refused) {
     plan->n_buffers++;
 }
 
-/* Their bounds are those of reference/dsa.md, found there by other means. */
+/* Bounds that were found by other means. */
 TEST(recorded_traces_meet_their_bounds) {
     static const struct {
         const char* name;
