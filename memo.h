@@ -6515,16 +6515,17 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
 
 /* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes one away that all
  * kinds have, as the planner does before it adds other tiles.  tiles: those that each layer swaps,
- * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer; NULL: no
- * time.  places: those of t from layer 0 on, n_tensors apart; NULL: none.
+ * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer, in
+ * addition to call_s; NULL: no time.  places: those of t from layer 0 on, n_tensors apart; NULL: none.
  *
  * A layer must recompute the rows that it did not swap if a later layer overwrites them.  That is
  * one that also recomputes rows; or that swaps rows in the same buffer, because recomputed rows may
  * begin before the border.  Tensors with the same rows get the same answer, so that one
  * recomputation serves them. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
-                                              const int64_t* tiles, const double* all_s, int sign,
-                                              memob_swap_sum* sums, memob_swap_place* places) {
+                                              const int64_t* tiles, const double* all_s,
+                                              double call_s, int sign, memob_swap_sum* sums,
+                                              memob_swap_place* places) {
     const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
     const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
     const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -6591,8 +6592,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
 
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
         if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
-            if (all_s)
-                *(is_packed ? &sum->packed_s : &sum->recompute_s) += sign * (all_s[layer] * others);
+            if (all_s && others > 0)
+                *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
+                    sign * (call_s + all_s[layer] * others);
             if (places && !is_packed)
                 memoi_swap_recompute(desc, layer, swapped,
                                      &places[(int64_t)layer * desc->n_tensors]);
@@ -6809,7 +6811,7 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int32_t layer;
     for (layer = 0; layer < desc->n_layers; layer++)
         placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 1, placement->sums, places);
+    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement->sums, places);
     region.begin = *total;
     if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
         !memoi_swap_add_product(total, 1, region.scratch_bytes) ||

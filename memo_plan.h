@@ -125,6 +125,7 @@ typedef struct memo_profile {
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;         /* between the last forward and the first backward */
     double update_s_per_byte; /* of states that the update uses; 0: not measured */
+    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
      * measured, it gives the rate. */
@@ -154,7 +155,7 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
- *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE]
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
@@ -193,8 +194,12 @@ typedef struct memo_swap_plan_desc {
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers, as in sessions. */
     const memo_states_desc* states;
-    double update_s_per_byte;     /* of states that the update uses */
-    double between_s;             /* after the last forward */
+    double update_s_per_byte; /* of states that the update uses */
+    double between_s;         /* after the last forward */
+    double recompute_call_s;  /* of each tensor with recomputed rows, in addition to the rows */
+    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
+     * host [0] and to the device [1] while the step computes. */
+    double slowdown_s_per_byte[2];
     double copy_s;                /* of each copy, in addition to the bytes */
     double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
     double to_device_bytes_per_s; /* the same while copies go to the host: HANDED tensors do */
@@ -5479,7 +5484,10 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOB_VALUE("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
                 MEMO_PROFILE_TENSORS_MAX),
     MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0),
-    MEMOI_PROFILE_TIME("time of an updated byte", memo_profile, update_s_per_byte, 0)};
+    MEMOI_PROFILE_TIME("time of an updated byte", memo_profile, update_s_per_byte, 0),
+    MEMOI_PROFILE_TIME("time of a recomputation's call", memo_profile, recompute_call_s, 0),
+    MEMOI_PROFILE_TIME("slowdown by a byte", memo_profile, slowdown_s_per_byte[0], 0),
+    MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0)};
 /* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -5495,7 +5503,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 5, 1};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 8, 4};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
@@ -5708,6 +5716,9 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     }
     desc->kinds = times;
     desc->between_s = profile->between_s;
+    desc->recompute_call_s = profile->recompute_call_s;
+    memcpy(desc->slowdown_s_per_byte, profile->slowdown_s_per_byte,
+           sizeof desc->slowdown_s_per_byte);
     desc->update_s_per_byte = profile->update_s_per_byte;
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
@@ -5788,6 +5799,7 @@ typedef struct memoi_rows_clock {
     int32_t* moved; /* those that are, by their ordinals */
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
+    double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
     memoi_rows_stream streams[4];
     memoi_rows_event* events;
 
@@ -5873,6 +5885,7 @@ MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copi
     stream->n_jobs++;
     memset(job + 1, 0, sizeof *job);
     if (start_s <= 0) n_copies = 1;
+    if (which != MEMOB_SWAP_FILE) c->in_flight_s[which - 1] += bytes_s;
     job->n_copies = n_copies;
     job->start_s = start_s;
     job->bytes_s = bytes_s / n_copies;
@@ -5946,13 +5959,19 @@ MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
 
 /* A step computes, and the trainer's copies begin with it. */
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
+    const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
+    double slower_s = 0;
     int32_t way;
-    for (way = 0; way < 2 && c->has_traffic; way++) {
+    for (way = 0; way < 2; way++) {
+        const double in_flight_s = c->in_flight_s[way] + traffic_s[way];
+        slower_s += c->desc->slowdown_s_per_byte[way] *
+                    memoi_rows_sooner(in_flight_s * rates[way], time_s * rates[way]);
+        c->in_flight_s[way] = 0;
         if (!(traffic_s[way] > 0)) continue;
         memoi_rows_follow(c, 1 + way, c->compute_s, INT32_MAX);
         c->streams[1 + way].traffic_s += traffic_s[way];
     }
-    c->compute_s += time_s;
+    c->compute_s += time_s + slower_s;
 }
 
 /* The engine of states runs on the clock: these are the functions of its device that it calls. */
@@ -6080,7 +6099,7 @@ MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double begin_s = 0;
     int32_t k;
-    c->compute_s = c->stall_s = 0;
+    c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
     for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
         stream->n_jobs = stream->n_done = stream->n_phases = 0;
@@ -6179,6 +6198,9 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
                   {"between_s", desc->between_s},
                   {"update_s_per_byte", desc->update_s_per_byte},
+                  {"recompute_call_s", desc->recompute_call_s},
+                  {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
+                  {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
                   {"copy_s", desc->copy_s},
                   {"file_s", desc->file_s},
                   {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
@@ -6496,6 +6518,7 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
 MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     const int is_new = !p->is_summed || swap->tensor_kinds;
+    const double call_s = p->desc->recompute_call_s;
     int32_t t;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (t = 0; t < swap->n_tensors; t++) {
@@ -6506,8 +6529,10 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
         if (!swap->tensors[t].row_bytes) continue;
         if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
         if (!is_new)
-            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, -1, p->sums, NULL);
-        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, 1, p->sums, NULL);
+            (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, call_s, -1,
+                                        p->sums, NULL);
+        region =
+            memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1, p->sums, NULL);
         p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
                                (double)region.odd_bytes;

@@ -338,6 +338,7 @@ MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 typedef struct memo_swap_times {
     const memo_kind_times* kinds; /* of each kind that desc->layer_kinds names; NULL: all 0 */
     double between_s; /* between the last forward and the first backward: the classifier */
+    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     /* A copy takes copy_s plus the bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
@@ -3529,6 +3530,8 @@ typedef struct memoi_swap_generator {
     memo_event begun;       /* they follow the begin of their layer */
     memo_range* ranges;     /* 2 n_tensors */
     int64_t n_ranges;
+    const memo_schedule* schedule;
+    int64_t n_seen; /* operations, when a step computed last */
 } memoi_swap_generator;
 
 /* --- what a trainer enqueues --- */
@@ -3578,12 +3581,32 @@ MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traff
     }
 }
 
+/* What the copies enqueued since the last step computed add to one that takes time_s. */
+MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s) {
+    const double rates[] = {g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
+    double n_bytes[2] = {0, 0}, slower_s = 0;
+    int way;
+    for (; g->n_seen < g->schedule->n_ops; g->n_seen++) {
+        const memo_op* op = &g->schedule->ops[g->n_seen];
+        const char* stream =
+            op->link_bytes ? memoi_schedule_stream_name(g->schedule, op->stream) : "";
+        if (strstr(stream, "to host")) n_bytes[0] += (double)op->link_bytes;
+        if (strstr(stream, "to device")) n_bytes[1] += (double)op->link_bytes;
+    }
+    for (way = 0; way < 2; way++)
+        if (rates[way] > 0)
+            slower_s +=
+                g->times->slowdown_s_per_byte[way] * fmin(n_bytes[way], rates[way] * time_s);
+    return slower_s;
+}
+
 /* A step on all its bytes: a forward writes its own rows, a backward reads them, recomputed ones
  * too.  Both read the LAYER rows of earlier slices and update HANDED rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
     memo_kind_times times;
     const int64_t first = step % memob_max(desc->n_slices, 1) * desc->n_rows;
+    double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
     int32_t t, writes;
@@ -3593,11 +3616,11 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     for (t = 0; t < desc->n_tensors && is_backward; t++) {
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
         memoi_swap_generate_range(g, step, t, begin, end);
-        if (g->n_ranges)
-            memoi_swap_generate_compute(g, "recompute",
-                                        memob_swap_recompute_s(desc, step, t, &times) *
-                                            (double)(end - begin) / (double)n,
-                                        0);
+        if (!g->n_ranges) continue;
+        time_s = memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n;
+        if (!desc->tensors[t].with) time_s += g->times->recompute_call_s;
+        recompute_s += time_s;
+        memoi_swap_generate_compute(g, "recompute", time_s, 0);
     }
 
     for (writes = 0; writes < 2; writes++)
@@ -3615,11 +3638,10 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
             memoi_swap_generate_range(g, step, t, begin, end);
             if (!writes) n_reads = g->n_ranges;
         }
-    memoi_swap_generate_compute(
-        g, is_backward ? "backward" : "forward",
-        is_backward ? memob_swap_slice_s(desc, step, times.backward_s, times.backward_growth_s)
-                    : memob_swap_slice_s(desc, step, times.forward_s, times.forward_growth_s),
-        n_reads);
+    time_s = is_backward ? memob_swap_slice_s(desc, step, times.backward_s, times.backward_growth_s)
+                         : memob_swap_slice_s(desc, step, times.forward_s, times.forward_growth_s);
+    time_s += memoi_swap_generate_slowdown(g, recompute_s + time_s);
+    memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
 
 MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
@@ -3674,6 +3696,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (g.status) return g.status;
     g.device = memo_recorder_get_device(recorder);
+    g.schedule = recorder->schedule;
     g.times = times;
     g.error = error;
 

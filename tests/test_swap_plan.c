@@ -770,8 +770,11 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
 static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap) {
     own_schedule* schedule = NULL;
     double makespan_s = 0;
+    const double* slowdown_s = k->p.desc.slowdown_s_per_byte;
     memo_swap_times times = {.kinds = k->times,
                              .between_s = k->p.desc.between_s,
+                             .recompute_call_s = k->p.desc.recompute_call_s,
+                             .slowdown_s_per_byte = {slowdown_s[0], slowdown_s[1]},
                              .copy_s = k->p.desc.copy_s,
                              .to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s,
                              .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s,
@@ -896,6 +899,10 @@ static void random_steps_problem(kinds_problem* k) {
     k->p.desc.to_device_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
     k->p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
     k->p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
+    k->p.desc.recompute_call_s = (double)memo_test_int(0, 1) * 0.05 * memo_test_real();
+    for (i = 0; i < 2; i++) /* up to the time of the copy */
+        k->p.desc.slowdown_s_per_byte[i] =
+            (double)memo_test_int(0, 1) * memo_test_real() / k->p.desc.to_host_bytes_per_s;
     k->p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
     k->p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
     for (i = 0; i < KINDS_MAX; i++) {
@@ -1242,17 +1249,24 @@ TEST(alpha_only_is_the_papers_alpha) {
 TEST(bad_descs_are_refused) {
     problem p;
     memo_swap_plan* plan = NULL;
-    double* const times[] = {
-        &p.times.forward_s,       &p.times.backward_s,         &p.desc.between_s,
-        &p.desc.copy_s,           &p.desc.to_host_bytes_per_s, &p.desc.to_device_bytes_per_s,
-        &p.desc.file_s,           &p.desc.to_file_bytes_per_s, &p.desc.from_file_bytes_per_s,
-        &p.recompute_s_per_row[0]};
+    double* const times[] = {&p.times.forward_s,
+                             &p.times.backward_s,
+                             &p.desc.between_s,
+                             &p.desc.copy_s,
+                             &p.desc.to_host_bytes_per_s,
+                             &p.desc.to_device_bytes_per_s,
+                             &p.desc.file_s,
+                             &p.desc.to_file_bytes_per_s,
+                             &p.desc.from_file_bytes_per_s,
+                             &p.recompute_s_per_row[0],
+                             &p.desc.recompute_call_s,
+                             &p.desc.slowdown_s_per_byte[1]};
     const double bad[] = {memo_test_nan(), 1e300 * memo_test_real() + 1e300, -1, 1e-300};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
         for (size_t k = 0; k < 4; k++) {
             simple_problem(&p);
             *times[i] = bad[k];
-            if ((k == 2 && i == 9) || (k == 3 && (i < 4 || i == 6 || i == 9)))
+            if ((k == 2 && i == 9) || (k == 3 && (i < 4 || i == 6 || i > 8)))
                 continue; /* cannot be recomputed; a time, unlike a rate, may be tiny */
             CHECK_CASE(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
                            !plan && strstr(error.message, "memo_swap_plan_desc."),
@@ -1476,6 +1490,8 @@ static void random_profile(memo_profile* p) {
         p->backward_s[k] = memo_test_real() * 1000;
     }
     p->between_s = memo_test_real() * 1e-6;
+    p->recompute_call_s = memo_test_real() * 1e-6;
+    p->slowdown_s_per_byte[1] = memo_test_real() * 1e-6;
     p->n_tensors = (int32_t)memo_test_int(0, MEMO_PROFILE_TENSORS_MAX);
     for (int i = 0; i < p->n_tensors; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
@@ -1521,6 +1537,8 @@ TEST(profiles_come_back_from_their_file) {
         CHECK_OK(memo_profile_read(path, &q, &error));
         CHECK(q.n_rows == p.n_rows && q.n_tensors == p.n_tensors);
         CHECK(q.n_kinds == p.n_kinds && is_near(q.between_s, p.between_s));
+        CHECK(is_near(q.recompute_call_s, p.recompute_call_s) && q.slowdown_s_per_byte[0] <= 0);
+        CHECK(is_near(q.slowdown_s_per_byte[1], p.slowdown_s_per_byte[1]));
         for (k = 0; k < p.n_kinds; k++)
             CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
                   is_near(q.backward_s[k], p.backward_s[k]));
