@@ -6516,7 +6516,8 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
 /* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes one away that all
  * kinds have, as the planner does before it adds other tiles.  tiles: those that each layer swaps,
  * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer, in
- * addition to call_s; NULL: no time.  places: those of t from layer 0 on, n_tensors apart; NULL: none.
+ * addition to call_s; NULL: no time.  places: those of t from layer 0 on, n_tensors apart; NULL:
+ * none.
  *
  * A layer must recompute the rows that it did not swap if a later layer overwrites them.  That is
  * one that also recomputes rows; or that swaps rows in the same buffer, because recomputed rows may
