@@ -1,0 +1,34 @@
+#!/bin/sh
+# test_infinitrain.sh - InfiniTrain's GPT-2 with memo's hooks has the bits of the original, in three budgets.
+#
+# INFINITRAIN=FOLDER, or build/InfiniTrain, is a clone of InfiniTrain; the first run compiles it.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+clone=${INFINITRAIN:-build/InfiniTrain}
+tap_folder build/tests/infinitrain
+
+is_bitwise_the_same() {
+    sh examples/infinitrain/port.sh "$clone" >"$folder/out" 2>&1 && cat "$folder/out" &&
+        [ "$(grep -c 'all losses and parameters are bitwise the same' "$folder/out")" -eq 5 ] || { cat "$folder/out"; return 1; }
+    # The three budgets move more and more, and what the owner keeps and memo's places fit.
+    awk '/^MEMO_BYTES=/ { split($1, budget, /[=:]/); for (i = 2; i < NF; i++) if ($i == "kept") kept = $(i - 2)
+            for (i = 2; i < NF; i++) if ($i == "places,") { places = $(i - 2); moved = $(i + 1) }
+            n++; if (kept + places > budget[2] || moved <= 0 || moved < last) bad = 1
+            last = moved }
+        END { exit bad || n != 4 }' "$folder/out"
+}
+
+refuses_another_folder() {
+    sh examples/infinitrain/port.sh "$folder" >"$folder/out" 2>"$folder/err"
+    [ $? -eq 2 ] && grep -q '^usage: .*a clone of InfiniTrain' "$folder/err"
+}
+
+test_is "a folder that is no clone is refused" refuses_another_folder
+if git -C "$clone" cat-file -e b24d92f:example/gpt2/main.cc 2>/dev/null; then
+    test_is "losses and parameters of InfiniTrain" is_bitwise_the_same
+else
+    skip "losses and parameters of InfiniTrain" "there is no clone of InfiniTrain with b24d92f; INFINITRAIN=FOLDER names one"
+fi
+tap_end
