@@ -1,6 +1,6 @@
 /* memo_cuda.cuh - memo on a GPU: the CUDA device, pinned memory, row kernels, phantom memory.
  *
- * In exactly one .cu file (memo.h's implementation may be there too, or in a C file of its own):
+ * In exactly one .cu file (memo.h's implementation may be there too, or in a C file):
  *
  *     #define MEMO_CUDA_IMPLEMENTATION
  *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; links with the CUDA runtime only
@@ -20,14 +20,14 @@
  * removes its own error from cudaGetLastError and leaves any other error there.  Errors that CUDA
  * keeps, such as an illegal address, are returned by every later call.
  *
- * CONTEXT.  Each call works in the primary context of the desc's GPU.  It restores the thread's
- * context before it returns: another GPU's, one of the driver's, a green one, or none.  No call
+ * CONTEXT.  Each call works in the primary context of the desc's GPU, and restores the thread's
+ * context at the end: another GPU's, a context of the driver, a green context, or none.  No call
  * creates a context on another GPU.
  *
  * GRAPHS.  Nothing enqueued allocates or synchronizes, so a step can be captured, the swap engine's
- * copies included: cudaStreamBeginCapture on the compute stream, one step, cudaStreamEndCapture.
- * CUDA does not capture its legacy default stream.
- * The engine forks its streams by events and joins them before the step ends.  Capture one whole
+ * copies included: cudaStreamBeginCapture on the compute stream, a step, cudaStreamEndCapture.
+ * CUDA does not capture the legacy default stream.
+ * The engine forks streams by events and joins all before the step ends.  Capture a whole
  * micro-batch with memo_swap_desc.is_timed 0: events inside a graph cannot be read.  Run one step
  * without capture first: CUDA loads a kernel, and cuBLAS allocates, at the first use.  If other
  * threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a failed
@@ -69,15 +69,16 @@ extern "C" {
  *                functions, which NCCL needs too, only hands it over.  If the driver lacks
  *                cuStreamWaitValue32, CUDA's thread runs the function, and the log says so.
  *                If a function fails, the device fails as if by memo_cuda_device_fail
- *   status       returns errors that CUDA keeps and failures of the device.  It ignores an error
+ *   status       returns errors that CUDA keeps and failures of the device.  Ignores an error
  *                that another call left for cudaGetLastError
  *
- * A device serves one thread at a time; several devices may serve several threads.
+ * A device serves a single thread at a time; several devices may serve several threads.
  *
- * With CUDA_DEVICE_MAX_CONNECTIONS=1, which some trainers set, all streams share one hardware queue
- * and copies overlap less.  Creation logs it.  8, CUDA's default, or more is better here.
+ * With CUDA_DEVICE_MAX_CONNECTIONS=1, which some trainers set, all streams share a hardware queue
+ * and copies overlap less.  Creation logs this.  8, CUDA's default, or more is better here.
  *
- * After fork, the child must not use CUDA.  Registered memory is not copied to it (MADV_DONTFORK).
+ * After fork, the child must not use CUDA.  Registered memory is not copied to the child
+ * (MADV_DONTFORK).
  *
  * Coherent memory (Grace Hopper): copies each way run at different rates, by a factor above 2.
  * bench/cuda_memory.cu measures each way alone and both at once.  Not measured on such a
@@ -98,7 +99,7 @@ typedef struct memo_cuda_device_desc {
     /* A device to record a step that does not fit: device_alloc returns phantom addresses
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
-    int64_t phantom_chunk_bytes; /* memory behind them; 0: 1 GiB, or less if less is free */
+    int64_t phantom_chunk_bytes; /* memory behind these; 0: 1 GiB, or less if less is free */
     /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which
      * other processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without
      * them gets memory of cudaMalloc, and the log says so. */
@@ -138,7 +139,7 @@ MEMO_API memo_cuda_device_desc memo_cuda_device_desc_default(void);
  * memory management), INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
 MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
                                              memo_device** device, memo_error* error);
-/* Waits for the GPU and frees all memory allocated through the table.  It does not return while an
+/* Waits for the GPU and frees all memory allocated through the table.  Does not return while an
  * NCCL kernel waits for a lost peer: call memo_comm_abort first.  Streams and events are CUDA's;
  * destroy them first.  device may be NULL. */
 MEMO_API void memo_cuda_device_destroy(memo_device* device);
@@ -166,8 +167,8 @@ MEMO_API void memo_cuda_range_end(void);
 
 /* ---- 2 pinned memory ----------------------------------------------------------------------------
  *
- * host_alloc is meant for one arena at start.  From 2 MiB on it reserves addresses, takes huge
- * pages if it can (from the system's pool, then by advice), touches them by several threads near
+ * host_alloc is meant for an arena at start.  From 2 MiB on the call reserves addresses, takes huge
+ * pages if possible (from the system's pool, then by advice), touches them by several threads near
  * the GPU, and registers each chunk with CUDA while the next ones are touched.  It logs its
  * progress once a second.  If registering fails, the memory is freed, the reason is logged and
  * cudaHostAlloc is used instead.  cudaHostAlloc is also used if kernels cannot reach registered
@@ -192,14 +193,14 @@ MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
                                           memo_error* error);
 #endif
 
-/* ---- 4 phantom memory: addresses that share one chunk of memory ---------------------------------
+/* ---- 4 phantom memory: addresses that share a chunk of memory ---------------------------------
  *
- * A device with phantom_bytes has terabytes of addresses that kernels can use.  One chunk of the
- * GPU's memory is mapped behind all of them, so their contents are garbage.  Use it to record a
- * length that does not fit: the trainer runs its step unchanged, and its requests become a trace.
- * A kernel sees what an earlier kernel wrote through another address; within one kernel nothing is
- * promised.  Pages can be exported as file descriptors and used by GPUDirect RDMA if the GPU
- * supports it, so that NCCL accepts them. */
+ * A device with phantom_bytes has terabytes of addresses that kernels can use.  A chunk of the
+ * GPU's memory is mapped behind all addresses, so the contents are garbage.  Use this device to
+ * record a length that does not fit: the trainer runs a step unchanged, and the requests become a
+ * trace.  A kernel sees what an earlier kernel wrote through another address; within one kernel
+ * nothing is promised.  Pages can be exported as file descriptors and used by GPUDirect RDMA if the
+ * GPU supports it, so that NCCL accepts the addresses. */
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,11 @@
 /* memo_layout.h - which parallel layout of a model on which cluster; a degree for every block.
  *
- * memo_plan.h plans how one rank runs its step.  This header stands beside a trainer: it predicts
+ * memo_plan.h plans how a rank runs a step.  This header stands beside a trainer: it predicts
  * memory and time of every layout of a model on a cluster, and chooses a tensor-parallel degree for
  * every block.
- * It is a workshop header: no other header of memo includes it, and a trainer need not link it.
+ * No other header of memo includes this workshop header, and a trainer need not link it.
  *
- * In exactly one translation unit, the one that contains memo.h's implementation:
+ * In exactly one translation unit, which contains memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
@@ -92,7 +92,7 @@ extern "C" {
  *   bubble           (pipeline - 1) * all the above except ZeRO             micro-batch, per step
  *
  * Work is divided by the number of ranks that share it.  If values have a head size of their own,
- * it applies to one of the two forward products of attention and two of the five backward ones.
+ * the size applies to a forward product of attention of two, and to two of five backward products.
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
@@ -109,7 +109,7 @@ typedef struct memo_parallel_model {
     int32_t head_size;      /* of queries and keys; 0: hidden / n_q_heads */
     int32_t v_head_size;    /* of values and output; 0: head_size */
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
-    int32_t is_tied;        /* embedding and classifier share one matrix */
+    int32_t is_tied;        /* embedding and classifier share a matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
 } memo_parallel_model;
 
@@ -120,20 +120,20 @@ typedef struct memo_parallel_cluster {
     double peak_flops_per_s;
     /* Fractions of the peak that matrix products and attention reach; 0: 0.75, 0.6, 0.55 */
     double gemm_efficiency, attention_forward_efficiency, attention_backward_efficiency;
-    double link_bytes_per_s;          /* of one GPU inside a node, each way */
-    double nic_bytes_per_s;           /* of one GPU between nodes, each way */
+    double link_bytes_per_s;          /* of a GPU inside a node, each way */
+    double nic_bytes_per_s;           /* of a GPU between nodes, each way */
     double device_memory_bytes_per_s; /* 0: merges of ring blocks cost no time */
     double collective_s;              /* start of a collective or hop */
     double block_s;                   /* start of a block of ring attention */
     double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
     int64_t host_bytes;               /* pinned, of a node; 0: no swapping */
-    double host_bytes_per_s;          /* of one GPU, each way; 0: no swapping */
+    double host_bytes_per_s;          /* of a GPU, each way; 0: no swapping */
 } memo_parallel_cluster;
 
 typedef enum memo_parallel_activations {
     MEMO_PARALLEL_KEEP = 0,  /* all activations stay on the device */
     MEMO_PARALLEL_RECOMPUTE, /* only layer inputs stay; each layer's forward runs again */
-    /* MEMO: alpha of the rows go to the host; the others are recomputed, except for attention. */
+    /* MEMO: alpha of the rows go to the host; other rows are recomputed, except for attention. */
     MEMO_PARALLEL_SWAP,
     MEMO_PARALLEL_N_ACTIVATIONS
 } memo_parallel_activations;
@@ -164,7 +164,7 @@ typedef struct memo_parallel_desc {
     int32_t kv_heads_must_divide;
     /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
     int32_t is_contiguous;
-    /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
+    /* The most groups of heads, so that the all-to-all of a group overlaps the attention of another
      * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the
      * fastest number that fits and divides the key heads of a rank or, without a ring, the query
      * heads.  Each group counts as an equal part of all bytes. */
@@ -182,7 +182,7 @@ typedef struct memo_parallel_desc {
 
 MEMO_API memo_parallel_desc memo_parallel_desc_default(void);
 
-/* Elements of one layer's matrices, and of the model: q, k, v, output and MLP; embedding,
+/* Elements of a layer's matrices, and of the model: q, k, v, output and MLP; embedding,
  * classifier. */
 MEMO_API double memo_parallel_layer_parameters(const memo_parallel_model* model);
 MEMO_API double memo_parallel_parameters(const memo_parallel_model* model);
@@ -202,7 +202,7 @@ typedef enum memo_parallel_kind {
     /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
     MEMO_PARALLEL_TENSOR = 0,
     /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4), and
-     * for the backward one fp32 number a row and query head (row dots).  Heads that several ranks
+     * for the backward an fp32 number a row and query head (row dots).  Heads that several ranks
      * read are sent to each, and their gradients travel in fp32. */
     MEMO_PARALLEL_ULYSSES,
     /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
@@ -249,7 +249,7 @@ typedef struct memo_parallel_time {
     double step_s;                      /* their sum */
 } memo_parallel_time;
 
-/* Attention of one layer and micro-batch, on the rank that is busiest. */
+/* Attention of a layer and micro-batch, on the rank that is busiest. */
 typedef struct memo_parallel_attention {
     double compute_s, all_to_all_s;
     double hops_s;   /* of the ring, exposed */
@@ -306,8 +306,8 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  *
  * memo_degrees_solve chooses a degree for every block, so that a step by the fine schedule takes
  * least time within a device's memory (Oases paper, section 4).  A small degree communicates less;
- * a large one holds less.  With F, X forward and recomputation + backward, C, CB the collectives
- * after them, of one of two sub-batches:
+ * a large degree holds less.  With F, X forward and recomputation + backward, C, CB the collectives
+ * after them, of a sub-batch of two:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
  *                           C + X
@@ -316,17 +316,16 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
  *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
  *
- * So a larger degree gathers in the forward pass, and a smaller one in the backward pass.
- * Embedding and head stay at boundary_degree.  A first or last block of another degree costs one
- * AllGather. */
+ * So a larger degree gathers in the forward pass, a smaller degree in the backward pass.  Embedding
+ * and head stay at boundary_degree.  A first or last block of another degree costs an AllGather. */
 
-/* One block at one degree, of one sub-batch. */
+/* A block at a degree, of a sub-batch. */
 typedef struct memo_degree_cost {
     double forward_s;             /* F */
     double forward_collective_s;  /* C */
     double backward_s;            /* X = R + B */
     double backward_collective_s; /* CB */
-    /* All-reduce of its gradients over the data-parallel ranks; not in the paper. */
+    /* All-reduce of the gradients over the data-parallel ranks; not in the paper. */
     double gradient_s;
     int64_t state_bytes;   /* parameters, gradients, optimizer */
     int64_t saved_bytes;   /* inputs kept for the backward pass, of both sub-batches */
@@ -340,16 +339,16 @@ typedef struct memo_degrees_problem {
     int32_t n_blocks, n_degrees;
     int32_t degrees[MEMO_DEGREES_MAX]; /* powers of two, ascending */
     memo_degree_cost* costs;           /* (n_blocks, n_degrees) */
-    /* [p][q], p < q: seconds of the all-gather of one sub-batch's rows from groups of degrees[p]
+    /* [p][q], p < q: seconds of the all-gather of a sub-batch's rows from groups of degrees[p]
      * ranks to groups of degrees[q]. */
     double gather_s[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
     int64_t memory_bytes;    /* of a device; 0: no limit */
-    int32_t boundary_degree; /* of embedding and head, one of degrees; 0: as their neighbors */
+    int32_t boundary_degree; /* of embedding and head, in degrees; 0: as their neighbors */
     int32_t has_gradients;   /* gradient_s counts */
 } memo_degrees_problem;
 
 /* Checks what memo_degrees_solve checks first: every time is 0 to 1e9 s, sums of bytes stay below
- * 2^62, boundary_degree is one of degrees.  Errors: INVALID_ARGUMENT. */
+ * 2^62, boundary_degree is in degrees.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_degrees_problem_check(const memo_degrees_problem* problem,
                                                 memo_error* error);
 
@@ -369,7 +368,7 @@ typedef struct memo_degrees_plan {
 
 /* Fills in block_degrees (n_blocks) and plan: the fastest plan that fits; ties are broken
  * arbitrarily.  time_limit_s 0: 10.  If time or labels (2^24, 384 MiB) run out, the plan is the
- * best one found, and step_s / lower_bound_s - 1 bounds its loss.  Errors: INVALID_ARGUMENT (a
+ * best plan found, and step_s / lower_bound_s - 1 bounds the loss.  Errors: INVALID_ARGUMENT (a
  * negative cost; boundary_degree not among degrees), INFEASIBLE (the message states how much memory
  * the smallest plan needs), OUT_OF_HOST_MEMORY; then both are undefined. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,

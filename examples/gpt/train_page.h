@@ -226,7 +226,7 @@ static memo_status page_write(const job* j, memo_error* error) {
                   "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
                   "run with memo</title>\n<meta name='viewport' content='width=device-width'/>\n"
                   "<style>%s</style></head><body>\n<h1>A training run with memo</h1>\n"
-                  "<p>%lld layers of %lld, %lld sequences of %lld tokens, %lld steps, policy %s",
+                  "<p>%lld layers of %lld, %lld x %lld tokens a micro-batch, %lld steps, policy %s",
                   page_style, o->layers, o->hidden, o->batch, o->sequence, (long long)j->n_done,
                   policy_names[o->policy]);
     if (plan->times) {
