@@ -517,9 +517,9 @@ typedef struct memo_session_desc {
 
     /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
     int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
-    /* Without device_bytes: what is left to libraries, which take memory later.  0: none on a host
-     * device; else 1 GiB or 3 % of the device, the larger, but at most a quarter of the free
-     * memory. */
+    /* Without device_bytes: what is left to libraries, which take memory later.  0: 1 GiB or 3 % of
+     * the device, the larger, but at most half of the free memory; none on a host device, or on a
+     * device of less than 4 GiB. */
     int64_t reserve_bytes;
     int64_t host_bytes;          /* pinned; 0: no limit */
     const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
@@ -7670,9 +7670,9 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
 #ifndef MEMO_NO_HOST_DEVICE
     if (!memob_check_host_device(s->device, NULL)) total_bytes = 0;
 #endif
-    if (!reserve_bytes && total_bytes)
+    if (!reserve_bytes && total_bytes >= (int64_t)4 << 30)
         reserve_bytes =
-            memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 4);
+            memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 2);
     memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
                       (long long)s->desc.device_bytes, (long long)reserve_bytes);
     s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
