@@ -1,7 +1,7 @@
 #!/bin/sh
 # port.sh - puts memo into llm.c's trainers, and compares them with the originals bit by bit.
 #
-#   sh examples/llmc/port.sh FOLDER [cuda]    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
+#   sh examples/llmc/port.sh FOLDER [cuda|bf16]    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
 #
 # The patches are the ports (lines of llm.c in them: MIT license, Copyright (c) 2024 Andrej Karpathy).  Original and port
 # train from the same random weights of a small model; the port keeps everything, then works in two budgets, and once as a
@@ -11,15 +11,19 @@
 #   train_gpt2_fp32.patch   cuda: the trainer in CUDA.  nvcc compiles and links it, and its test, for sm_90.  They have not
 #                           run on a GPU.  2 steps run on stand-ins for CUDA and cuBLAS (tests/cuda): kernels thread by
 #                           thread on the CPU, in a fixed order, so that atomic additions keep their bits
+#   train_gpt2_cuda.patch   bf16: the trainer in CUDA for bf16 and several GPUs, whose loops bracket their layers with the swap
+#                           engine; MEMO_BYTES is the budget of activations.  nvcc compiles and links it, its test and its
+#                           profile for sm_90, NCCL included.  They have not run
 set -eu
 
 target=${2:-cpu}
 case $target in
 cpu) name=train_gpt2 source=train_gpt2.c sizes="6 64 20000" options= budgets="4000000 1400000" ;;
 cuda) name=train_gpt2_fp32 source=$name.cu sizes="4 128 600" options="-b 4 -t 64 -v 2 -m 1 -s 2 -g 3" budgets="5000000 2500000" ;;
+bf16) name=train_gpt2_cuda source=train_gpt2.cu ;;
 *) source=none ;;
 esac
-[ $# -ge 1 ] && [ -f "$1/$source" ] || { echo "usage: sh examples/llmc/port.sh FOLDER [cuda]   (a clone of llm.c)" >&2; exit 2; }
+[ $# -ge 1 ] && [ -f "$1/$source" ] || { echo "usage: sh examples/llmc/port.sh FOLDER [cuda|bf16]   (a clone of llm.c)" >&2; exit 2; }
 root=$(pwd)
 folder=$root/build/llm.c/$target
 rm -rf "$folder"
@@ -39,6 +43,20 @@ if [ "$target" = cuda ]; then
     for program in train test; do
         nvcc -arch=sm_90 -O2 -w -I"$root" ported/${program}_gpt2_fp32.cu memo.o -lcublas -o ported/${program}_sm_90
     done
+fi
+
+if [ "$target" = bf16 ]; then
+    # llm.c is written for CUDA 12; CUDA 13 has another cudaMemAdvise.
+    [ "$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')" -lt 13 ] ||
+        sed -i 's/PreferredLocation, cudaCpuDeviceId/PreferredLocation, cudaMemLocation{cudaMemLocationTypeHost, 0}/' ported/llmc/cuda_utils.cuh
+    printf '#define MEMO_IMPLEMENTATION\n#define MEMO_CUDA_IMPLEMENTATION\n#include "memo.h"\n#include "memo_cuda.cuh"\n' >memo.cu
+    flags="-arch=sm_90 -std=c++17 -O2 --use_fast_math -w -I$root"
+    nvcc $flags -c memo.cu -o memo.o
+    for program in train test profile; do
+        nvcc $flags -DENABLE_BF16 -DMULTI_GPU ported/${program}_gpt2.cu memo.o -lcublas -lcublasLt -lnccl -o ported/${program}_sm_90
+        echo "${program}_gpt2.cu compiles and links for sm_90, bf16, several GPUs"
+    done
+    exit
 fi
 
 # Losses in all bits, and the parameters in a file, in both.  The first forward is a training step: measuring must leave its
