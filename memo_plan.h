@@ -585,8 +585,8 @@ typedef struct memo_step_plan {
 MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 4 to 12 of them, or
- * 2 if the first takes over 5 s, so inputs must be valid.  The desc's outputs have their bytes
+ * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 5 to 12 of them, or
+ * 3 if the first takes over 5 s, so inputs must be valid.  The desc's outputs have their bytes
  * again afterwards; what lies in session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
  * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
  * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
@@ -7200,6 +7200,16 @@ typedef struct memoi_timer {
     double* span_s;       /* not read yet, since the device may not be so far; NULL: none */
 } memoi_timer;
 
+/* Copies that run beside every second micro-batch that measures: to the host in the forward, to
+ * the device in the backward. */
+typedef struct memoi_beside {
+    memo_stream streams[2]; /* to the host, to the device */
+    memo_event begun;
+    void *on_device, *on_host;
+    int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
+    int32_t n_copies[2];
+} memoi_beside;
+
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
@@ -7292,6 +7302,7 @@ struct memo_session {
     int32_t repetition;
     double* layers_s;    /* (n_layers), for a median */
     memob_arrays arrays; /* of both */
+    memoi_beside beside;
 };
 
 MEMOB_ZERO_DEFAULT(memo_session_desc)
@@ -9088,7 +9099,15 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     return step;
 }
 
-/* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
+/* About half of the rows of a tensor; all if they are one tile, or if the tensor is whole. */
+MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t n_rows) {
+    const int64_t half = memob_align_up((n_rows + 1) / 2, memob_swap_tile_rows(s->steps));
+
+    return s->steps->tensors[t].rule == MEMO_TENSOR_ROWS ? memob_min(half, n_rows) : n_rows;
+}
+
+/* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
+ * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t;
     if (s->desc.backward_recomputes && !s->spans_s) return;
@@ -9098,11 +9117,33 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
         if (!memoi_session_recomputes(s, layer, t)) continue;
         if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (begin == end) continue;
+        if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
+        begin = memoi_session_rows(s, layer);
+        if (s->spans_s && end < begin)
+            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, end, begin);
     }
     s->is_recomputing = 0;
+}
+
+/* Copies beside a step, once it computes. */
+MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
+    const memoi_beside* b = &s->beside;
+    const memo_stream stream = b->streams[is_backward];
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (!s->desc.computes_on_host) {
+        status = memo_event_record(s->device, b->begun, s->desc.compute_stream, &s->call_error);
+        if (!status) status = memo_event_wait(s->device, b->begun, stream, &s->call_error);
+    }
+    for (i = 0; i < b->n_copies[is_backward] && !status; i++)
+        status = is_backward ? memo_copy(s->device, stream, MEMO_COPY_TO_DEVICE, b->on_device,
+                                         b->on_host, b->size_bytes, &s->call_error)
+                             : memo_copy(s->device, stream, MEMO_COPY_TO_HOST, b->on_host,
+                                         b->on_device, b->size_bytes, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* Gets the rows of a step into place, in the backward. */
@@ -9125,6 +9166,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, step, (int32_t)pass, 0);
+    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes)
+        memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
@@ -10014,12 +10057,63 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* Runs a micro-batch to warm up, checked if the session is, and several more.  Each span gets the
- * median of their times. */
-MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
+/* Takes what copies beside the micro-batches need.  Where that fails, nothing is copied.  The
+ * copies of a step take 0.7 of what an average step of the first micro-batch takes. */
+MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profile) {
+    const memo_profile_transfer* copy = &profile->copies[1];
+    const memo_step_plan* plan = s->part->plan;
+    const double copies_s[] = {copy->out_s, copy->back_s};
+    memoi_beside* b = &s->beside;
+    int64_t n_bytes = (int64_t)8 << 20;
+    int32_t pass, step;
+    if (s->desc.device_bytes)
+        n_bytes = memob_min(n_bytes, s->desc.device_bytes - plan->device_bytes);
+    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes - plan->host_bytes);
+    n_bytes = n_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT;
+    if (n_bytes < MEMOB_SPILL_ALIGNMENT || copy->size_bytes <= 0) return;
+
+    for (pass = 0; pass < 2; pass++) {
+        const double link_s = copies_s[pass] / (double)copy->size_bytes;
+        double sum_s = 0;
+        for (step = 0; step < s->n_steps; step++)
+            sum_s += *memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
+        if (link_s <= 0) return;
+        sum_s *= 0.7 / s->n_steps / link_s; /* bytes */
+        n_bytes = (int64_t)fmin((double)n_bytes, sum_s);
+        b->n_copies[pass] = (int32_t)fmin(sum_s / (double)n_bytes, 1000);
+    }
+    if (n_bytes < MEMOB_DEVICE_ALIGNMENT) return;
+    if (memo_device_alloc(s->device, n_bytes, &b->on_device, NULL) ||
+        memo_host_alloc(s->device, n_bytes, &b->on_host, NULL) ||
+        memo_event_create_untimed(s->device, &b->begun, NULL) ||
+        memo_stream_create(s->device, "beside, to host", 0, &b->streams[0], NULL) ||
+        memo_stream_create(s->device, "beside, to device", 0, &b->streams[1], NULL))
+        return;
+    b->size_bytes = n_bytes;
+}
+
+MEMOI void memoi_session_end_beside(memo_session* s) {
+    memoi_beside* b = &s->beside;
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        if (!b->streams[i]) continue;
+        memo_stream_synchronize(s->device, b->streams[i], NULL);
+        memo_stream_destroy(s->device, b->streams[i], NULL);
+    }
+    if (b->begun) memo_event_destroy(s->device, b->begun, NULL);
+    if (b->on_device) memo_device_free(s->device, b->on_device, NULL);
+    if (b->on_host) memo_host_free(s->device, b->on_host, NULL);
+    memset(b, 0, sizeof *b);
+}
+
+/* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
+ * every second one.  Each span gets the median of its times without copies, and then of those with
+ * copies. */
+MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
+                                           memo_error* error) {
     const double begin_s = memob_now_s();
     const memo_batch batch = {0, 0, s->batch.shape, 1};
-    int32_t run, n = 1;
+    int32_t run, n = 1, i;
     int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation");
@@ -10035,18 +10129,75 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
         if (run >= 0) continue;
 
         /* As many as take 3 s, because a processor that was idle takes up to a second to reach its
-         * speed.  One is enough if the first takes over 5 s.  All ranks must run as many, because
+         * speed.  Two are enough if the first takes over 5 s.  All ranks must run as many, because
          * layers may contain collectives. */
         values[1] = (int64_t)(1e3 * (memob_now_s() - begin_s)) + 1;
         status = memoi_session_agree(&s->desc, status, values, 2, error);
-        if (values[1] <= 5000)
-            n = (int32_t)memob_max(3, memob_min(3000 / values[1], MEMOI_SESSION_REPETITIONS));
+        n = values[1] > 5000
+                ? 2
+                : (int32_t)memob_max(4, memob_min(3000 / values[1], MEMOI_SESSION_REPETITIONS));
         if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
+        if (!status) memoi_session_begin_beside(s, profile);
     }
-    for (k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX && !status; k++)
-        s->spans_s[k * MEMOI_SESSION_REPETITIONS] =
-            memoi_profile_median(s->spans_s + k * MEMOI_SESSION_REPETITIONS, n);
+
+    for (k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX && !status; k++) {
+        double* span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS;
+        double times_s[2][MEMOI_SESSION_REPETITIONS];
+        for (i = 0; i < n; i++) times_s[i % 2][i / 2] = span_s[i];
+        span_s[0] = memoi_profile_median(times_s[0], (n + 1) / 2);
+        span_s[1] = memoi_profile_median(times_s[1], n / 2);
+    }
     return status;
+}
+
+/* By how much copies slow steps; at most by the time of the copies. */
+MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* profile) {
+    const memo_profile_transfer* copy = &profile->copies[1];
+    const memoi_beside* b = &s->beside;
+    int32_t pass, step;
+    for (pass = 0; pass < 2 && b->size_bytes; pass++) {
+        const double n_bytes = (double)b->size_bytes * b->n_copies[pass] * s->n_steps;
+        const double most_s = (pass ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
+        double slower_s = 0;
+        for (step = 0; step < s->n_steps; step++) {
+            const double* span_s =
+                memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
+            slower_s += span_s[1] - span_s[0];
+        }
+        profile->slowdown_s_per_byte[pass] = fmin(fmax(slower_s, 0) / n_bytes, most_s);
+    }
+}
+
+/* The fixed cost of a call: where the lines through half of the rows and all rows meet 0 rows, the
+ * median of all.  The times of rows are without it. */
+MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile) {
+    double calls_s[MEMO_PROFILE_TENSORS_MAX];
+    int32_t t, k, n_calls = 0, step;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        double all_s = 0, first_s = 0, n_rows = 0, n_first = 0, n = 0;
+        for (step = 0; step < s->n_steps; step++) {
+            const int64_t rows = memoi_session_rows(s, step);
+            const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
+            if (!span_s) continue;
+            n += 1;
+            n_rows += (double)rows;
+            n_first += (double)memoi_session_first_rows(s, t, rows);
+            all_s += span_s[0];
+            first_s += span_s[1];
+        }
+        if (n_first >= n_rows) continue;
+        all_s -= (all_s - first_s) * n_rows / (n_rows - n_first); /* at 0 rows */
+        calls_s[n_calls++] = fmax(0, all_s / n);
+    }
+
+    if (!n_calls) return;
+    profile->recompute_call_s = memoi_profile_median(calls_s, n_calls);
+    for (t = 0; t < profile->n_tensors; t++)
+        for (k = 0; k < profile->n_kinds; k++) {
+            double* row_s = &profile->tensors[t].recompute_s_per_row[k];
+            if (*row_s > 0)
+                *row_s = fmax(0, *row_s - profile->recompute_call_s / (double)profile->n_rows);
+        }
 }
 
 /* Times an update after another one that warms up, in seconds of a byte that it uses. */
@@ -10169,8 +10320,13 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         memoi_session_turn(s, k);
         memoi_session_guess(s, &profile[k]);
         if (desc->measuring) desc->measuring(desc->user, s, 1);
-        status = memoi_session_time_spans(s, error);
-        if (!status) memoi_session_read_times(s, &profile[k]);
+        status = memoi_session_time_spans(s, &copies, error);
+        if (!status) {
+            memoi_session_read_times(s, &profile[k]);
+            memoi_session_read_slowdown(s, &profile[k]);
+            memoi_session_read_calls(s, &profile[k]);
+        }
+        memoi_session_end_beside(s);
         if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
         if (desc->measuring) desc->measuring(desc->user, s, 0);
         status = memoi_session_agree_profile(desc, status, &profile[k], error);

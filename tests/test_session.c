@@ -1481,7 +1481,7 @@ TEST(shapes_share_memory) {
             if (plan->device_bytes > most_bytes) most_bytes = plan->device_bytes;
             if (plan->host_bytes > host_bytes) host_bytes = plan->host_bytes;
         }
-        CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
+        CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 3);
         CHECK_IS(most_bytes, ==, longest->device_bytes);
         memo_host_device_get_stats(m.host, &stats);
         CHECK(round == 2 || (stats.device_bytes <= most_bytes && stats.host_bytes <= host_bytes));
