@@ -1,7 +1,7 @@
 /* memo_hooks.h - tensors that automatic differentiation saves: moved to the host, or audited.
  *
- * Such a trainer has no table of tensors.  Its hooks *pack* what an operation saves for the
- * backward, and *unpack* it when the backward needs it.  Each micro-batch:
+ * Such a trainer has no table of tensors.  Hooks *pack* the tensors that an operation saves for the
+ * backward, and *unpack* a tensor when the backward needs the bytes.  Each micro-batch:
  *
  *     memo_hooks_begin(hooks, &error);
  *     memo_hooks_set_layer(hooks, layer, &error);                     // 0, 1, ...; then -1
@@ -9,22 +9,23 @@
  *     memo_hooks_unpack(hooks, token, &address, &error);              // the backward
  *     memo_hooks_end(hooks, &error);
  *
- * A tensor is KEPT by its owner (token < 0), until the end of its backward, or SWAPPED: pack copies
- * it to a place of memo on the compute stream.  Its owner may free it at once, for later work on
- * that stream.  The swap engine (memo.h, chapter 8) moves the places.
+ * A tensor is KEPT by the owner (token < 0), until the end of the tensor's backward, or SWAPPED:
+ * pack copies the tensor to a place of memo on the compute stream.  The owner may free a SWAPPED
+ * tensor at once, for later work on that stream.  The swap engine (memo.h, chapter 8) moves places.
  *
- * The first micro-batch with a backward is recorded, and all of it is KEPT.  Its end makes the
- * plan: all tensors are SWAPPED but those outside of layers, in recomputation (after the first
- * unpack), smaller than least_bytes, or unpacked after a lower layer; and from the last layer that
- * moves, as many as fit into device_bytes = KEPT bytes + bytes of the swap engine.
+ * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
+ * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller
+ * than least_bytes, or unpacked after a lower layer; so do as many tensors of the last layer that
+ * moves as fit into device_bytes = KEPT bytes + bytes of the swap engine.  All other tensors are
+ * SWAPPED.
  *
- * The backward of a layer begins with the first unpack of a tensor of it or below, and ends when
- * the next one begins; until then an unpacked address is valid.  Meanwhile the layer below arrives.
+ * The backward of a layer begins with the first unpack of a tensor of this layer or below, and ends
+ * when the next backward begins; until then an unpacked address is valid.  Meanwhile the layer
+ * below arrives.
  *
- * A tensor with other bytes than planned is KEPT, and the log says so; only then may a call
- * allocate.  With is_checked tensors are hashed when packed and unpacked; without a device, whose
- * bytes are then on the host, that is all.  One thread at a time.  If the device fails, call
- * memo_hooks_begin.
+ * A tensor with other bytes than planned is KEPT and logged; only then may a call allocate.  With
+ * is_checked tensors are hashed when packed and unpacked; without a device, whose bytes are then on
+ * the host, that is all.  One thread at a time.  If the device fails, call memo_hooks_begin.
  *
  * In one translation unit define MEMO_IMPLEMENTATION and MEMO_HOOKS_IMPLEMENTATION before the
  * include.  License: MIT.  Language: C99 that is also C++11. */
@@ -68,12 +69,12 @@ MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks**
 /* Waits for the copies.  Synchronize the compute stream first. */
 MEMO_API void memo_hooks_destroy(memo_hooks* hooks);
 
-/* Begins a micro-batch; an open one is abandoned.  Errors: the device's. */
+/* Begins a micro-batch, and abandons an open micro-batch.  Errors: the device's. */
 MEMO_API memo_status memo_hooks_begin(memo_hooks* hooks, memo_error* error);
-/* Ends a micro-batch and its tokens, and makes the plan.  If there is none, the next one is
+/* Ends a micro-batch and all tokens, and makes the plan.  Without a plan, the next micro-batch is
  * recorded.  Errors: INFEASIBLE (with bytes that are enough), INVALID_STATE, the device's. */
 MEMO_API memo_status memo_hooks_end(memo_hooks* hooks, memo_error* error);
-/* Begins a layer, and ends the one before; -1: outside of layers.  No effect in the backward.
+/* Begins a layer, and ends the layer before; -1: outside of layers.  No effect in the backward.
  * Errors: INVALID_STATE (wrong order), the device's. */
 MEMO_API memo_status memo_hooks_set_layer(memo_hooks* hooks, int32_t layer, memo_error* error);
 /* Pack a tensor once, though several operations save it.
@@ -81,7 +82,7 @@ MEMO_API memo_status memo_hooks_set_layer(memo_hooks* hooks, int32_t layer, memo
 MEMO_API memo_status memo_hooks_pack(memo_hooks* hooks, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error);
 /* Where the bytes are, for work on the compute stream.  Errors: INVALID_ARGUMENT (token),
- * INVALID_STATE (a lower layer has its place; is_checked: the bytes changed), the device's. */
+ * INVALID_STATE (a lower layer has the place; is_checked: the bytes changed), the device's. */
 MEMO_API memo_status memo_hooks_unpack(memo_hooks* hooks, int64_t token, void** address,
                                        memo_error* error);
 /* is_checked: did the trainer recompute the bytes of token at address?  Errors: as above. */
