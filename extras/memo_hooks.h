@@ -15,9 +15,9 @@
  *
  * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
  * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller
- * than least_bytes, or unpacked after a lower layer; so do as many tensors of the last layer that
- * moves as fit into device_bytes = KEPT bytes + bytes of the swap engine.  All other tensors are
- * SWAPPED.
+ * than least_bytes, or unpacked after a lower layer.  From the last layer that moves to the first,
+ * further tensors stay KEPT while device_bytes >= KEPT bytes + bytes of the swap engine.  All other
+ * tensors are SWAPPED.
  *
  * The backward of a layer begins with the first unpack of a tensor of this layer or below, and ends
  * when the next backward begins; until then an unpacked address is valid.  Meanwhile the layer
