@@ -5249,11 +5249,11 @@ MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind k
             memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
 }
 
-/* to (type) += from, in rows of n elements. */
+/* to (type) += from (from_type), in rows of n elements. */
 MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
-                            int64_t to_stride, const float* from, int64_t from_stride, int64_t n,
-                            int64_t n_rows) {
-    const memo_add_desc add = {to,     to, from,      type,      type,       MEMO_TYPE_F32,
+                            int64_t to_stride, const void* from, memo_type from_type,
+                            int64_t from_stride, int64_t n, int64_t n_rows) {
+    const memo_add_desc add = {to,     to, from,      type,      type,       from_type,
                                n_rows, n,  to_stride, to_stride, from_stride};
     if (n && n_rows) memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
@@ -5966,8 +5966,8 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_ulysses_move*
                                int64_t n_rows) {
     const int64_t at = (first_row * m->n_heads + heads.first) * m->x->n, n = heads.n * m->x->n;
     if (sums)
-        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n,
-                         (const float*)(const void*)rows, n, n, n_rows);
+        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n, rows,
+                         MEMO_TYPE_F32, n, n, n_rows);
     else
         memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(m->x->type),
                                m->row_bytes, rows, heads.n * m->unit, heads.n * m->unit, n_rows);
@@ -6838,7 +6838,7 @@ MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
         char* to = memoi_ring_place(ring, MEMOI_RING_D_K + is_v, s) + at * memo_type_bytes(type);
         if (s)
             memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, stride[is_v], from[is_v],
-                             stride[is_v], n[is_v], block->n_batch);
+                             MEMO_TYPE_F32, stride[is_v], n[is_v], block->n_batch);
         else
             memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, to, type, from[is_v],
                               MEMO_TYPE_F32, block->n_batch * stride[is_v]);
@@ -7067,20 +7067,10 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
             int64_t at = first * row * memo_type_bytes(type);
             for (k = 0; k < p->n; k++) {
                 const int64_t n = (p->rows[k].end - p->rows[k].begin) * row;
-                float* sums =
-                    (float*)(void*)ring->d_kv_final[is_v] + (first + p->rows[k].begin) * row;
-                const memo_add_desc add = {sums,
-                                           sums,
-                                           ring->buffers.d_kv_in[is_v] + at,
-                                           MEMO_TYPE_F32,
-                                           MEMO_TYPE_F32,
-                                           type,
-                                           1,
-                                           n,
-                                           0,
-                                           0,
-                                           0};
-                memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD, &add);
+                memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE,
+                                 (float*)(void*)ring->d_kv_final[is_v] +
+                                     (first + p->rows[k].begin) * row,
+                                 MEMO_TYPE_F32, 0, ring->buffers.d_kv_in[is_v] + at, type, 0, n, 1);
                 at += n * memo_type_bytes(type);
             }
         }
@@ -9075,11 +9065,9 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
         MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!desc->halo_rows) return MEMO_STATUS_OK;
-    if (!memoi_row_type_bytes(desc->halo_type))
-        return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
-                             memo_type_name(desc->halo_type));
-    return MEMO_STATUS_OK;
+    if (!desc->halo_rows || memoi_row_type_bytes(desc->halo_type)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
+                         memo_type_name(desc->halo_type));
 }
 
 int64_t memo_scan_desc_get_bytes(const memo_scan_desc* desc) {
@@ -9464,19 +9452,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     /* In the order of ranks. */
     for (r = 0, received = 0; r < scan->n_ranks && is_backward; r++)
         if (memoi_scan_halo_rows(scan, scan->rank, r, &begin, &end)) {
-            void* to = rows + (begin - first) * row_bytes;
-            const memo_add_desc add = {to,
-                                       to,
-                                       scan->halo + received,
-                                       desc->halo_type,
-                                       desc->halo_type,
-                                       desc->halo_type,
-                                       end - begin,
-                                       columns,
-                                       0,
-                                       0,
-                                       0};
-            memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
+            memoi_target_add(target, stream, rows + (begin - first) * row_bytes, desc->halo_type, 0,
+                             scan->halo + received, desc->halo_type, 0, columns, end - begin);
             received += (end - begin) * row_bytes;
         }
     return target->status;
