@@ -722,8 +722,8 @@ typedef struct memo_ulysses_heads {
  * only the rows that this rank reads; steps in which no rank reads anything are left out.  The
  * gradients of these rows return to the owner at once, while the next step computes; step 0 comes
  * last in backward.  The owner adds them in fp32, in the order of steps.  In the sharding
- * "documents" the rows for a reader are at most 16 ranges (128 / n_batch, but at least 4): of more
- * the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^17, all rows of a rank
+ * "documents" the rows for a reader are at most 64 ranges (256 / n_batch, but at least 4): of more
+ * the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^18, all rows of a rank
  * travel, since a search would take too long.
  *
  * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
@@ -6018,7 +6018,7 @@ typedef struct memoi_exchange_ranges {
 
 /* Rows of an owner's keys that a reader reads: ranges, ascending.  Of more ranges the narrowest
  * gaps are read, too. */
-enum { MEMOI_PIECES_MAX = 16 };
+enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX];
     int32_t n, is_whole; /* is_whole: all rows, since a search would take too long */
@@ -6310,7 +6310,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     p->n_rows += end - begin;
 }
 
-#define MEMOI_EXCHANGE_SEARCH (1 << 17) /* runs to look at in a plan: some milliseconds */
+#define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
  * see: runs of keys that end before these, or were read to their end, are done. */
@@ -6318,9 +6318,9 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
-    const int64_t rd = shape->sharding.ring, n_all = memoi_exchange_most_runs(shape);
+    const int64_t rd = shape->sharding.ring, n_all = memoi_shape_tokens_of(shape, 1, 0)->max_runs;
     /* A group of messages has at most 8 for each piece of a sequence. */
-    const int32_t most = (int32_t)memob_max(memob_min(128 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
     int32_t n_runs, n_q_runs, q, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);

@@ -22,7 +22,7 @@
 static long long malloc_count; /* memo's requests, if the including file counts them */
 
 #define MAX_DOCUMENTS 16
-#define MAX_BATCH     4
+#define MAX_BATCH     64
 #define MAX_HEADS     64
 
 typedef struct attention_case {

@@ -1073,6 +1073,40 @@ TEST(direct_waits_are_necessary) {
     report_worst();
 }
 
+/* Of more ranges than there is room for, the narrowest gaps are read, too. */
+TEST(only_narrow_gaps_travel) {
+    for (int i = 0; i < 200; i++) {
+        const int32_t most = (int32_t)memo_test_int(4, 8);
+        int64_t gaps[40], at = 0, n = memo_test_int(1, 40), n_rows = 0, n_extra = 0, k, j;
+        memoi_exchange_pieces p = {.n = 0};
+        for (k = 0; k < n; k++) {
+            const int64_t begin = at + (gaps[k] = memo_test_int(0, 30)), end = begin + 1 + i % 5;
+            memoi_exchange_add_rows(&p, most, begin, end);
+            if (i % 2) memoi_exchange_add_rows(&p, most, begin, end); /* again changes nothing */
+            n_rows += end - begin;
+            at = end;
+        }
+        for (k = 1; k < n; k++) { /* all gaps but the widest */
+            int64_t n_wider = 0;
+            for (j = 1; j < n; j++) n_wider += gaps[j] > gaps[k] || (gaps[j] == gaps[k] && j < k);
+            if (n_wider >= most - 1) n_extra += gaps[k];
+        }
+        CHECK_CASE(p.n <= most && p.n_rows == n_rows + n_extra, "case %d: %d rows, not %d", i,
+                   (int)p.n_rows, (int)(n_rows + n_extra));
+        for (k = 0; k < p.n; k++) n_rows -= p.rows[k].end - p.rows[k].begin;
+        CHECK_IS(n_rows + n_extra, ==, 0);
+    }
+    for (int i = 0; i < 4; i++) { /* 4 ranges for 64 sequences */
+        attention_case c = case_of(2 + i % 3, 1, 120, 1, 1, 4);
+        c.n_batch = 64;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.way = MEMO_EXCHANGE_DIRECT;
+        c.window = i % 2 ? 5 : 0;
+        random_documents(&c, MAX_DOCUMENTS);
+        expect_exact(&c);
+    }
+}
+
 /* Buffers that the last steps of a group used wait for them in the next group, also on a rank whose
  * first steps there see nothing. */
 TEST(groups_of_direct_have_no_race) {
