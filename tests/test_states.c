@@ -738,7 +738,7 @@ static void simulate_steps(timed_trainer* t, const memo_step_plan* plan, double*
 }
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
-    int64_t n_streamed = 0, n_exact = 0, n = memo_test_all() ? 600 : 24;
+    int64_t n_streamed = 0, n_exact = 0, n = memo_test_all() ? 600 : 12;
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
         timed_trainer t;
@@ -765,7 +765,7 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         CHECK_CASE(off < 0.03, "case %lld: predicted %g + %g, simulated %g + %g", (long long)i,
                    plan->times->step_s, plan->times->update_s, step_s, update_s);
     }
-    CHECK_CASE(n_streamed > n / 2 && n_exact > n - n / 20,
+    CHECK_CASE(n_streamed > n / 2 && n_exact >= n - n / 20,
                "%lld of %lld with streamed states, %lld exact, worst %g", (long long)n_streamed,
                (long long)n, (long long)n_exact, worst);
 }
@@ -982,6 +982,240 @@ TEST(ranks_with_other_states_are_an_error) {
                 round ? strstr(rank_errors[i].message, "states: not the same on all ranks") != NULL
                       : !rank_errors[i].status,
                 "round %d, rank %d: %s", round, i, rank_errors[i].message);
+    }
+}
+
+/* --- large models, without a device --- */
+
+/* A model as Llama's: bf16 weights, fp32 gradients and master weights, bf16 moments; 14 bytes of
+ * states a parameter.  Kernels reach half of the device's peak, copies the link's rate. */
+typedef struct large_model {
+    const char* name;
+    int64_t n_layers, width, inner, kv_width, heads, vocabulary;
+    int64_t n_rows, slice_rows, device_gib, host_gib;
+    double peak_flops, link_bytes_per_s, memory_bytes_per_s;
+} large_model;
+
+enum {
+    L_X,
+    L_INPUT,
+    L_NORM1,
+    L_Q,
+    L_K,
+    L_V,
+    L_ATTENTION,
+    L_LSE,
+    L_MIDDLE,
+    L_NORM2,
+    L_GATE,
+    L_UP,
+    L_ACTIVATION,
+    N_LARGE
+};
+
+static int64_t parameters_of(const large_model* m, int32_t layer) {
+    if (layer < 0) return m->vocabulary * m->width;
+    if (layer == m->n_layers) return m->vocabulary * m->width + m->width;
+    return m->width * (2 * m->width + 2 * m->kv_width + 3 * m->inner + 2);
+}
+
+static void large_tensors(const large_model* m, memo_tensor* tensors, memo_profile* p) {
+    const int64_t h = 2 * m->width, f = 2 * m->inner, kv = 2 * m->kv_width;
+    const memo_tensor table[N_LARGE] = {{"x", h, MEMO_TENSOR_HANDED, 0},
+                                        {"input", h, MEMO_TENSOR_INPUT, 0},
+                                        {"norm1", h, MEMO_TENSOR_ROWS, 0},
+                                        {"q", h, MEMO_TENSOR_ROWS, 0},
+                                        {"k", kv, MEMO_TENSOR_LAYER, 0},
+                                        {"v", kv, MEMO_TENSOR_LAYER, 0},
+                                        {"attention", h, MEMO_TENSOR_WHOLE, 0},
+                                        {"lse", 4 * m->heads, MEMO_TENSOR_WHOLE, 1 + L_ATTENTION},
+                                        {"middle", h, MEMO_TENSOR_ROWS, 0},
+                                        {"norm2", h, MEMO_TENSOR_ROWS, 0},
+                                        {"gate", f, MEMO_TENSOR_ROWS, 0},
+                                        {"up", f, MEMO_TENSOR_ROWS, 0},
+                                        {"activation", f, MEMO_TENSOR_ROWS, 0}};
+    const double rate = 0.5 * m->peak_flops, bytes = 0.8 * m->memory_bytes_per_s;
+    const double w = (double)m->width, inner = (double)m->inner, n = (double)m->n_rows;
+    const double attention_s = 2 * w * n / rate; /* causal, of a row in the middle */
+    const double row_s[N_LARGE] = {
+        [L_NORM1] = 2 * (double)h / bytes, [L_Q] = 2 * w * w / rate,
+        [L_ATTENTION] = attention_s,       [L_MIDDLE] = 2 * w * w / rate,
+        [L_NORM2] = 2 * (double)h / bytes, [L_GATE] = 2 * w * inner / rate,
+        [L_UP] = 2 * w * inner / rate,     [L_ACTIVATION] = 3 * (double)f / bytes};
+    const double products_s = 2 * (double)parameters_of(m, 0) / rate;
+    const double rows = (double)m->slice_rows;
+    memcpy(tensors, table, sizeof table);
+    memset(p, 0, sizeof *p);
+    p->n_rows = m->slice_rows;
+    p->n_kinds = 1;
+    p->n_tensors = N_LARGE;
+    p->forward_s[0] = rows * (products_s + attention_s);
+    p->backward_s[0] = rows * (2 * products_s + 2.5 * attention_s);
+    p->forward_growth_s[0] = rows * attention_s;
+    p->backward_growth_s[0] = rows * 2.5 * attention_s;
+    p->between_s = 3 * n * 2 * (double)parameters_of(m, -1) / rate;
+    p->update_s_per_byte = 2 / bytes;
+    for (int t = 0; t < N_LARGE; t++) {
+        snprintf(p->tensors[t].name, sizeof p->tensors[t].name, "%s", table[t].name);
+        p->tensors[t].recompute_s_per_row[0] = table[t].rule <= MEMO_TENSOR_WHOLE ? row_s[t] : -1;
+        p->tensors[t].recompute_growth_s_per_row[0] = t == L_ATTENTION ? attention_s : 0;
+    }
+    for (int k = 0; k < 2; k++) {
+        p->copies[k].size_bytes = k ? 1 << 30 : 32768;
+        p->copies[k].out_s = p->copies[k].back_s =
+            10e-6 + (double)p->copies[k].size_bytes / m->link_bytes_per_s;
+    }
+}
+
+/* The states' bytes on the device (resident, and the largest layers of each place) and on the host,
+ * by an own sum over what the plan streams. */
+static void sum_states(const large_model* m, const memo_state* states, int n_states,
+                       int64_t n_streamed, int64_t* device_bytes, int64_t* host_bytes) {
+    const int64_t n = m->n_layers + 2;
+    int64_t places[2] = {0, 0}, turn = 0;
+    *device_bytes = *host_bytes = 0;
+    for (int64_t layer = 0; layer < n; layer++) {
+        int64_t in_place = 0;
+        for (int i = 0; i < n_states; i++) { /* the table is in the order of streaming */
+            int64_t before = 0;
+            for (int k = 0; k < i; k++) before += n;
+            int64_t count = n_streamed - before < 0   ? 0
+                            : n_streamed - before > n ? n
+                                                      : n_streamed - before;
+            const int has = layer == 0       ? states[i].kinds == MEMO_STATE_FIRST
+                            : layer == n - 1 ? states[i].kinds == MEMO_STATE_LAST
+                                             : !states[i].kinds;
+            if (!has) continue;
+            const int64_t bytes = (states[i].size_bytes + 511) / 512 * 512;
+            if ((layer + 1) * count / n > layer * count / n)
+                in_place += bytes;
+            else
+                *device_bytes += bytes;
+        }
+        *host_bytes += in_place;
+        if (!in_place) continue;
+        if (in_place > places[turn]) places[turn] = in_place;
+        turn ^= 1;
+    }
+    *device_bytes += places[0] + places[1];
+}
+
+/* The bytes of rows on the host and on the device.  The last two steps, or layers, stay. */
+static void sum_rows(const large_model* m, const memo_step_plan* plan, int64_t* host_bytes,
+                     int64_t* device_bytes) {
+    const int64_t n_slices = m->n_rows / m->slice_rows, n_steps = m->n_layers * n_slices;
+    *host_bytes = *device_bytes = 0;
+    for (int t = 0; t < N_LARGE; t++) {
+        const memo_tensor* tensor = &plan->swap.tensors[t];
+        const int is_layer = tensor->rule == MEMO_TENSOR_LAYER;
+        int64_t most[2] = {0, 0}, recomputed = 0, n_kept = 0;
+        for (int64_t step = 0; step < n_steps; step++) {
+            const int64_t rows = plan->swap.rows[step * N_LARGE + t], layer = step / n_slices;
+            int64_t* part = &most[(is_layer ? layer : step) % 2];
+            n_kept += rows < 0;
+            if (rows < 0) continue;
+            if (rows > *part) *part = rows;
+            if (m->slice_rows - rows > recomputed) recomputed = m->slice_rows - rows;
+            if (is_layer ? layer < m->n_layers - 2 : step < n_steps - 2)
+                *host_bytes += rows * tensor->row_bytes;
+        }
+        if (tensor->rule == MEMO_TENSOR_HANDED) {
+            *host_bytes += m->n_rows * tensor->row_bytes;
+            most[0] = most[1] = m->slice_rows;
+            n_kept = 0;
+        }
+        *device_bytes += tensor->row_bytes * ((most[0] + most[1]) * (is_layer ? n_slices : 1) +
+                                              recomputed + n_kept * m->slice_rows);
+    }
+}
+
+static void no_update(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
+                      MEMO_UNUSED int32_t layer) {}
+
+TEST(large_models) {
+    static const large_model models[] = {{"8B at 128K, 24 GB card, PCIe 4", 32, 4096, 14336, 1024,
+                                          32, 128256, 131072, 4096, 22, 256, 165e12, 25e9, 1.0e12},
+                                         {"70B at 64K, H200", 80, 8192, 28672, 1024, 64, 128256,
+                                          65536, 8192, 135, 1536, 989e12, 50e9, 4.8e12},
+                                         {"8B at 1M, H200", 32, 4096, 14336, 1024, 32, 128256,
+                                          1 << 20, 32768, 135, 1024, 989e12, 50e9, 4.8e12},
+                                         {"8B at 4M, H200", 32, 4096, 14336, 1024, 32, 128256,
+                                          1 << 22, 131072, 135, 4096, 989e12, 50e9, 4.8e12}};
+    for (int i = 0; i < (memo_test_all() ? 4 : 1); i++) {
+        const large_model* m = &models[i];
+        memo_tensor tensors[N_LARGE];
+        memo_profile profile;
+        memo_state states[12];
+        int n_states = 0;
+        memo_session_desc d = memo_session_desc_default();
+        own_step_plan* plan = NULL;
+        for (int use = 0; use < 3; use++) /* in the order in which they are streamed */
+            for (int part = 0; part < 3; part++) {
+                static const uint32_t uses[] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT,
+                                                MEMO_STATE_WEIGHTS};
+                static const int64_t bytes[] = {4 + 2 + 2, 4, 2};
+                static const uint32_t kinds[] = {0, MEMO_STATE_FIRST, MEMO_STATE_LAST};
+                const int32_t layer = part == 0 ? 0 : part == 1 ? -1 : (int32_t)m->n_layers;
+                memo_state* state = &states[n_states++];
+                state->name = "state";
+                state->size_bytes = bytes[use] * parameters_of(m, layer);
+                state->uses = uses[use];
+                state->kinds = kinds[part];
+            }
+        const memo_session_buffer buffers[] = {
+            {"gradients of keys and values", 0, 8 * m->kv_width, MEMO_PASS_BACKWARD,
+             MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+            {"backward", 0, 2 * (2 * m->inner + 3 * m->width), MEMO_PASS_BACKWARD, MEMO_EACH_SLICE,
+             MEMO_PASS_BACKWARD, 0, 0},
+            {"logits", 256 << 20, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0}};
+        large_tensors(m, tensors, &profile);
+        d.tensors = tensors;
+        d.n_tensors = N_LARGE;
+        d.n_layers = (int32_t)m->n_layers;
+        d.n_rows = m->n_rows;
+        d.tile_rows = 1024;
+        d.slice_rows = m->slice_rows;
+        d.states = states;
+        d.n_states = n_states;
+        d.update = no_update;
+        d.update_is_fused = 1;
+        d.buffers = buffers;
+        d.n_buffers = 3;
+        d.device_bytes = m->device_gib << 30;
+        d.host_bytes = m->host_gib << 30;
+        CHECK_OK(memo_session_plan(&d, &profile, &plan, &error));
+        if (!plan) continue;
+        CHECK_CASE(plan->fits, "%s: %s", m->name, plan->shortage);
+
+        /* Every byte. */
+        int64_t state_bytes, host_bytes, moved_bytes, place_bytes;
+        sum_states(m, states, n_states, plan->n_streamed, &state_bytes, &host_bytes);
+        sum_rows(m, plan, &moved_bytes, &place_bytes);
+        CHECK_IS(plan->activation_bytes, ==, place_bytes);
+        CHECK_IS(plan->sizes.host_bytes, ==, moved_bytes);
+        CHECK_IS(plan->state_bytes, ==, state_bytes);
+        CHECK_IS(plan->device_bytes, ==,
+                 plan->activation_bytes + plan->state_bytes + plan->persistent_bytes +
+                     plan->transient_bytes);
+        CHECK_IS(plan->device_bytes, <=, d.device_bytes);
+        CHECK_IS(plan->host_bytes, <=, d.host_bytes);
+        CHECK_IS(plan->host_bytes - (plan->sizes.host_bytes + 511) / 512 * 512, ==, host_bytes);
+
+        const double step_s = plan->times->step_s + plan->times->update_s;
+        double flops = 0;
+        for (int32_t layer = -1; layer < m->n_layers; layer++)
+            flops +=
+                6.0 * (double)m->n_rows * (double)parameters_of(m, layer) +
+                (layer < 0 ? 0 : 6.0 * (double)m->n_rows * (double)m->n_rows * (double)m->width);
+        printf("# %s: device %.1f GiB (states %.1f), host %.1f GiB (states %.1f), %lld of %d "
+               "streamed; "
+               "step %.0f s, MFU %.1f %%, stalled %.1f %%, recomputed %.1f %%; %s\n",
+               m->name, (double)plan->device_bytes / 1073741824.0,
+               (double)state_bytes / 1073741824.0, (double)plan->host_bytes / 1073741824.0,
+               (double)host_bytes / 1073741824.0, (long long)plan->n_streamed,
+               n_states * (int)(m->n_layers + 2), step_s, 100 * flops / step_s / m->peak_flops,
+               100 * plan->times->stall_s / step_s, 100 * plan->times->recompute_s / step_s,
+               plan->times->reason);
     }
 }
 
