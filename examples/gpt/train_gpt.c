@@ -236,8 +236,11 @@ static memo_status measure_profile(job* j, memo_error* error) {
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     char shortage[160];
-    const int64_t n_rows = train_slices_that_fit(o);
-    if (!n_rows) return refuse(o, plan, error);
+    memo_step_plan* other = train_plan_that_fits(o, (memo_policy)o->policy, INT64_MAX / 2);
+    const int64_t n_rows = other && other->fits && !o->slice_rows ? other->swap.n_rows : 0;
+    const memo_status refused = n_rows ? MEMO_STATUS_OK : refuse(o, other ? other : plan, error);
+    memo_step_plan_destroy(other);
+    if (refused) return refused;
     o->slice_rows = n_rows;
     snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
              plan_shortage(plan, shortage, sizeof shortage));
@@ -304,7 +307,7 @@ static memo_status prepare(job* j, memo_error* error) {
     j->memory.activation_bytes = j->plans[MEMO_POLICY_KEEP]->activation_bytes;
     j->memory.plan_bytes = j->plans[o->policy]->device_bytes;
     print_keep(o, j->memory.keep_bytes);
-    if (o->is_demo) print_longest(o);
+    if (o->is_demo) print_longest(o, *j->why_slices ? 0 : o->slice_rows);
     print_slices(j);
     if (needs) print_profile(&j->profile);
     print_choice(o, (memo_policy)o->policy, j->plans[o->policy], j->has_profile);
@@ -345,9 +348,9 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (plan->times && plan->fits && o->flops > 0)
         print_rate(o, gpt_keys_seen(&config), (double)o->accumulate * plan->times->step_s);
     /* Each length is a plan: not for every budget. */
-    if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
+    if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
-        print_longest(o);
+        print_longest(o, *j->why_slices ? 0 : o->slice_rows);
     for (int i = 0; i < train_n_policies(o) && !status; i++)
         status = plan_policy(j, policy_order[i], error);
     if (!status) print_policies(o, j->plans);

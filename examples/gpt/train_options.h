@@ -119,10 +119,12 @@ static const option option_table[] = {
      "(default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
-     "of it, attention 0.6, and its backward 0.55 (default of a dry run: 312)"},
+     "of it, attention 0.6, and its backward 0.55; of h100 and h200 it takes fractions that were "
+     "measured at this length (default of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
-     "takes --flops, --link-bandwidth and --device-memory of a dry run from this GPU: a800, a100, "
-     "h100, h200, b200 or 3090-pcie"},
+     "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
+     "of "
+     "a dry run from this GPU: a800, a100, h100, h200, b200 or 3090-pcie"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes (default: a run "
      "measures them, a dry run estimates them)"},
@@ -537,6 +539,7 @@ static void train_take_cluster(train_options* o) {
     if (o->flops <= 0) o->flops = c->flops;
     if (!o->link_bandwidth) o->link_bandwidth = (int64_t)(1e9 * c->host_link);
     if (!o->device_memory) o->device_memory = (int64_t)c->memory << 30;
+    if (!o->host_memory) o->host_memory = (int64_t)c->host << 30;
 }
 
 /* Checks that each given option has an effect.  Call it after train_check_ranks. */

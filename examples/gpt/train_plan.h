@@ -129,16 +129,35 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     return status;
 }
 
-/* Returns the rows of the largest slices that fit, by the session's choice; 0: they are given, or
- * none fit. */
-static int64_t train_slices_that_fit(const train_options* o) {
+/* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
+static int64_t train_attention_bytes(const train_options* o) {
+    const gpt_config config = train_config(o);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const gpt_cudnn_desc desc = train_cudnn_desc(o);
+    const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
+#ifndef TRAIN_CUDNN
+    if (!o->cluster) return 0;
+#endif
+    return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
+}
+
+/* Returns the plan of a run without times: all rows at once or, unless --slice-rows is given, in 2,
+ * 4, 8, ... slices, at most `most`.  It is the first plan that fits, or else the plan of least
+ * device memory.  NULL: there is no plan. */
+static memo_step_plan* train_plan_that_fits(const train_options* o, memo_policy policy,
+                                            int64_t most) {
+    const int64_t n_rows = train_rows(o), least_rows = o->tile > 1024 ? o->tile : 1024;
     train_options other = *o;
-    memo_step_plan* plan;
-    other.slice_rows = GPT_SLICES_CHOSEN;
-    if (o->slice_rows || train_plan(&other, (memo_policy)o->policy, NULL, &plan, NULL)) return 0;
-    int64_t n_rows = plan->fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
-    memo_step_plan_destroy(plan);
-    return n_rows;
+    memo_step_plan *best = NULL, *plan;
+    for (int64_t n_slices = 1; n_slices <= most && !(best && best->fits); n_slices *= 2) {
+        if (n_slices > 1) other.slice_rows = gpt_round_up((n_rows - 1) / n_slices + 1, o->tile);
+        if (n_slices > 1 && (o->slice_rows || other.slice_rows < least_rows)) break;
+        if (train_plan(&other, policy, NULL, &plan, NULL)) break; /* too many slices */
+        const int is_better = !best || plan->fits || plan->device_bytes < best->device_bytes;
+        memo_step_plan_destroy(is_better ? best : plan);
+        if (is_better) best = plan;
+    }
+    return best;
 }
 
 static int plan_keeps_all(const memo_step_plan* plan) {

@@ -4,23 +4,35 @@
 
 #include "train_plan.h"
 
-static int fits_with(const train_options* o, memo_policy policy) {
-    memo_step_plan* plan;
-    if (train_plan(o, policy, NULL, &plan, NULL)) return 0;
-    int fits = plan->fits;
+/* ---- what fits ------------------------------------------------------------------------------- */
+
+enum { N_SLICES_TRIED = 16 };
+
+/* Returns whether the run fits, in `most` slices or fewer.  *slice_rows: the rows of a slice; 0:
+ * all at once. */
+static int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
+    memo_step_plan* plan = train_plan_that_fits(o, policy, most);
+    const int fits = plan && plan->fits;
+    *slice_rows = fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
     memo_step_plan_destroy(plan);
     return fits;
 }
 
-/* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up
- * to `unit` tiles. */
-static int64_t longest_between(const train_options* o, memo_policy policy, int64_t fitting,
+static int fits_with(const train_options* o, memo_policy policy) {
+    int64_t slice_rows;
+    return run_fits(o, policy, N_SLICES_TRIED, &slice_rows);
+}
+
+/* Returns the longest sequence of whole tiles that fits by plans of the policy, between `fitting`
+ * and `beyond` tiles, up to `unit` tiles. */
+static int64_t longest_between(const train_options* o, int64_t most_slices, int64_t fitting,
                                int64_t beyond, int64_t unit) {
     train_options other = *o;
+    int64_t slice_rows;
     while (beyond - fitting > unit) {
         const int64_t middle = fitting + (beyond - fitting) / 2;
         other.sequence = middle * o->tile;
-        if (fits_with(&other, policy))
+        if (run_fits(&other, (memo_policy)o->policy, most_slices, &slice_rows))
             fitting = middle;
         else
             beyond = middle;
@@ -28,67 +40,128 @@ static int64_t longest_between(const train_options* o, memo_policy policy, int64
     return fitting * o->tile;
 }
 
-/* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none. */
-static int64_t longest_sequence(const train_options* o) {
+/* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none.  n_tiles: a length
+ * that fits; 0: none is known.  *slice_rows: of its plan. */
+static int64_t longest_sequence(const train_options* o, int64_t n_tiles, int64_t most_slices,
+                                int64_t* slice_rows) {
+    const memo_policy policy = (memo_policy)o->policy;
+    const int64_t n_most = gpt_min(1 << 24, 64 * o->sequence) / o->tile + 1;
     train_options other = *o;
-    int64_t n_tiles = 1, longest;
-    other.alpha = 0; /* it takes least memory on the device */
-    for (other.sequence = o->tile; other.sequence <= gpt_min(1 << 24, 64 * o->sequence) &&
-                                   fits_with(&other, MEMO_POLICY_ALPHA);
-         other.sequence = n_tiles * o->tile)
-        n_tiles *= 2;
-    longest = longest_between(&other, MEMO_POLICY_ALPHA, n_tiles / 2, n_tiles, (n_tiles + 63) / 64);
-    return longest;
+    int64_t beyond = n_tiles ? 2 * n_tiles : 1;
+    *slice_rows = 0;
+    for (; beyond <= n_most; beyond *= 2) {
+        other.sequence = beyond * o->tile;
+        if (!run_fits(&other, policy, most_slices, slice_rows)) break;
+        n_tiles = beyond;
+    }
+    other.sequence = longest_between(&other, most_slices, n_tiles, beyond, (beyond + 63) / 64);
+    return other.sequence && run_fits(&other, policy, most_slices, slice_rows) ? other.sequence : 0;
 }
 
-/* Prints the lengths that fit with and without slices, unless none does.  Slices that are not given
- * are a 32nd of the shorter one. */
-static void print_longest(const train_options* o) {
+/* Prints the lengths that fit with and without slices, beside one that fits.  given_rows: of
+ * --slice-rows; 0: o has the largest slices that fit, and so has each length. */
+static void print_longest(const train_options* o, int64_t given_rows) {
+    const int64_t n_slices = o->slice_rows ? (train_rows(o) - 1) / o->slice_rows + 1 : 1;
     train_options other = *o;
-    other.slice_rows = 0;
-    int64_t without = longest_sequence(&other);
-    other.slice_rows =
-        o->slice_rows ? o->slice_rows : gpt_round_up(o->batch * without / 32 + 1, o->tile);
-    int64_t with = longest_sequence(&other);
-    if (with)
+    int64_t slice_rows, none;
+    other.slice_rows = given_rows;
+    const int64_t with = longest_sequence(&other, o->sequence / o->tile,
+                                          gpt_round_up(n_slices, N_SLICES_TRIED), &slice_rows);
+    other.slice_rows = (int64_t)1 << 28; /* one slice */
+    const int64_t without = longest_sequence(&other, 0, 1, &none);
+    if (given_rows) slice_rows = given_rows;
+    if (with && slice_rows)
         printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
                "without\n",
-               (long long)with, other.slice_rows, (long long)without);
+               (long long)with, (long long)slice_rows, (long long)without);
+    else if (with)
+        printf("longest   %lld tokens a sequence fit, without slices\n", (long long)with);
 }
 
-/* Writes ", --policy recompute" for each change with which the run fits. */
-static void put_alternatives(const train_options* o, memo_policy except, memo_text* text) {
+/* Returns the host bytes with which the run fits, up to an eighth of what the plan has beyond the
+ * budget. */
+static int64_t enough_host_bytes(const train_options* o, const memo_step_plan* plan) {
+    train_options other = *o;
+    int64_t lacking = plan->host_budget_bytes, enough = plan->host_bytes;
+    for (int i = 0; i < 3 && plans_rows(o->policy); i++) {
+        const int64_t middle = lacking + (enough - lacking) / 2;
+        other.host_memory = middle;
+        if (fits_with(&other, (memo_policy)o->policy))
+            enough = middle;
+        else
+            lacking = middle;
+    }
+    return enough;
+}
+
+/* ---- what would work ------------------------------------------------------------------------- */
+
+/* Writes ", --policy recompute". */
+static void put_way(memo_text* text, const char* way, const char* more) {
+    memo_text_put(text, "%s%s%s", text->n_bytes ? ", " : "", way, more);
+}
+
+/* Writes each change of the computation with which the run fits; the cheapest first. */
+static void put_cheap_ways(const train_options* o, memo_policy except, memo_text* text) {
     enum { N_CHUNKS = 64 };
     train_options other = *o;
+    char number[32];
+    int64_t slice_rows;
 
-    /* Another policy. */
+    /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
+     * a query and a key.  Slices and an MLP in chunks have the same bits. */
+    const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
+    other.is_deterministic = 0;
+    if (may_differ && fits_with(&other, except)) put_way(text, "--deterministic 0", "");
+    other = *o;
+    other.slice_rows = 0;
+    snprintf(number, sizeof number, " %lld", 0LL);
+    if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows)) {
+        snprintf(number, sizeof number, " %lld", (long long)slice_rows);
+        put_way(text, "--slice-rows", number);
+    }
+    other = *o;
+    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
+    snprintf(number, sizeof number, "--mlp-rows %lld", other.mlp_rows);
+    const int may_divide = !o->mlp_rows && other.mlp_rows < train_rows(o);
+    if (may_divide && fits_with(&other, except)) put_way(text, number, "");
+    other.is_deterministic = 0;
+    if (!text->n_bytes && may_differ && may_divide && fits_with(&other, except))
+        put_way(text, "--deterministic 0 with ", number);
+
+    /* Another policy; none takes less than memo with a fraction for each tensor. */
+    other = *o;
+    if (except == MEMO_POLICY_MEMO && o->alpha < 0) return;
     if (o->alpha > 0) other.alpha = 0;
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         const int has_alpha = plans_rows(policy) && o->alpha >= 0;
         if (policy == except && !(has_alpha && o->alpha > 0)) continue;
-        if (fits_with(&other, policy))
-            memo_text_put(text, ", --policy %s%s", policy_names[policy],
-                          has_alpha ? " --alpha 0" : "");
+        if (!fits_with(&other, policy)) continue;
+        put_way(text, "--policy ", policy_names[policy]);
+        if (has_alpha) memo_text_put(text, " --alpha 0");
     }
+}
 
-    /* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each
-     * pair of a query and a key. */
-    other = *o;
-    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    if (!o->mlp_rows && fits_with(&other, except))
-        memo_text_put(text, ", --mlp-rows %lld", other.mlp_rows);
-    other = *o;
-    other.is_deterministic = 0;
-    if (o->is_deterministic && !o->compare && fits_with(&other, except))
-        memo_text_put(text, ", --deterministic 0");
+/* Writes the budgets in which this plan fits: of the device, of the host, or of both. */
+static void put_budgets(const train_options* o, const memo_step_plan* plan, memo_text* text) {
+    const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
+    if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
+        put_way(text, "--host-memory ", bytes_option(enough_host_bytes(o, plan)));
+        return;
+    }
+    put_way(text, "--device-memory ", bytes_option(plan->device_bytes));
+    if (host_lacks) memo_text_put(text, " and --host-memory %s", bytes_option(plan->host_bytes));
+}
 
-    /* A shorter sequence. */
-    const int64_t fitting = longest_between(o, except, 0, (o->sequence + o->tile - 1) / o->tile, 1);
+static void put_shorter(const train_options* o, memo_text* text) {
+    const int64_t n_tiles = (o->sequence + o->tile - 1) / o->tile;
+    const int64_t fitting = longest_between(o, N_SLICES_TRIED, 0, n_tiles, (n_tiles + 31) / 32);
+    memo_text_put(text, "%s", text->n_bytes ? ", or " : "");
     if (fitting)
-        memo_text_put(text, ", or --seq %lld", (long long)fitting);
+        memo_text_put(text, "--seq %lld", (long long)fitting);
     else
-        memo_text_put(text, ", or a smaller --hidden or fewer --layers");
+        memo_text_put(text, "a smaller --hidden or fewer --layers");
 }
 
 static const char* refused_policy(const train_options* o, memo_policy policy,
@@ -105,37 +178,56 @@ static const char* refused_policy(const train_options* o, memo_policy policy,
     return text;
 }
 
-/* Explains why this plan cannot run, and suggests what would work. */
+/* Writes ", cuDNN's deterministic backward 8.0 GiB", of which a plan's kernels have scratch. */
+static void put_attention(const train_options* o, const memo_step_plan* plan, double* rest,
+                          memo_text* text) {
+    train_options other = *o;
+    if (plan->swap.n_slices > 1) other.slice_rows = plan->swap.n_rows;
+    const double n_bytes = (double)train_attention_bytes(&other);
+    if (!(n_bytes > 0)) return;
+    memo_text_put(text, ", cuDNN's %sbackward %s", o->is_deterministic ? "deterministic " : "",
+                  bytes_name(n_bytes));
+    *rest -= n_bytes;
+}
+
+/* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
+ * the cheapest first. */
 static memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
     const gpt_config config = train_config(o);
     const memo_policy policy = (memo_policy)o->policy;
-    const double peak = (double)plan->device_bytes, states = (double)gpt_state_bytes(&config);
-    const double activations = (double)plan->activation_bytes;
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    char needs[80];
-    memo_text text = {0};
+    const double states = (double)gpt_state_bytes(&config);
+    const double activations = (double)plan->activation_bytes;
+    double rest = (double)plan->device_bytes - states - activations;
+    char needs[80], slices[40] = "";
+    memo_text ways = {0}, bytes = {0};
     refused_policy(o, policy, plan, needs, sizeof needs);
-    if (is_device && is_over(plan->host_bytes, plan->host_budget_bytes))
-        memo_text_put(&text, " and --host-memory %s", bytes_option(plan->host_bytes));
-    put_alternatives(o, policy, &text);
-    const char* others = text.data ? text.data : "";
+    if (!is_device && plans_rows(policy) && !(o->alpha > 0)) /* less may fit */
+        snprintf(needs, sizeof needs, "policy %s takes", policy_names[policy]);
+    if (plan->swap.n_slices > 1 && !o->slice_rows)
+        snprintf(slices, sizeof slices, " in slices of %lld rows", (long long)plan->swap.n_rows);
+    put_cheap_ways(o, policy, &ways);
+    put_budgets(o, plan, &ways);
+    put_shorter(o, &ways);
+    put_attention(o, plan, &rest, &bytes);
 
     if (is_device)
-        memo_error_set(
-            error, MEMO_STATUS_INFEASIBLE,
-            "%s of device memory cannot hold this run: %s %s (parameters, gradients and optimizer "
-            "%s, activations between forward and backward %s, the rest %s); try --device-memory "
-            "%s%s",
-            bytes_name((double)o->device_memory), needs, bytes_name(peak), bytes_name(states),
-            bytes_name(activations), bytes_name(peak - states - activations),
-            bytes_option(plan->device_bytes), others);
+        memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                       "%s of device memory cannot hold this run: %s %s%s (parameters, gradients "
+                       "and optimizer "
+                       "%s, activations between forward and backward %s%s, the rest %s); try %s",
+                       bytes_name((double)o->device_memory), needs,
+                       bytes_name((double)plan->device_bytes), slices, bytes_name(states),
+                       bytes_name(activations), bytes.data ? bytes.data : "", bytes_name(rest),
+                       ways.data ? ways.data : "less");
     else
         memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                       "%s of host memory cannot hold this run: %s %s; try --host-memory %s%s",
+                       "%s of host memory cannot hold this run: %s %s%s; try %s",
                        bytes_name((double)o->host_memory), needs,
-                       bytes_name((double)plan->host_bytes), bytes_option(plan->host_bytes),
-                       others);
-    memo_text_free(&text);
+                       bytes_name((double)plan->host_bytes), slices,
+                       ways.data ? ways.data : "less");
+    memo_text_free(&ways);
+    memo_text_free(&bytes);
     return MEMO_STATUS_INFEASIBLE;
 }
 
