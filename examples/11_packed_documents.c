@@ -4,18 +4,18 @@
  * Each rank holds an early and a late chunk of every document, so that all ranks do equal work.
  * Documents may have any length.  Positions count within each document, and no label crosses a
  * border.  q and k are 0 and v is the token's place in the sequence, so the output is the mean
- * place of the document's tokens up to this one.
+ * place of the document's tokens up to this one.  Only rows that another rank reads travel.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/11_packed_documents.c -o 11_packed_documents -lpthread -lm
  * Expected output:
- *     195 labels of all ranks: the loss is the sum over them, divided by this
- *     196 labels of all ranks: the loss is the sum over them, divided by this
+ *     195 labels of all ranks, by which the sum of losses is divided; rank 0 sends 67 of 134 rows
+ *     196 labels of all ranks, by which the sum of losses is divided; rank 0 sends 68 of 134 rows
  *     two forwards are 27 operations with 6 waits; races: 0
  *     documents, ring 3 x ulysses 1: 200 tokens, 1 of padding, 67 a rank
- *     rank 0 (ring 0, ulysses 0): 0..0, 4..4, 5..19, 80..94, 95..95, 97..106, 147..156, 157..163, 193..199
- *     rank 1 (ring 1, ulysses 0): 1..1, 3..3, 20..34, 65..79, 107..116, 137..146, 164..171, 186..192
- *     rank 2 (ring 2, ulysses 0): 2..2, 35..49, 50..64, 96..96, 117..126, 127..136, 172..178, 179..185, 200..200 (1 of padding)
+ *     rank 0 (ring 0, ulysses 0): 0..0, 4..4, 5..19, 80..94, 95..95, 97..106, ...
+ *     rank 1 (ring 1, ulysses 0): 1..1, 3..3, 20..34, 65..79, 107..116, 137..146, ...
+ *     rank 2 (ring 2, ulysses 0): 2..2, 35..49, 50..64, 96..96, 117..126, ...
  *     token 130 is row 45 of rank 2, number 33 of its document, its output 113.5; all are right
  */
 #define MEMO_IMPLEMENTATION
@@ -72,6 +72,7 @@ static memo_status check_schedule(memo_recorder* recorder, memo_error* error) {
 static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_error* error) {
     /* Without masks: causal, within the sharding's documents. */
     memo_exchange_desc desc = memo_exchange_desc_default();
+    memo_exchange_info info;
     int32_t me = r->comm->rank;
     desc.shardings = &s->sharding;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
@@ -79,6 +80,7 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
     if (sharding_of(batch, &s->sharding, error) ||
         memo_exchange_create(s->attention, &desc, &s->exchange, error))
         return error->status;
+    memo_exchange_get_info(s->exchange, &info);
 
     /* NULL: the sharding's documents. */
     memo_sharding_positions(&s->sharding, me, NULL, 0, s->positions);
@@ -93,8 +95,10 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
         memo_stream_synchronize(r->device, r->stream, error))
         return error->status;
     if (me == 0)
-        printf("%.0f labels of all ranks: the loss is the sum over them, divided by this\n",
-               s->sums[1]);
+        printf(
+            "%.0f labels of all ranks, by which the sum of losses is divided; rank 0 sends %d of "
+            "%d rows\n",
+            s->sums[1], (int)info.sent_rows[0], (N_RANKS - 1) * (int)s->sharding.local_tokens);
     memo_sharding_gather(&s->sharding, me, 1, sizeof out[0][0], s->out, out[batch]);
     memo_sharding_gather(&s->sharding, me, 1, sizeof positions[0][0], s->positions,
                          positions[batch]);
