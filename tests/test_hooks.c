@@ -200,6 +200,7 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
         own_device* host = new_host(i % 3 ? 0 : 1e8);
         memo_faults delays;
         memo_hooks_stats stats;
+        memo_host_device_stats before, used;
         trainer r;
         random_trainer(&r);
         r.desc.is_checked = i % 5 == 0;
@@ -207,9 +208,14 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
         delays.delay_s = i % 4 ? 0 : 2e-4;
         delays.seed = memo_test_random();
         CHECK_OK(open_trainer(&r, host, &delays.device));
+        memo_host_device_get_stats(host, &before);
         plan_trainer(&r);
 
         memo_hooks_get_stats(r.hooks, &stats);
+        /* memo allocates what the plan says. */
+        memo_host_device_get_stats(host, &used);
+        CHECK(used.device_bytes == before.device_bytes + stats.swap.device_bytes);
+        CHECK(used.host_bytes == stats.swap.host_bytes);
         const int64_t done = mallocs_done, planned_kept = r.n_lines ? -1 : stats.kept_bytes;
         for (int64_t step = 0; step < 3; step++) {
             CHECK_OK(run_step(&r, step != 1));
@@ -365,4 +371,37 @@ TEST(wrong_calls_are_refused) {
     CHECK_OK(memo_hooks_unpack(hooks, token, &address, &error));
     CHECK(address == a);
     CHECK_OK(memo_hooks_end(hooks, &error));
+}
+
+TEST(an_order_unlike_the_plans_is_refused) {
+    own_device* host = new_host(0);
+    memo_hooks_desc desc = memo_hooks_desc_default();
+    own_hooks* hooks = NULL;
+    int64_t tokens[6];
+    void* address = NULL;
+    char bytes[6][512];
+    memset(bytes, 5, sizeof bytes);
+    desc.device = host;
+    desc.computes_on_host = 1;
+    desc.device_bytes = 2 * 512;
+    CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(memo_hooks_begin(hooks, &error));
+        for (int32_t l = 0; l < 6; l++) {
+            CHECK_OK(memo_hooks_set_layer(hooks, l, &error));
+            CHECK_OK(memo_hooks_pack(hooks, bytes[l], 512, &tokens[l], &error));
+            CHECK((tokens[l] < 0) == (step == 0));
+        }
+        CHECK_OK(memo_hooks_set_layer(hooks, -1, &error));
+        for (int32_t l = 5; l >= 0 && step != 1; l--) {
+            CHECK_OK(memo_hooks_unpack(hooks, tokens[l], &address, &error));
+            CHECK(memcmp(address, bytes[l], 512) == 0);
+        }
+        if (step == 1) {
+            CHECK_OK(memo_hooks_unpack(hooks, tokens[2], &address, &error));
+            CHECK_ERROR(memo_hooks_unpack(hooks, tokens[4], &address, &error), INVALID_STATE,
+                        "tensor 0 of layer 4: unpacked after layer 2");
+        }
+        CHECK_OK(memo_hooks_end(hooks, &error));
+    }
 }
