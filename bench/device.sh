@@ -76,14 +76,21 @@ compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     echo $? >"$folder/$program.status"
 }
 
+programs_cudnn() {
+    echo "bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt"
+    echo "examples/13_cudnn_attention.cu 13_cudnn_attention"
+    echo "tests/cuda/test_gpt.cu test_gpt_cudnn -DTEST_CUDNN -Iexamples $cublas_lt"
+}
+
 start_cudnn() {
     [ -n "${CUDNN:-}" ] && ! is_dry || return
     find_library cudnn cudnn.h; cudnn=$flags
     find_library nvrtc nvrtc.h; nvrtc=$flags
     rm -f "$folder"/*.status
-    compile_with_cudnn bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt &
-    compile_with_cudnn examples/13_cudnn_attention.cu 13_cudnn_attention &
-    compile_with_cudnn tests/cuda/test_gpt.cu test_gpt_cudnn -DTEST_CUDNN -Iexamples $cublas_lt &
+    programs_cudnn >"$folder/cudnn.txt"
+    while read -r source program flags; do
+        compile_with_cudnn "$source" "$program" $flags &
+    done <"$folder/cudnn.txt"
 }
 
 await_cudnn() {
@@ -195,6 +202,7 @@ part_a() {
     find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library cublas cublas_v2.h; cublas=$flags
     find_torch; torch=$flags
+    check_pack $(programs_a | awk '{ print $2 }') cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn
     start_cudnn
     compile_all build 150 <<END
 $(programs_a)
@@ -303,6 +311,7 @@ part_b() {
     find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library nccl nccl.h && has_nccl=yes
     nccl=$flags
+    check_pack $(programs_b | awk '{ print $2 }')
     programs_b | compile_all build 150
 
     # The kernels without the huge arrays, a short run with swaps, the trainer's model.
@@ -445,7 +454,11 @@ part_pack() {
     programs_packed | while read -r source program flags; do mv "$folder/$program" "$pack/"; done
     [ -z "${CUDNN:-}" ] || for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do mv "$folder/$program" "$pack/"; done
     strip "$pack"/* # of the host's symbols, since the folder travels
-    [ $failed = 0 ] && pack_mark >"$pack/sources"
+    trainer_files | pack_mark train_gpt_cuda
+    { programs_packed; [ -z "${CUDNN:-}" ] || programs_cudnn; } | while read -r source program flags; do
+        sources_of "$source" $flags | pack_mark "$program"
+    done
+    [ $failed = 0 ] || rm -f "$pack"/*.sources # no part takes it
     du -sh "$pack"
     exit $failed
 }

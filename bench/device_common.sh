@@ -4,7 +4,7 @@ begin_s=$(date +%s)
 limit_s=${LIMIT_S:-540}
 PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/cuda/extras/compute-sanitizer
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64:/usr/local/cuda/lib
-LC_ALL=C # one order of files in pack_mark, and one form of numbers, on every machine
+LC_ALL=C # one form of numbers on every machine
 build_s=300 # for the trainer, and for a program with cuDNN
 export PATH LD_LIBRARY_PATH LC_ALL
 
@@ -216,15 +216,41 @@ end() {
 # ---- programs built elsewhere ----
 
 pack=build/device-pack
-# Identifies sources by content, because a copied tree may have other dates.
-pack_mark() {
-    echo "$arch ${CUDNN:+with cuDNN}"
-    cat Makefile ./*.h ./*.cuh examples/*.[ch] examples/*.cu examples/gpt/*.[ch] examples/gpt/*.cu tests/*.[ch] tests/cuda/*.[ch]* \
-        bench/*.[ch]* | cksum
+# Beside each program lie the checksums of its sources: by content, because a copied tree may have other dates.  A change of
+# one program's sources does not concern the others.
+sources_of() { # SOURCE FLAGS...: the files that it includes, without those of libraries
+    sources_flags=
+    for flag; do case $flag in -D*) sources_flags="$sources_flags $flag" ;; esac; done
+    ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests -Itests/cuda $sources_flags "$1" |
+        tr ' ' '\n' | sed 's,^\./,,' | grep '\.' | sort -u | while read -r path; do [ ! -f "$path" ] || echo "$path"; done
 }
-is_packed() { # PROGRAM
+trainer_files() { ls Makefile ./*.h ./*.cuh extras/*.h examples/*.h examples/tools/*.h examples/gpt/*.[ch] examples/gpt/*.cu; }
+pack_kind() { # PROGRAM
+    [ "$1" = train_gpt_cuda ] && echo "$arch ${CUDNN:+with cuDNN}" || echo "$arch"
+}
+pack_mark() { # PROGRAM, with its files in standard input
+    { pack_kind "$1" && xargs cksum; } >"$pack/$1.sources"
+    [ "$(wc -l <"$pack/$1.sources")" -gt 1 ] || stop "$1: its sources are not found"
+}
+# pack_fault PROGRAM: why a packed program is not of these sources; nothing if it is.
+pack_fault() {
+    [ "$(head -n 1 "$pack/$1.sources" 2>/dev/null)" = "$(pack_kind "$1")" ] || { echo "built for something else than $(pack_kind "$1")"; return; }
+    sed 1d "$pack/$1.sources" | while read -r sum size path; do
+        [ "$(cksum <"$path" 2>/dev/null)" = "$sum $size" ] || { echo "$path has changed"; break; }
+    done
+}
+# check_pack PROGRAM...: a stale program is refused at once: building it would take the time of the stages.
+check_pack() {
+    is_dry && return
+    [ -z "${is_packing:-}" ] || return 0
+    for packed; do
+        [ -x "$pack/$packed" ] && fault=$(pack_fault "$packed") && [ -n "$fault" ] || continue
+        stop "$pack/$packed is stale: $fault; make device-pack builds it again, and without $pack programs are built here"
+    done
+}
+is_packed() { # PROGRAM, checked before
     is_dry && return 1
-    [ -z "${is_packing:-}" ] && [ -x "$pack/$1" ] && [ "$(cat "$pack/sources" 2>/dev/null)" = "${mark:=$(pack_mark)}" ]
+    [ -z "${is_packing:-}" ] && [ -x "$pack/$1" ]
 }
 
 # ---- the trainer ----
@@ -232,7 +258,7 @@ is_packed() { # PROGRAM
 # Identifies the trainer's sources by content, because a copied tree may have other dates.
 trainer_sources() {
     echo "$arch ${CUDNN:-}"
-    cat Makefile ./*.h ./*.cuh examples/*.h examples/gpt/*.[ch] examples/gpt/*.cu | cksum
+    trainer_files | xargs cat | cksum
 }
 
 # build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend, and with NCCL
@@ -240,6 +266,7 @@ trainer_sources() {
 build_trainer() { # VARIABLE=VALUE... of make
     trainer=${TRAINER:-build/examples/train_gpt_cuda}
     [ -z "${TRAINER:-}" ] || return 0
+    check_pack train_gpt_cuda
     if is_packed train_gpt_cuda; then
         trainer=$pack/train_gpt_cuda
         echo "| build-trainer | packed | 0 s |" >>"$stages"

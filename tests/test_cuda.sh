@@ -99,6 +99,28 @@ benchmarks_print_their_commands() {
     grep -q 'train_gpt_cuda --policy memo' "$folder/commands.txt" && ! sh bench/device.sh D 2>/dev/null
 }
 
+# A packed program is used as long as none of its own sources changes; one that is stale ends the call at once.
+stale_programs_are_refused() {
+    cat >"$folder/pack.sh" <<'END'
+. bench/device_common.sh
+arch=sm_90 pack=$1/pack
+rm -rf "$pack" && mkdir -p "$pack" "$1/own" || exit 1
+printf '#include "own.h"\n#include "memo.h"\n' >"$1/own/own.cu" && : >"$1/own/own.h"
+for program in own test_step; do : >"$pack/$program" && chmod +x "$pack/$program"; done
+sources_of "$1/own/own.cu" | pack_mark own
+sources_of tests/cuda/test_step.cu -Iexamples | pack_mark test_step
+grep ' memo.h$' "$pack/own.sources" && grep ' memo_cuda.cuh$' "$pack/test_step.sources" || exit 1
+check_pack own test_step absent && is_packed own && ! is_packed absent || exit 1
+echo '/* a comment */' >>"$1/own/own.h"
+check_pack test_step || exit 1
+(check_pack own) 2>"$1/err" && exit 1
+grep 'pack/own is stale: .*own/own.h has changed; make device-pack builds it again' "$1/err" || exit 1
+arch=sm_80
+! (check_pack test_step) 2>"$1/err" && grep 'test_step is stale: built for something else than sm_80' "$1/err"
+END
+    sh "$folder/pack.sh" "$folder"
+}
+
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
@@ -133,6 +155,7 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
 test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
 test_is "the row kernels as their host twins, on an emulated grid" is_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
+test_is "a stale packed program is refused" stale_programs_are_refused
 test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"
