@@ -6318,7 +6318,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
             if (p->rules[at] < MEMO_TENSOR_SWAPPED)
-                p->hair_s = fmax(p->hair_s, 1e-12 * p->all_s[at]);
+                p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
             if (p->rules[at] < MEMO_TENSOR_SWAPPED)
                 p->bundles[b].worth =
                     fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
@@ -10057,39 +10057,42 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* Takes what copies beside the micro-batches need.  Where that fails, nothing is copied.  The
- * copies of a step take 0.7 of what an average step of the first micro-batch takes. */
+/* Takes what copies beside the micro-batches need.  If there is no memory, nothing is copied.  The
+ * copies of a step take 0.7 of an average step of the first micro-batch.  Copies of few bytes would
+ * show what the start of a copy costs. */
 MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
-    const memo_step_plan* plan = s->part->plan;
     const double copies_s[] = {copy->out_s, copy->back_s};
     memoi_beside* b = &s->beside;
-    int64_t n_bytes = (int64_t)8 << 20;
-    int32_t pass, step;
-    if (s->desc.device_bytes)
-        n_bytes = memob_min(n_bytes, s->desc.device_bytes - plan->device_bytes);
-    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes - plan->host_bytes);
-    n_bytes = n_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT;
-    if (n_bytes < MEMOB_SPILL_ALIGNMENT || copy->size_bytes <= 0) return;
+    double steps_bytes[2], n_bytes = 8 << 20;
+    int32_t pass, step, k;
+    for (k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        if (s->desc.device_bytes)
+            n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - plan->device_bytes));
+        if (s->desc.host_bytes)
+            n_bytes = fmin(n_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
+    }
 
     for (pass = 0; pass < 2; pass++) {
-        const double link_s = copies_s[pass] / (double)copy->size_bytes;
         double sum_s = 0;
         for (step = 0; step < s->n_steps; step++)
             sum_s += *memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
-        if (link_s <= 0) return;
-        sum_s *= 0.7 / s->n_steps / link_s; /* bytes */
-        n_bytes = (int64_t)fmin((double)n_bytes, sum_s);
-        b->n_copies[pass] = (int32_t)fmin(sum_s / (double)n_bytes, 1000);
+        if (copies_s[pass] <= 0) return;
+        steps_bytes[pass] = 0.7 * sum_s / s->n_steps / copies_s[pass] * (double)copy->size_bytes;
+        n_bytes = fmin(n_bytes, steps_bytes[pass]);
     }
-    if (n_bytes < MEMOB_DEVICE_ALIGNMENT) return;
-    if (memo_device_alloc(s->device, n_bytes, &b->on_device, NULL) ||
-        memo_host_alloc(s->device, n_bytes, &b->on_host, NULL) ||
+    if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
+    b->size_bytes = (int64_t)n_bytes;
+    for (pass = 0; pass < 2; pass++)
+        b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
+
+    if (memo_device_alloc(s->device, b->size_bytes, &b->on_device, NULL) ||
+        memo_host_alloc(s->device, b->size_bytes, &b->on_host, NULL) ||
         memo_event_create_untimed(s->device, &b->begun, NULL) ||
         memo_stream_create(s->device, "beside, to host", 0, &b->streams[0], NULL) ||
         memo_stream_create(s->device, "beside, to device", 0, &b->streams[1], NULL))
-        return;
-    b->size_bytes = n_bytes;
+        b->size_bytes = 0;
 }
 
 MEMOI void memoi_session_end_beside(memo_session* s) {

@@ -1346,6 +1346,66 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
 
 /* --- profiles --- */
 
+/* Steps that sleep, longer beside the session's copies; recomputation with a fixed cost. */
+typedef struct sleeper {
+    memo_device* host;
+    memo_session_desc desc;
+} sleeper;
+
+#define SLOWDOWN 0.8e-8
+static void sleep_step(sleeper* m, memo_session* s, int32_t is_backward) {
+    const double n_bytes = (double)s->beside.size_bytes * s->beside.n_copies[is_backward];
+    const int is_beside = s->spans_s && s->repetition % 2;
+    CHECK_OK(memo_host_device_sleep(m->host, m->desc.compute_stream,
+                                    0.02 + is_beside * SLOWDOWN * n_bytes, &error));
+}
+static void sleep_forward(void* user, memo_session* s, int32_t layer) {
+    (void)layer;
+    sleep_step((sleeper*)user, s, 0);
+}
+static void sleep_backward(void* user, memo_session* s, int32_t layer) {
+    (void)layer;
+    sleep_step((sleeper*)user, s, 1);
+}
+static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t begin,
+                            int64_t end) {
+    sleeper* m = user;
+    (void)s, (void)layer, (void)t;
+    CHECK_OK(memo_host_device_sleep(m->host, m->desc.compute_stream,
+                                    0.01 + 0.0003 * (double)(end - begin), &error));
+}
+
+TEST(costs_of_copies_and_calls_are_measured) {
+    static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
+    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_profile profile;
+    sleeper m;
+    m.desc = memo_session_desc_default();
+    host.to_host_bytes_per_s = host.to_device_bytes_per_s = 1e8;
+    CHECK_OK(memo_host_device_create(&host, &m.host, &error));
+    CHECK_OK(memo_stream_create(m.host, "compute", 0, &m.desc.compute_stream, &error));
+    m.desc.device = m.host;
+    m.desc.tensors = tensors;
+    m.desc.n_tensors = 1;
+    m.desc.n_layers = 3;
+    m.desc.n_rows = 64;
+    m.desc.tile_rows = 8;
+    m.desc.n_outputs = MEMO_NO_OUTPUTS;
+    m.desc.user = &m;
+    m.desc.forward = sleep_forward;
+    m.desc.backward = sleep_backward;
+    m.desc.recompute = sleep_recompute;
+    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    printf("# a byte slows by %.3g and %.3g s, a call takes %.3g s, a row %.3g s\n",
+           profile.slowdown_s_per_byte[0], profile.slowdown_s_per_byte[1], profile.recompute_call_s,
+           profile.tensors[0].recompute_s_per_row[0]);
+    for (int i = 0; i < 2; i++) CHECK(fabs(profile.slowdown_s_per_byte[i] / SLOWDOWN - 1) < 0.4);
+    CHECK(fabs(profile.recompute_call_s / 0.01 - 1) < 0.5);
+    CHECK(fabs(profile.tensors[0].recompute_s_per_row[0] / 0.0003 - 1) < 0.4);
+    memo_stream_destroy(m.host, m.desc.compute_stream, NULL);
+    memo_host_device_destroy(m.host);
+}
+
 /* Measured copies match the set rates; times of layers are the caller's. */
 TEST(a_device_is_measured) {
     double per_row[4];
