@@ -24,6 +24,12 @@ finds_or_mended() {
         finds compile 0 none 0
 }
 
+# Without dropout the same graphs are recomputed, and compared: nothing differs.
+finds_nothing_without_dropout() {
+    $python examples/pytorch/memo_audit.py --dropout 0 >"$folder/out" 2>"$folder/err" && cat "$folder/out" &&
+        grep -q '^compile.* 0 findings; [1-9][0-9]* tensors were recomputed$' "$folder/out"
+}
+
 without_torch() {
     mkdir -p "$folder/none" && echo 'raise ImportError("none here")' >"$folder/none/torch.py"
     PYTHONPATH=$folder/none python3 examples/pytorch/memo_audit.py >"$folder/out" 2>"$folder/err"
@@ -38,6 +44,7 @@ else
         skip "the cases" "$python has no PyTorch; PYTHON=... names one that has"
     else
         test_is "dropout under a memory budget" finds_or_mended
+        test_is "no dropout" finds_nothing_without_dropout
         test_is "a checkpoint that draws other numbers" finds checkpoint 1 \
             'Tensor [0-9]* of layer [0-3] differs after recomputation (.* bytes): aten\.\(bernoulli_\.float\|div_\.Scalar\)$' 8
         test_is "an activation that is changed" finds change 1 'Tensor 0 of layer 2 changed between forward and backward' 1

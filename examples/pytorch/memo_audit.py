@@ -104,7 +104,7 @@ class Audit:
                     self.operation(str(function), tensor)
                 return output
 
-        self.torch, self.findings, self.what, library = torch, [], None, build()
+        self.torch, self.findings, self.what, self.n_compared, library = torch, [], None, 0, build()
         # What autograd saves; and what is computed twice, of which only a difference matters.
         self.saved = Hooks(library, self.find)
         self.again = Hooks(library, lambda line: None if "never" in line else self.find(line))
@@ -175,6 +175,7 @@ class Audit:
 
     def compare(self, token, tensor, name):
         self.what = name
+        self.n_compared += 1
         self.again.compare(token, tensor)
         self.what = None
 
@@ -224,13 +225,13 @@ class Audit:
                             decompositions=select_decomp_table)
 
 
-def demonstrate(case, budget):
+def demonstrate(case, budget, dropout):
     import torch
     from torch import nn
     from torch.utils.checkpoint import checkpoint
 
     torch.manual_seed(1)
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5)) for _ in range(4))
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(dropout)) for _ in range(4))
     audit = Audit(layers=() if case == "compile" else blocks)
     runs = list(blocks)
     if case == "compile":
@@ -248,23 +249,24 @@ def demonstrate(case, budget):
             if case == "change" and k == 2:
                 before.data[0, 0] += 1  # layer 2 has saved it
         x.sum().backward()
-    return audit.findings
+    return audit.findings, audit.n_compared
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", choices=("compile", "checkpoint", "change", "clean"), default="compile")
     parser.add_argument("--budget", type=float, default=0.0, help="activation_memory_budget of compile (default 0)")
+    parser.add_argument("--dropout", type=float, default=0.5, help="of each block (default 0.5)")
     options = parser.parse_args()
     try:
         import torch
-        findings = demonstrate(options.case, options.budget)
+        findings, n_compared = demonstrate(options.case, options.budget, options.dropout)
     except (ImportError, OSError, subprocess.CalledProcessError) as error:
         print(f"memo_audit: {error}", file=sys.stderr)
         return 2
     for line in findings:
         print(line)
-    print(f"{options.case}, PyTorch {torch.__version__}: {len(findings)} findings")
+    print(f"{options.case}, PyTorch {torch.__version__}: {len(findings)} findings; {n_compared} tensors were recomputed")
     return 1 if findings else 0
 
 
