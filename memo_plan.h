@@ -782,6 +782,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session measure        the times of a micro-batch that runs
+ *     >>session slices         which size of slices
  *     >>session life           measure, plan, open in a row
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
@@ -7267,7 +7268,8 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
-    int64_t peak_bytes; /* of the stage, the most of all ranks */
+    int64_t peak_bytes;  /* of the stage, the most of all ranks */
+    int64_t limit_bytes; /* of the device for a stage: the budget, or less; 0: none */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -7999,7 +8001,9 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
         status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
                                       "states; plan again");
     status = memoi_session_verdict(desc, status, error);
-    return status || !desc->agree ? status : memoi_session_meet(s, has_profile, error);
+    if (!status && desc->agree) status = memoi_session_meet(s, has_profile, error);
+    if (!status) s->limit_bytes = s->desc.device_bytes;
+    return status;
 }
 
 /* --- >>session state ---
@@ -9337,7 +9341,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
     desc.trace = s->part->plan->trace;
-    desc.capacity_bytes = s->desc.device_bytes ? s->desc.device_bytes : MEMOB_BYTES_MAX;
+    desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     (void)memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, error);
@@ -9360,7 +9364,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    const int64_t budgets[2] = {s->desc.device_bytes, s->desc.host_bytes};
+    const int64_t budgets[2] = {s->limit_bytes, s->desc.host_bytes};
     int64_t values[3] = {0, 0, 0}, *needed = values + 1; /* on the device, on the host */
     char bytes[4][32], policy[64];
     int lacking = 0;
@@ -9373,7 +9377,7 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         plan->state_bytes = s->states_sizes.device_bytes;
         plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
         plan->transient_bytes = plan->device_bytes - fixed_bytes;
-        plan->device_budget_bytes = budgets[0];
+        plan->device_budget_bytes = s->desc.device_bytes;
         plan->host_budget_bytes = budgets[1];
     }
     status = memoi_session_agree(&s->desc, status, values, 3, error);
@@ -9562,21 +9566,21 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     if (is_searched) {
         memoi_session_log(s, "session: planning rows by %s times",
                           is_measured ? "measured" : "estimated");
-        if (s->desc.device_bytes)
-            *left_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+        if (s->limit_bytes)
+            *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
         costs.swap.rows = NULL;
         plan->fits = 0;
     }
     for (round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
-        if (s->desc.device_bytes && *left_bytes <= 0) break;
+        if (s->limit_bytes && *left_bytes <= 0) break;
         status = memo_plan_swap(&costs.desc, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
             status = MEMO_STATUS_OK;
             break;
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
-        *left_bytes -= s->peak_bytes - s->desc.device_bytes;
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
         if (is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
@@ -9618,7 +9622,7 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
     while (!status && !plan->fits && n < n_all) {
         n = memob_min(n + stride, n_all);
         status = memoi_session_stream(s, n, error);
-        if (s->states_sizes.device_bytes + rest_bytes <= s->desc.device_bytes || n == n_all)
+        if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
             status = memoi_session_choose_with(s, n, profile, is_measured, error);
     }
 
@@ -9664,8 +9668,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_session* s;
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
-    int64_t most_rows = 0, limit_bytes = budget_bytes, n_streamed = 0;
+    int64_t most_rows = 0, n_streamed = 0, limit_bytes = status ? 0 : s->limit_bytes;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
 
@@ -9685,16 +9688,15 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
             times = profile[k];
             status = memoi_session_agree_profile(desc, status, &times, error);
         }
-        s->desc.device_bytes = limit_bytes;
+        s->limit_bytes = limit_bytes;
         s->part->plan->n_streamed = n_streamed;
         if (!status)
             status = (i ? memoi_session_choose
                         : memoi_session_choose_states)(s, &times, profile != NULL, error);
         n_streamed = s->part->plan->n_streamed;
-        s->desc.device_bytes = budget_bytes;
-        if (!status && limit_bytes != budget_bytes && !s->part->plan->fits)
+        s->limit_bytes = s->desc.device_bytes;
+        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, &times, profile != NULL, error);
-        s->part->plan->device_budget_bytes = budget_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
 
@@ -10342,8 +10344,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     return memoi_session_reword(status, error);
 }
 
-/* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
+/* --- >>session slices ---
+ * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
 
 /* Predicted seconds of all shapes, or bytes beyond all seconds if it does not fit. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
@@ -10385,7 +10387,9 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return MEMO_STATUS_OK;
 }
 
-/* Every rank takes the same way: plans fit on all ranks or on none. */
+/* --- >>session life ---
+ * Knows: the public calls.  Knows nothing of what they do. */
+
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {
     memo_session_desc least = *desc;
@@ -10408,6 +10412,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     return status;
 }
 
+/* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
