@@ -78,15 +78,15 @@ static void print_longest(const train_options* o, int64_t given_rows) {
         printf("longest   %lld tokens a sequence fit, without slices\n", (long long)with);
 }
 
-/* Returns the host bytes with which the run fits, up to an eighth of what the plan has beyond the
- * budget. */
-static int64_t enough_host_bytes(const train_options* o, const memo_step_plan* plan) {
+/* Returns host bytes between `lacking` and `enough` with which the run fits: the least, up to their
+ * difference over 2^n_halvings. */
+static int64_t enough_host_bytes(const train_options* o, memo_policy policy, int64_t lacking,
+                                 int64_t enough, int n_halvings) {
     train_options other = *o;
-    int64_t lacking = plan->host_budget_bytes, enough = plan->host_bytes;
-    for (int i = 0; i < 3 && plans_rows(o->policy); i++) {
+    for (int i = 0; i < n_halvings; i++) {
         const int64_t middle = lacking + (enough - lacking) / 2;
         other.host_memory = middle;
-        if (fits_with(&other, (memo_policy)o->policy))
+        if (fits_with(&other, policy))
             enough = middle;
         else
             lacking = middle;
@@ -129,6 +129,19 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     if (!text->n_bytes && may_differ && may_divide && fits_with(&other, except))
         put_way(text, "--deterministic 0 with ", number);
 
+    /* Any order, and more host memory. */
+    other = *o;
+    other.is_deterministic = 0;
+    other.host_memory = 0;
+    if (!text->n_bytes && may_differ && o->host_memory) {
+        memo_step_plan* plan = train_plan_that_fits(&other, except, N_SLICES_TRIED);
+        if (plan && plan->fits)
+            put_way(text, "--deterministic 0 with --host-memory ",
+                    bytes_option(
+                        enough_host_bytes(&other, except, o->host_memory, plan->host_bytes, 5)));
+        memo_step_plan_destroy(plan);
+    }
+
     /* Another policy; none takes less than memo with a fraction for each tensor. */
     other = *o;
     if (except == MEMO_POLICY_MEMO && o->alpha < 0) return;
@@ -147,7 +160,9 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
 static void put_budgets(const train_options* o, const memo_step_plan* plan, memo_text* text) {
     const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
     if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
-        put_way(text, "--host-memory ", bytes_option(enough_host_bytes(o, plan)));
+        const int64_t enough = enough_host_bytes(o, (memo_policy)o->policy, plan->host_budget_bytes,
+                                                 plan->host_bytes, plans_rows(o->policy) ? 3 : 0);
+        put_way(text, "--host-memory ", bytes_option(enough));
         return;
     }
     put_way(text, "--device-memory ", bytes_option(plan->device_bytes));
