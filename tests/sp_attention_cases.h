@@ -123,7 +123,7 @@ typedef struct whole {
     double* reference[N_TENSORS];
     float sinks[MAX_HEADS];
     double d_sinks[MAX_HEADS];
-    double d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
+    double d_sinks_norm;     /* of the reference; root of the sum of squares of all terms */
     double terms[N_TENSORS]; /* sums of squares of what cancels in d_q and d_k */
 } whole;
 

@@ -1274,12 +1274,13 @@ TEST(passes_out_of_order_are_refused) {
     close_model(&m);
 }
 
-/* Takes the rows of a layer that has ended, which a plan has overwritten. */
+/* Takes the rows of a layer that has ended.  A plan has overwritten them: layers l and l + 2 share
+ * a buffer.  Layer l + 1 lies where the copy of layer l - 1 may still be under way. */
 static void backward_behind(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     backward_words(user, s, layer);
-    if (layer + 1 < t->desc.n_layers)
-        add_gradient(s, t, layer, S_GRADIENTS, rows_of(s, layer + 1, T_INPUT)[0]);
+    if (layer + 2 < t->desc.n_layers)
+        add_gradient(s, t, layer, S_GRADIENTS, rows_of(s, layer + 2, T_INPUT)[0]);
 }
 
 TEST(gradients_of_states_are_verified) {
