@@ -1015,6 +1015,24 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *
  * Only one step is open at a time.
  *
+ * Rows known late.  How many rows the experts of a layer get is known only when its forward has
+ * routed them: then the trainer calls memo_swap_set_routed.  Tensors of rule ROUTED and ROUTED_ROWS
+ * have that many rows in that step, at most W = routed_rows_layer, in all steps together at most
+ * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
+ * device the tensor has a stack for these k A / n rows, and behind the stack a scratch of W rows.
+ *
+ * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
+ * the scratch are the surplus, except in the last step.  The surplus of ROUTED tensors moves to the
+ * host and comes back; the surplus of ROUTED_ROWS tensors is recomputed.  So steps with more rows
+ * than A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
+ * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the tensor,
+ * whichever they are.  The surplus never spills, and one layer is open at a time.  If there is a
+ * surplus, these waits come beside the others ("next" among the steps with such tensors):
+ *
+ *   forward_begin(next)   compute    waits for  surplus of i on the host
+ *   backward_end(next)    to device  waits for  backward of next; then the surplus of i comes back
+ *   backward_begin(i)     compute    waits for  surplus of i on the device
+ *
  * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
  * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
  * a file and come back, during the computation, on the engine's file stream.  The same four waits
@@ -1046,13 +1064,16 @@ typedef enum memo_tensor_rule {
     MEMO_TENSOR_KEPT,     /* stays on the device in every layer */
     /* For slices.  Without them LAYER and INPUT are SWAPPED, and HANDED lies at one address in all
      * layers and is never moved. */
-    MEMO_TENSOR_LAYER,  /* later slices of the layer read its rows: keys and values */
-    MEMO_TENSOR_HANDED, /* each layer updates it in place: the hidden state; in the backward, its
+    MEMO_TENSOR_LAYER,   /* later slices of the layer read its rows: keys and values */
+    MEMO_TENSOR_HANDED,  /* each layer updates it in place: the hidden state; in the backward, its
                            gradient.  At most one */
-    MEMO_TENSOR_INPUT,  /* the bytes of HANDED when the layer's forward begins, which the trainer
+    MEMO_TENSOR_INPUT,   /* the bytes of HANDED when the layer's forward begins, which the trainer
                            copies; then like SWAPPED.  At most one */
-    MEMO_TENSOR_CARRIED /* the state of a recurrence when the slice begins, which the trainer
-                           copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
+    MEMO_TENSOR_CARRIED, /* the state of a recurrence when the slice begins, which the trainer
+                            copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
+    MEMO_TENSOR_ROUTED,  /* rows that an expert gets, see Rows known late; all such tensors have the
+                            same kinds */
+    MEMO_TENSOR_ROUTED_ROWS /* likewise; the surplus is recomputed */
 } memo_tensor_rule;
 
 /* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
@@ -1077,9 +1098,10 @@ typedef struct memo_swap_desc {
     int32_t computes_on_host;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
-    int32_t n_layers;           /* with slices: steps, n_slices for each layer */
-    int32_t n_slices;           /* of a layer; 0: 1 */
-    int64_t layer_rows;         /* most tokens of all slices of a layer; 0: n_slices * n_rows */
+    int32_t n_layers;   /* with slices: steps, n_slices for each layer */
+    int32_t n_slices;   /* of a layer; 0: 1 */
+    int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
+    int64_t routed_rows_layer, routed_rows_all; /* most rows of ROUTED tensors in a step, in all */
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers. */
     const uint32_t* tensor_kinds;
@@ -1156,13 +1178,20 @@ MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, mem
 MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
+/* Sets the rows of ROUTED and ROUTED_ROWS tensors in the step whose forward is open, at most once
+ * and before their addresses are used; without this call there are none.  One layer may be open.
+ * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
+ * INVALID_STATE. */
+MEMO_API memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+                                          memo_error* error);
 /* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
  * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
  * a failed call no other wait may cover its copies.  Errors: the device's. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
- * layer lacks the tensor.  layer and tensor are asserted. */
+/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
+ * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
+ * layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
  * are the micro-batch's number of rows if there are none.  Rows that no later layer overwrites are
@@ -6084,6 +6113,10 @@ typedef struct memob_swap_place {
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
                             of it */
     int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
+    /* ROUTED: the moved rows are the surplus; host_offset is in all of host memory. */
+    int32_t is_routed, is_recomputed, is_followed; /* 1: by another step with the tensor */
+    int32_t before;                                /* the step before with the tensor; -1: none */
+    int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
 /* One layer in its rounding buffer, host memory and the file. */
@@ -6097,6 +6130,8 @@ typedef struct memob_swap_turn {
     int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
                                have ended; before its backward, what the end of the backward of
                                `loaded` brings back.  -1: nothing that is not waited for anyway */
+    int64_t routed_bytes;   /* of the surplus that moves */
+    int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
     /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
      * backward [1]; -1: they do not. */
     int64_t hand_in[2], hand_out[2];
@@ -6108,10 +6143,12 @@ typedef struct memob_swap_sum {
     int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
     int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
                             returns the buffer in the backward; -1: none */
-    int32_t n_copies, n_layer_copies;
+    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
     int64_t layer_bytes;          /* moved of LAYER tensors */
+    int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
     int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
     int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
@@ -6131,7 +6168,7 @@ typedef struct memob_swap_placement {
     int64_t* tiles;           /* (n_layers): of the tensor that is placed */
     int32_t n_host_layers;    /* places for layers in host memory */
     int32_t n_slices;         /* of a layer */
-    int64_t slice_rows;
+    int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
@@ -6162,10 +6199,18 @@ MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
-/* Rows of row_bytes that a step has of tensor t.  A CARRIED tensor is one row, as if it were of the
- * slice's first token: slices without tokens have none. */
+/* 1: how many rows tensor t has is known late. */
+MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensors[t].row_bytes && memob_tensor_rule(desc->tensors, t) >= MEMO_TENSOR_ROUTED;
+}
+
+/* Rows of row_bytes that a step has of tensor t, at most.  A CARRIED tensor is one row, as if it
+ * were of the slice's first token: slices without tokens have none. */
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
-    return memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED ? 1 : desc->n_rows;
+    const memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
+    return rule == MEMO_TENSOR_CARRIED  ? 1
+           : rule >= MEMO_TENSOR_ROUTED ? desc->routed_rows_layer
+                                        : desc->n_rows;
 }
 
 /* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less, but not less
@@ -6181,12 +6226,16 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
     return middle_s > 0 ? middle_s * (n / rows) : 0;
 }
 
-/* To recompute all rows of a slice.  The tensor that a tensor is recomputed with has the time of
- * both. */
+MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t);
+
+/* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
+ * that a tensor is recomputed with has the time of both. */
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
     const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
     if (desc->tensors[t].with) return 0;
+    if (memob_tensor_is_routed(desc, t))
+        return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
     return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
@@ -6200,6 +6249,13 @@ MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
 MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     uint32_t kinds = memob_tensor_kinds(desc, t);
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
+}
+
+/* Routed rows of each step if all have as many. */
+MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
+    int32_t layer, n = 0;
+    for (layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
+    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
 }
 
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
@@ -6242,6 +6298,7 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
     case MEMO_TENSOR_ROWS:
         return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
     case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
+    case MEMO_TENSOR_ROUTED_ROWS: return 0;
     default: return desc->n_rows;
     }
 }
@@ -6287,7 +6344,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
               "tile_rows";
     else if (rule == MEMO_TENSOR_KEPT)
         why = "must be MEMO_ROWS_KEPT by its rule";
-    else if (rule >= MEMO_TENSOR_SWAPPED && swapped < n)
+    else if (rule == MEMO_TENSOR_ROUTED_ROWS && swapped)
+        why = "is recomputed by its rule; 0 and MEMO_ROWS_KEPT are valid";
+    else if (rule >= MEMO_TENSOR_SWAPPED && rule != MEMO_TENSOR_ROUTED_ROWS && swapped < n)
         why = "cannot be recomputed by its rule; swap all rows or keep them";
     else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
         why = "is whole by its rule; swap all rows or none";
@@ -6306,7 +6365,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t t, with, handed = -1, input = -1;
+    int32_t t, with, handed = -1, input = -1, routed = -1;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
@@ -6314,18 +6373,13 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
                                  "means that the tensor is absent",
                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
-        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_CARRIED)
+        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_ROUTED_ROWS)
             return MEMOB_INVALID(error,
                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
                                  "(%d); 0 to %d are valid",
                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                 (int)MEMO_TENSOR_CARRIED);
+                                 (int)MEMO_TENSOR_ROUTED_ROWS);
 
-        if (tensor->rule == MEMO_TENSOR_CARRIED && tensor->with)
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.tensors[%d].with (%s): %d, but a CARRIED tensor "
-                                 "is never recomputed; 0 would work",
-                                 (int)t, memob_tensor_name(tensor), (int)tensor->with);
         if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
             tensor->row_bytes) {
             int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
@@ -6338,6 +6392,20 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
             *which = t;
         }
 
+        if (tensor->row_bytes && tensor->rule >= MEMO_TENSOR_ROUTED) {
+            if (desc->routed_rows_layer < 1 || desc->routed_rows_all < desc->routed_rows_layer ||
+                desc->routed_rows_all > MEMOB_BYTES_MAX / 8 / tensor->row_bytes ||
+                memob_tensor_kinds(desc, t) != memob_tensor_kinds(desc, routed < 0 ? t : routed))
+                return MEMOB_INVALID(
+                    error,
+                    "memo_swap_desc.routed_rows_layer: %lld, routed_rows_all %lld, "
+                    "tensors[%d] (%s): invalid; 1 to routed_rows_all rows are "
+                    "valid, and the same kinds for all ROUTED tensors",
+                    (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
+                    memob_tensor_name(tensor));
+            routed = t;
+        }
+
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
@@ -6348,6 +6416,12 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "index of another tensor that has bytes, with 0 and the same "
                                  "kinds, is valid",
                                  (int)t, (int)with);
+        if (tensor->rule >= MEMO_TENSOR_CARRIED ||
+            desc->tensors[with - 1].rule >= MEMO_TENSOR_ROUTED)
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.tensors[%d].with (%s): %d, but CARRIED and ROUTED "
+                                 "tensors have rows of their own; 0 would work",
+                                 (int)t, memob_tensor_name(tensor), (int)with);
     }
 
     /* INPUT is a copy of HANDED. */
@@ -6513,6 +6587,63 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
     }
 }
 
+/* A tensor with rule ROUTED or ROUTED_ROWS: a stack of the kept rows, scratch, and room on the host
+ * for what the stack cannot hold.  Each step may waste an alignment of the stack. */
+MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                 const double* all_s, double call_s, int sign,
+                                 memob_swap_region* region, memob_swap_sum* sums,
+                                 memob_swap_place* places) {
+    const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
+    int64_t waste_bytes = row_bytes, most_bytes;
+    int32_t layer, n = 0, n_kept = 0, k = 0, before = -1;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        if (!memob_layer_has(desc, layer, t)) continue;
+        n++;
+        n_kept += tiles[layer] == MEMO_ROWS_KEPT;
+        waste_bytes += MEMOB_DEVICE_ALIGNMENT;
+    }
+
+    if (!n) return;
+    most_bytes =
+        memob_min(desc->routed_rows_all, desc->routed_rows_all / n < desc->routed_rows_layer
+                                             ? desc->routed_rows_all
+                                             : n * desc->routed_rows_layer);
+    most_bytes = memob_align_up(most_bytes * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+
+    /* With all rows kept the stack holds the most that there can be. */
+    region->n_kept = 0;
+    region->even_bytes = n_kept * memob_align_up(n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (n_kept == n)
+        region->even_bytes = memob_align_up(most_bytes + waste_bytes, MEMOB_DEVICE_ALIGNMENT);
+    else
+        region->scratch_bytes =
+            memob_align_up(desc->routed_rows_layer * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    region->n_fixed = is_moved && n_kept < n;
+    region->whole_bytes = memob_align_up(
+        memob_min(most_bytes, memob_max(most_bytes - region->even_bytes, 0) + waste_bytes),
+        MEMOB_DEVICE_ALIGNMENT);
+
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        memob_swap_sum* sum = &sums[layer];
+        if (!memob_layer_has(desc, layer, t)) continue;
+        sum->uses_routed += sign;
+        if (places) {
+            memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+            place->is_routed = 1;
+            place->is_recomputed = !is_moved;
+            place->is_followed = k + 1 < n;
+            place->before = before;
+        }
+        before = layer;
+        k++;
+        if (k <= n_kept || k == n) continue;
+        if (is_moved && n_rows) sum->n_routed_copies += sign;
+        if (is_moved) sum->routed_bytes += sign * n_rows * row_bytes;
+        if (!is_moved && all_s && n_rows) sum->recompute_s += sign * (all_s[layer] + call_s);
+    }
+}
+
 /* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes one away that all
  * kinds have, as the planner does before it adds other tiles.  tiles: those that each layer swaps,
  * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer, in
@@ -6552,6 +6683,10 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         region.odd_bytes = region.n_fixed * all_bytes;
     }
     if (is_layer) memoi_swap_sum_layer(desc, t, tiles, sign, &region, sums, places);
+    if (memob_tensor_is_routed(desc, t)) {
+        memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, sign, &region, sums, places);
+        return region;
+    }
     if (is_layer || is_handed) return region;
 
     for (layer = desc->n_layers - 1; layer >= 0; layer--) {
@@ -6739,7 +6874,9 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8 / n_rows;
     n_rows *= ok ? desc->n_rows : 0;
     for (t = 0; t < desc->n_tensors && ok; t++)
-        ok = memoi_swap_add_product(&n_bytes, n_rows, desc->tensors[t].row_bytes);
+        ok = memoi_swap_add_product(
+            &n_bytes, memob_tensor_is_routed(desc, t) ? desc->routed_rows_all : n_rows,
+            desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
@@ -6750,7 +6887,8 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t))
+    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
+        memob_tensor_is_routed(desc, t))
         return MEMOI_SWAP_PARTS;
     return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
 }
@@ -6823,6 +6961,12 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
         memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
         if (!place->row_bytes) continue;
         place->is_layer = is_layer;
+        if (place->is_routed) {
+            place->offset = place->stack_begin = region.begin;
+            place->stack_end = region.begin + region.even_bytes;
+            place->host_offset = *fixed;
+            continue;
+        }
         if (placement->tiles[layer] != MEMO_ROWS_KEPT || is_handed) {
             place->offset = memoi_swap_offset(desc, &region, layer, t);
         } else if (is_layer && layer % desc->n_slices) {
@@ -6839,9 +6983,9 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             !memoi_swap_add_product(fixed, 1, region.whole_bytes))
             return 0;
     }
-    if (is_handed && desc->n_slices > 1) {
-        placement->handed_begin = *fixed;
-        if (!memoi_swap_add_product(fixed, 1, region.whole_bytes)) return 0;
+    if ((is_handed && desc->n_slices > 1) || memob_tensor_is_routed(desc, t)) {
+        if (is_handed) placement->handed_begin = *fixed;
+        if (region.n_fixed && !memoi_swap_add_product(fixed, 1, region.whole_bytes)) return 0;
     }
     return 1;
 }
@@ -6876,10 +7020,11 @@ MEMOI int memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement
             if (!place->is_layer) place->moved_end = place->moved_begin;
         }
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->moved_bytes) ||
+            !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->routed_bytes) ||
             !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->layer_bytes))
             return 0;
-        sizes->layer_swapped_bytes =
-            memob_max(sizes->layer_swapped_bytes, sum->moved_bytes + sum->layer_bytes);
+        sizes->layer_swapped_bytes = memob_max(
+            sizes->layer_swapped_bytes, sum->moved_bytes + sum->layer_bytes + sum->routed_bytes);
     }
     return 1;
 }
@@ -6977,7 +7122,7 @@ MEMOI memoi_swap_span memoi_swap_span_of(const memob_swap_placement* placement, 
     memoi_swap_span span;
     int64_t end = is_layer ? n_rows : memob_swap_step_rows(placement, step, n_rows);
     memset(&span, 0, sizeof span);
-    if (place->is_layer != is_layer) return span;
+    if (place->is_layer != is_layer || place->is_routed) return span;
     span.device_begin = place->offset + place->moved_begin * place->row_bytes;
     span.host_begin = place->host_offset + (is_layer ? 0 : turn->host_begin);
     if (is_to_host && t == placement->input && memob_swap_shares_input(placement, step))
@@ -6985,6 +7130,43 @@ MEMOI memoi_swap_span memoi_swap_span_of(const memob_swap_placement* placement, 
     end = memob_min(end, place->moved_end) - place->moved_begin;
     span.n_bytes = memob_max(0, end) * place->row_bytes;
     return span;
+}
+
+/* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
+ * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
+MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
+                            int is_forward_only) {
+    memob_swap_turn* turn = &placement->turns[step];
+    int32_t t;
+    turn->routed_bytes = 0;
+    for (t = 0; t < placement->n_tensors; t++) {
+        const int64_t at = (int64_t)step * placement->n_tensors + t;
+        memob_swap_place *place = &placement->places[at], *before = NULL;
+        int64_t n_kept, *range;
+        if (!place->is_routed) continue;
+        if (place->before >= 0 && !is_forward_only)
+            before = &placement->places[(int64_t)place->before * placement->n_tensors + t];
+
+        place->n_routed = n_rows;
+        place->offset = place->stack_begin;
+        if (before) {
+            const int64_t end = before->offset + before->n_routed * before->row_bytes;
+            place->offset =
+                memob_min(memob_align_up(end, MEMOB_DEVICE_ALIGNMENT), place->stack_end);
+            place->host_offset =
+                before->host_offset + (before->moved_end - before->moved_begin) * before->row_bytes;
+        }
+
+        n_kept = memob_min(n_rows, (place->stack_end - place->offset) / place->row_bytes);
+        if (place->is_recomputed && n_kept < n_rows)
+            n_kept -= n_kept % placement->tile_rows; /* recomputed by whole tiles */
+        if (is_forward_only || !place->is_followed) n_kept = n_rows;
+        place->moved_begin = place->moved_end = 0;
+        place->recompute_begin = place->recompute_end = n_rows;
+        range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
+        range[0] = n_kept, range[1] = n_rows;
+        if (!place->is_recomputed) turn->routed_bytes += (n_rows - n_kept) * place->row_bytes;
+    }
 }
 
 /* The step before whose record the compute stream need not wait: of the last records of both
@@ -7000,8 +7182,13 @@ MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
     memob_swap_turn* turns = placement->turns;
     const memob_swap_sum* sums = placement->sums;
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, k, seen, last[2] = {-1, -1}, source[2] = {-1, -1};
+    int32_t i, k, seen, last[2] = {-1, -1}, source[2] = {-1, -1}, routed = -1;
     memoi_swap_hand_rows(placement);
+    for (i = 0; i < n; i++) {
+        turns[i].routed_bytes = sums[i].routed_bytes;
+        turns[i].routed_before = sums[i].uses_routed ? routed : -1;
+        if (sums[i].uses_routed) routed = i;
+    }
     for (i = k = 0; i < n; i++) {
         const int64_t shared = memob_swap_shares_input(placement, i) ? sums[i].input_bytes : 0;
         turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
@@ -7064,6 +7251,7 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->n_tensors = desc->n_tensors;
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->slice_rows = desc->n_rows;
+    placement->tile_rows = memob_max(desc->tile_rows, 1);
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
@@ -7162,11 +7350,12 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
 enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
 /* Its events: two each, of even and odd steps; and one of each place in host memory. */
 enum {
-    MEMOB_SWAP_COMPUTED = 0, /* all work of a step before its end */
-    MEMOB_SWAP_HANDED = 2,   /* HANDED rows are on the host */
-    MEMOB_SWAP_STORED = 4,   /* and so are the other rows */
-    MEMOB_SWAP_LOADED = 6,   /* rows are on the device */
-    MEMOB_SWAP_FILE_DONE = 8 /* the rows of a place are written, or read back */
+    MEMOB_SWAP_COMPUTED = 0,  /* all work of a step before its end */
+    MEMOB_SWAP_HANDED = 2,    /* HANDED rows are on the host */
+    MEMOB_SWAP_STORED = 4,    /* and so are the other rows */
+    MEMOB_SWAP_LOADED = 6,    /* rows are on the device */
+    MEMOB_SWAP_ROUTED = 8,    /* the surplus is on the host; + 1: on the device */
+    MEMOB_SWAP_FILE_DONE = 10 /* the rows of a place are written, or read back */
 };
 /* The operations.  `of` is an event; the step whose rows are copied; or 2 * the ordinal of the
  * moved layer that the file takes, + 1 if it gives the layer back. */
@@ -7174,8 +7363,9 @@ enum {
     MEMOB_SWAP_WAIT,
     MEMOB_SWAP_RECORD,
     MEMOB_SWAP_COPY_HANDED,
-    MEMOB_SWAP_COPY_ROWS,  /* but for HANDED and LAYER tensors */
-    MEMOB_SWAP_COPY_LAYER, /* rows of LAYER tensors */
+    MEMOB_SWAP_COPY_ROWS,   /* but for HANDED and LAYER tensors */
+    MEMOB_SWAP_COPY_LAYER,  /* rows of LAYER tensors */
+    MEMOB_SWAP_COPY_ROUTED, /* the surplus of ROUTED tensors */
     MEMOB_SWAP_USE_FILE
 };
 typedef struct memob_swap_op {
@@ -7184,7 +7374,7 @@ typedef struct memob_swap_op {
 
 typedef struct memob_swap_ops {
     int32_t n;
-    memob_swap_op list[16];
+    memob_swap_op list[20];
 } memob_swap_ops;
 
 MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, int32_t of) {
@@ -7203,8 +7393,12 @@ MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_backward, 
         if (turn->loaded >= 0)
             memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
                               MEMOB_SWAP_LOADED + (turn->loaded & 1));
+        if (turn->routed_bytes)
+            memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED + 1);
         return;
     }
+    if (turn->routed_before >= 0 && p->turns[turn->routed_before].routed_bytes)
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED);
     if (turn->stored >= 0 && (!is_forward_only || p->handed >= 0))
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
                           MEMOB_SWAP_STORED + (turn->stored & 1));
@@ -7220,7 +7414,6 @@ MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, int is_backward, 
     const int is_moved = p->sums[step].moved_bytes && !is_forward_only;
     const int32_t file_done =
         is_moved ? MEMOB_SWAP_FILE_DONE + turn->ordinal % p->n_host_layers : 0;
-    memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_COMPUTED + odd);
     if (turn->hand_out[is_backward] >= 0) {
         memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_HOST, step);
         memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_HANDED + odd);
@@ -7255,15 +7448,30 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, in
         next >= 0 && next < p->n_layers && p->turns[next].hand_in[is_backward] >= 0;
     const int stores =
         is_backward ? hands_out : turn->stores && (!is_forward_only || p->handed >= 0);
+    const int routes_out = !is_backward && turn->routed_bytes;
+    const int32_t routed = is_backward ? turn->routed_before : -1;
+    const int routes_in = routed >= 0 && p->turns[routed].routed_bytes;
     ops->n = 0;
-    if (!stores && !loads && !hands_in) return;
+    if (!stores && !loads && !hands_in && !routes_out && !routes_in) return;
     memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_COMPUTED + odd);
+    if (stores || routes_out)
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_COMPUTED + odd);
+    if (routes_out) {
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_HOST, step);
+        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_ROUTED);
+    }
     if (stores) memoi_swap_store_ops(p, is_backward, is_forward_only, step, ops);
-    if (!loads && !hands_in) return;
+    if (!loads && !hands_in && !routes_in) return;
 
-    /* What comes: first the rows that use the place of this step's. */
-    if (loads || !hands_out)
+    /* What comes: first the surplus, which the next backward needs, then the rows that use the
+     * place of this step's. */
+    if (loads || !hands_out || routes_in)
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_COMPUTED + odd);
+    if (routes_in) {
+        memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_DEVICE, routed);
+        memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_ROUTED + 1);
+    }
+    if (!loads && !hands_in) return;
     if (back >= 0 && ordinal < p->sizes.n_spilled_layers) /* the file has filled their place */
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, file_done);
     if (back >= 0) memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_DEVICE, back);
@@ -7308,6 +7516,7 @@ struct memo_swap {
     int32_t is_backward;      /* the pass that the next call belongs to */
     int32_t n_begun, n_ended; /* layers of that pass */
     int32_t is_measured;      /* a micro-batch was completed */
+    int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
     memo_swap_stats stats;
 };
 
@@ -7322,13 +7531,17 @@ MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
 
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    return place->row_bytes ? swap->device_memory + place->offset : NULL;
+    return place->row_bytes && (!place->is_routed || place->n_routed)
+               ? swap->device_memory + place->offset
+               : NULL;
 }
 
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    const int64_t n_rows = memob_swap_step_rows(&swap->placement, layer, swap->n_rows);
+    const int64_t n_rows = place->is_routed
+                               ? place->n_routed
+                               : memob_swap_step_rows(&swap->placement, layer, swap->n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -7454,7 +7667,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
                                          &swap->streams[MEMOB_SWAP_TO_HOST], &borrowed, error);
         swap->borrowed = borrowed << MEMOB_SWAP_TO_HOST;
         for (i = 0; i < swap->n_events && !status; i++)
-            if (i / 2 != MEMOB_SWAP_HANDED / 2 || swap->placement.handed >= 0)
+            if ((i / 2 != MEMOB_SWAP_HANDED / 2 || swap->placement.handed >= 0) &&
+                (i / 2 != MEMOB_SWAP_ROUTED / 2 || desc->routed_rows_layer))
                 status = memo_event_create_untimed(device, &swap->events[i], error);
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
@@ -7498,6 +7712,8 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
+    swap->routed_rows_layer = desc->routed_rows_layer;
+    swap->routed_rows_all = desc->routed_rows_all;
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
@@ -7544,8 +7760,8 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         swap->is_backward = !swap->is_backward && !swap->is_forward_only;
         swap->n_begun = swap->n_ended = 0;
     }
-    may_begin =
-        n_open < (swap->placement.n_slices > 1 ? 1 : 2) && swap->n_begun < swap->placement.n_layers;
+    may_begin = n_open < (swap->placement.n_slices > 1 || swap->routed_rows_layer ? 1 : 2) &&
+                swap->n_begun < swap->placement.n_layers;
     if (is_backward == swap->is_backward && (is_end ? n_open > 0 : may_begin) &&
         layer == memoi_swap_layer_of(swap, is_end ? swap->n_ended : swap->n_begun))
         return MEMO_STATUS_OK;
@@ -7597,6 +7813,22 @@ MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_lay
     return status;
 }
 
+/* The surplus of a step's ROUTED tensors. */
+MEMOI memo_status memoi_swap_copy_routed(memo_swap* swap, int32_t step, int32_t stream,
+                                         memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    for (t = 0; t < swap->placement.n_tensors && !status; t++) {
+        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        if (place->is_routed)
+            status =
+                memoi_swap_copy(swap, stream, place->offset + place->moved_begin * place->row_bytes,
+                                place->host_offset,
+                                (place->moved_end - place->moved_begin) * place->row_bytes, error);
+    }
+    return status;
+}
+
 /* The HANDED rows of a step, between their place on the device and the one where they wait. */
 MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t stream,
                                          memo_error* error) {
@@ -7633,6 +7865,9 @@ MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
         case MEMOB_SWAP_COPY_HANDED:
             status = memoi_swap_copy_handed(swap, op->of, op->stream, error);
             break;
+        case MEMOB_SWAP_COPY_ROUTED:
+            status = memoi_swap_copy_routed(swap, op->of, op->stream, error);
+            break;
         case MEMOB_SWAP_USE_FILE: status = memoi_swap_use_file(swap, op->of, error); break;
         default:
             status = memoi_swap_copy_rows(swap, op->of, op->kind == MEMOB_SWAP_COPY_LAYER,
@@ -7668,6 +7903,8 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     int64_t begin_ns = 0;
     if (status) return status;
     if (!is_backward && layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
+    if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
+    if (!is_backward && layer == 0) swap->n_routed = 0;
     memob_swap_begin_ops(&swap->placement, is_backward, swap->is_forward_only, layer, &ops);
 
     /* With is_timed, two marks measure how long it waits. */
@@ -7680,6 +7917,24 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     if (!status) swap->n_begun++;
     return status;
+}
+
+memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+                                 memo_error* error) {
+    static const char name[] = "memo_swap_set_routed";
+    memo_status status;
+    if (swap->is_backward || swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "%s: layer %d: its forward is not open alone; call it between begin "
+                              "and end of the forward",
+                              name, (int)layer);
+    if ((status = memob_check_integer(name, "n_rows", n_rows, 0, swap->routed_rows_layer, error)) ||
+        (status = memob_check_integer(name, "n_rows so far", swap->n_routed + n_rows, 0,
+                                      swap->routed_rows_all, error)))
+        return status;
+    swap->n_routed += n_rows;
+    memob_swap_route(&swap->placement, layer, n_rows, swap->is_forward_only);
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
@@ -7741,11 +7996,11 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
         for (layer = 0; layer < swap->placement.n_layers; layer++) {
             memo_event* marks = swap->marks + 2 * (pass * swap->placement.n_layers + layer);
-            const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-            int waits = pass ? turn->loaded >= 0 : turn->stored >= 0 || turn->hand_in[0] >= 0;
             double waited_s = 0;
+            memob_swap_ops ops;
             memo_status status;
-            if (!waits) continue;
+            memob_swap_begin_ops(&swap->placement, pass, swap->is_forward_only, layer, &ops);
+            if (!ops.n) continue;
             status = memo_event_elapsed(device, marks[0], marks[1], &waited_s, error);
             if (status) return status;
             *(pass ? &swap->stats.backward_stall_s : &swap->stats.forward_stall_s) += waited_s;

@@ -463,6 +463,10 @@ typedef struct memo_session_desc {
      * is a HANDED tensor, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
+    /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
+     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
+     * chapter 8. */
+    int64_t routed_rows_layer, routed_rows_all;
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
@@ -672,6 +676,12 @@ MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
+/* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
+ * addresses are used; without this call there are none.  The number is also valid in recompute and
+ * in the backward.  More rows than declared are an error of the session. */
+MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
+MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
+
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks it; in a checked session that is
  * an error.  Fixed for each shape.  With slices: row 0 of the open slice (no slice is open: of the
  * first); LAYER tensors: of the layer. */
@@ -679,7 +689,8 @@ MEMO_API void* memo_session_get_address(const memo_session* session, int32_t lay
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
  * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
- * with row 0 of the layer, and CARRIED tensors have one address for all rows. */
+ * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all
+ * rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
 /* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
@@ -5607,9 +5618,30 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
     return 1;
 }
 
-/* Of a HANDED tensor there is nothing to choose. */
+/* Of a HANDED tensor there is nothing to choose; ROUTED ones have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED;
+    return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED &&
+           !memob_tensor_is_routed(desc, t);
+}
+
+/* What a plan holds of a ROUTED tensor, whatever the routing. */
+MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
+    const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
+    int64_t n_kept = 0, n = 0;
+    int32_t layer;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        n += memob_layer_has(desc, layer, t);
+        n_kept += memoi_rows_tiles(desc, layer, t) == MEMO_ROWS_KEPT;
+    }
+    memo_text_put(
+        text, "routed    %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
+        desc->tensors[t].name,
+        (long long)(n_kept == n ? desc->routed_rows_all : n_kept * memob_swap_routed_rows(desc, t)),
+        (long long)desc->routed_rows_all,
+        n_kept == n ? ""
+        : moves     ? ", the others move"
+                    : ", the others are recomputed",
+        (long long)desc->routed_rows_layer);
 }
 
 void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
@@ -5647,6 +5679,8 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
             memo_text_put(text, "\n");
         }
     }
+    for (t = 0; t < desc->n_tensors; t++)
+        if (memob_tensor_is_routed(desc, t)) memoi_rows_put_routed(desc, t, text);
 }
 
 void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text) {
@@ -5923,6 +5957,10 @@ MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
         n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(desc->swap)) *
                   c->order.handed_row_bytes;
         break;
+    case MEMOB_SWAP_COPY_ROUTED:
+        n_bytes = sum->routed_bytes;
+        n_copies = sum->n_routed_copies;
+        break;
     case MEMOB_SWAP_COPY_ROWS:
         n_bytes = sum->moved_bytes - (is_shared ? sum->input_bytes : 0);
         n_copies = sum->n_copies - is_shared;
@@ -6139,7 +6177,7 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_CARRIED + 1)
+#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_ROUTED_ROWS + 1)
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -6311,16 +6349,18 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             const double* per_row_s = times->recompute_s_per_row;
             int32_t rule = (int32_t)swap->tensors[t].rule;
 
-            if (rule > MEMO_TENSOR_KEPT ||
-                (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
+            if (rule == MEMO_TENSOR_ROUTED_ROWS)
+                rule = per_row_s && per_row_s[t] < 0 ? MEMO_TENSOR_KEPT : rule;
+            else if (rule > MEMO_TENSOR_KEPT ||
+                     (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
                 rule = MEMO_TENSOR_SWAPPED;
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
             p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
-            if (p->rules[at] < MEMO_TENSOR_SWAPPED)
+            if (p->rules[at] < MEMO_TENSOR_SWAPPED || p->rules[at] == MEMO_TENSOR_ROUTED_ROWS)
                 p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
-            if (p->rules[at] < MEMO_TENSOR_SWAPPED)
+            if (p->rules[at] < MEMO_TENSOR_SWAPPED || p->rules[at] == MEMO_TENSOR_ROUTED_ROWS)
                 p->bundles[b].worth =
                     fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
@@ -6429,9 +6469,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memob_states_init(p->clock.states, desc->states, error);
         n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
     }
-    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 4 copies a step */
+    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 5 copies a step */
         p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
-            a, (desc->states ? 8 : 4) * (int64_t)p->n_layers + n_jobs + 1, sizeof(memoi_rows_job));
+            a, (desc->states ? 9 : 5) * (int64_t)p->n_layers + n_jobs + 1, sizeof(memoi_rows_job));
     p->clock.events = (memoi_rows_event*)memob_arrays_add(
         a, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE, sizeof(memoi_rows_event));
     p->clock.moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
@@ -6563,7 +6603,8 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     score->device_bytes += (double)memob_swap_end_sums(swap, sums);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
         if (sums[layer].recompute_s < p->hair_s) sums[layer].recompute_s = 0; /* rounding */
-        score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes);
+        score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes) +
+                                (double)sums[layer].routed_bytes;
         score->recompute_s += sums[layer].recompute_s;
     }
     if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
@@ -6664,6 +6705,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
     const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
     if (cell == MEMO_ROWS_KEPT || rule == MEMO_TENSOR_ROWS) return 1;
     if (rule == MEMO_TENSOR_KEPT || rule == MEMOI_ROWS_ABSENT) return 0;
+    if (rule == MEMO_TENSOR_ROUTED_ROWS) return cell == 0;
     return cell == p->n_tiles || (cell == 0 && rule == MEMO_TENSOR_WHOLE);
 }
 
@@ -6946,9 +6988,10 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     for (way = 1; way >= 0; way--) {
         for (i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (i = 0; i < p->n_cells; i++)
-            p->trial.cells[i] = p->rules[i] < MEMO_TENSOR_SWAPPED            ? 0
-                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
-                                                                             : MEMO_ROWS_KEPT;
+            p->trial.cells[i] =
+                p->rules[i] < MEMO_TENSOR_SWAPPED || p->rules[i] == MEMO_TENSOR_ROUTED_ROWS ? 0
+                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
+                                                             : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
     memoi_rows_copy(p, &p->best, &p->plan);
@@ -7348,6 +7391,19 @@ MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
 
+/* Of routed rows, those that so many tokens can have. */
+MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
+                                  int64_t n_rows) {
+    const double share = (double)n_rows / (double)desc->n_rows;
+    if (n_rows >= desc->n_rows) return routed_rows;
+    return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
+}
+
+/* 1: the trainer's recompute can compute it. */
+MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
+    return rule <= MEMO_TENSOR_WHOLE || rule == MEMO_TENSOR_ROUTED_ROWS;
+}
+
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
@@ -7404,6 +7460,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
                    {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
+                   {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
+                   {"routed_rows_all", desc->routed_rows_all, 0, MEMOB_BYTES_MAX},
                    {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
                    {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
                    {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
@@ -7473,7 +7531,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, desc->tensors[t].name, (int)other);
-        if (!desc->recompute && computes && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
+        if (!desc->recompute && computes && memoi_rule_recomputes(desc->tensors[t].rule))
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
@@ -7538,6 +7596,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
     swap->n_slices = n_slices;
     swap->layer_rows = shape.n_rows;
+    swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
+    swap->routed_rows_all = memob_max(
+        memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
@@ -7769,7 +7830,7 @@ MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 19, N_BUDGETS = 3 };
+    enum { N = 21, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -7780,6 +7841,8 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"n_rows", own->n_rows},
                  {"slice_rows", own->slice_rows},
                  {"tile_rows", own->tile_rows},
+                 {"routed_rows_layer", own->routed_rows_layer},
+                 {"routed_rows_all", own->routed_rows_all},
                  {"policy", (int64_t)own->policy},
                  {"shapes", memoi_session_digest(s, 0)},
                  {"tensors", memoi_session_digest(s, 1)},
@@ -8082,7 +8145,7 @@ MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
     const memo_tensor* tensor = &s->steps->tensors[t];
-    return tensor->rule <= MEMO_TENSOR_WHOLE && !tensor->with &&
+    return memoi_rule_recomputes(tensor->rule) && !tensor->with &&
            memob_layer_has(s->steps, layer, t);
 }
 
@@ -8358,9 +8421,18 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, in
     return memoi_session_place(s, layer, t)->row_bytes;
 }
 
-/* Of n rows of a step. */
-MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t t, int64_t n) {
+/* Of n rows of a step, those of a tensor; layer -1: at most. */
+MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t layer, int32_t t, int64_t n) {
+    if (memob_tensor_is_routed(s->steps, t))
+        return layer < 0 ? memoi_session_share(&s->desc, s->desc.routed_rows_layer, n)
+                         : memoi_session_place(s, layer, t)->n_routed;
     return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+}
+
+/* Of the hashes of a tensor. */
+MEMOI int64_t memoi_inspector_most_rows(const memo_session* s) {
+    return memob_max(s->desc.slice_rows,
+                     memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
 }
 
 MEMOI void memoi_inspector_destroy(memo_session* s) {
@@ -8392,14 +8464,15 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         (memoi_inspected_buffer*)memob_arrays_add(&c->arrays, n_requests, sizeof *c->buffers);
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
+        &c->arrays, memoi_session_most_steps(s) * memoi_inspector_most_rows(s) * n,
+        sizeof *c->hashes);
     c->states = (uint64_t*)memob_arrays_add(
         &c->arrays, (int64_t)s->states_desc.n_layers * s->desc.n_states, sizeof *c->states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + memoi_inspector_rows(s, t, s->desc.slice_rows) *
+        at = memob_align_up(at + memoi_inspector_rows(s, -1, t, s->desc.slice_rows) *
                                      s->steps->tensors[t].row_bytes,
                             MEMOI_GUARD) +
              MEMOI_GUARD;
@@ -8451,7 +8524,7 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        const int64_t n = memoi_inspector_rows(s, t, memoi_session_rows(s, layer));
+        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
         const memob_swap_place* place = memoi_session_place(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
@@ -8473,7 +8546,8 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
 
 /* Of rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
-    return s->checker.hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
+    return s->checker.hashes +
+           ((int64_t)layer * s->desc.n_tensors + t) * memoi_inspector_most_rows(s);
 }
 
 /* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
@@ -8541,7 +8615,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t n_rows = memoi_inspector_rows(s, t, s->steps->n_rows);
+        const int64_t n_rows = memoi_inspector_rows(s, -1, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
             c->offsets[t + 1] - behind)
@@ -8556,7 +8630,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        const int64_t n = memoi_inspector_rows(s, t, memoi_session_rows(s, layer));
+        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
         const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
@@ -8628,7 +8702,8 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
     memoi_inspector* c = &s->checker;
-    const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
+    const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
+    const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
     char* copy = c->image + c->slot_bytes;
@@ -8666,13 +8741,13 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
     const int64_t given = memob_swap_tile_rows(s->steps);
-    const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
+        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
         int keeps;
-        if (!memoi_session_recomputes(s, layer, t)) continue;
+        if (!n || !memoi_session_recomputes(s, layer, t)) continue;
         while (!(keeps = memoi_inspector_keeps_bits(s, layer, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
@@ -8854,7 +8929,7 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     for (t = 0; t < s->desc.n_tensors; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         first[t] = memoi_session_find(s, layer, t);
-        if (first[t] && rule != MEMO_TENSOR_LAYER && rule != MEMO_TENSOR_CARRIED)
+        if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
             first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
 }
@@ -8980,6 +9055,33 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
     return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
+}
+
+void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+    const int32_t step = s->open;
+    memo_status status = MEMO_STATUS_OK;
+    if (s->error.status) return;
+    if (step < 0 || step / s->n_slices != layer || !s->is_open || s->n_passed >= s->n_steps) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_set_routed: layer %d: its forward is not open; call it "
+                           "between begin and end of the forward",
+                           (int)layer);
+        return;
+    }
+    status = memob_check_integer("memo_session_set_routed", "n_rows", n_rows, 0,
+                                 s->steps->routed_rows_layer, &s->call_error);
+    if (!status && memoi_session_moves(s)) /* its places, and the session's */
+        status = memo_swap_set_routed(s->part->swap, step, n_rows, &s->call_error);
+    if (memoi_session_is_ok(s, status))
+        memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
+}
+
+int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
+    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
+    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
+    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    return memoi_session_place(s, step, t)->n_routed;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9117,7 +9219,10 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     if (s->desc.backward_recomputes && !s->spans_s) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        int64_t begin = 0, end = memoi_session_rows(s, layer);
+        const int64_t n = memob_tensor_is_routed(s->steps, t)
+                              ? memoi_session_place(s, layer, t)->n_routed
+                              : memoi_session_rows(s, layer);
+        int64_t begin = 0, end = n;
         if (!memoi_session_recomputes(s, layer, t)) continue;
         if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (begin == end) continue;
@@ -9125,9 +9230,8 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
-        begin = memoi_session_rows(s, layer);
-        if (s->spans_s && end < begin)
-            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, end, begin);
+        if (s->spans_s && end < n)
+            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, end, n);
     }
     s->is_recomputing = 0;
 }
@@ -9161,6 +9265,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (!s->is_open) return 0;
     if (is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
     memoi_session_turn_states(s, is_backward, step, 0);
+    if (!is_backward) memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
@@ -9437,11 +9542,13 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = planned                                    ? planned->rows[i]
-                  : recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
-                  : swaps && rule != MEMO_TENSOR_KEPT        ? swap->n_rows
-                                                             : MEMO_ROWS_KEPT;
+        rows[i] = planned                                     ? planned->rows[i]
+                  : recomputes && memoi_rule_recomputes(rule) ? 0
+                  : swaps && rule == MEMO_TENSOR_ROUTED_ROWS  ? 0
+                  : swaps && rule != MEMO_TENSOR_KEPT         ? swap->n_rows
+                                                              : MEMO_ROWS_KEPT;
     }
+
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
     if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
@@ -9470,7 +9577,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
         for (k = 0; k < profile->n_kinds; k++)
             tensor->recompute_s_per_row[k] =
-                memob_tensor_rule(s->steps->tensors, i) <= MEMO_TENSOR_WHOLE
+                memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, i))
                     ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
                     : -1;
     }
@@ -9973,6 +10080,18 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 /* --- >>session measure ---
  * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
 
+/* Rows of a tensor that a step had; the mean if they are routed. */
+MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
+    double n_rows = 0, n = 0;
+    int32_t step;
+    if (!memob_tensor_is_routed(s->steps, t)) return (double)s->steps->n_rows;
+    for (step = 0; step < s->n_steps; step++) {
+        n += memob_layer_has(s->steps, step, t);
+        n_rows += (double)memoi_session_place(s, step, t)->n_routed;
+    }
+    return fmax(n_rows / fmax(n, 1), 1);
+}
+
 /* The line through the times of slices by least squares: the time of one in the middle, and its
  * growth towards the end.  Of each slice the median over layers of a kind counts, so that one slow
  * layer does not.  The last layer's backward may hold its slice's loss. */
@@ -10024,10 +10143,10 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
-            if (memob_tensor_rule(s->steps->tensors, t) > MEMO_TENSOR_WHOLE) continue;
+            if (!memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, t))) continue;
             memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, row_s, growth_s);
-            *row_s /= (double)s->steps->n_rows;
-            *growth_s /= (double)s->steps->n_rows;
+            *row_s /= memoi_session_mean_rows(s, t);
+            *growth_s /= memoi_session_mean_rows(s, t);
         }
     }
 

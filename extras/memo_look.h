@@ -3614,10 +3614,12 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
     memoi_swap_generate_traffic(g, is_backward ? &times.backward_traffic : &times.forward_traffic);
     for (t = 0; t < desc->n_tensors && is_backward; t++) {
+        const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
         memoi_swap_generate_range(g, step, t, begin, end);
         if (!g->n_ranges) continue;
-        time_s = memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n;
+        time_s =
+            memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n_all;
         if (!desc->tensors[t].with) time_s += g->times->recompute_call_s;
         recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, 0);
@@ -3628,7 +3630,9 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
             begin = end = 0;
             if (!memob_swap_is_layer(desc, t)) {
                 if (writes == (!is_backward || desc->tensors[t].rule == MEMO_TENSOR_HANDED))
-                    end = memob_min(n, memob_tensor_rows(desc, t));
+                    end = memob_tensor_is_routed(desc, t)
+                              ? memob_swap_routed_rows(desc, t)
+                              : memob_min(n, memob_tensor_rows(desc, t));
             } else if (!writes) {
                 end = first + (is_backward ? n : 0);
             } else if (!is_backward) {
@@ -3645,9 +3649,15 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 }
 
 MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
-    int32_t step;
+    int32_t step, t;
     for (step = 0; step < g->desc.n_layers && !g->status; step++) {
         g->status = memo_swap_forward_begin(g->swap, step, g->error);
+        for (t = 0; t < g->desc.n_tensors && !g->status; t++) /* all steps have as many */
+            if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, step, t)) {
+                g->status = memo_swap_set_routed(g->swap, step, memob_swap_routed_rows(&g->desc, t),
+                                                 g->error);
+                break;
+            }
         memoi_swap_generate_layer(g, step, 0);
         if (!g->status) g->status = memo_swap_forward_end(g->swap, step, g->error);
     }

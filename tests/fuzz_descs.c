@@ -115,7 +115,7 @@ static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
     for (int t = 0; t < FUZZ_N; t++) {
         tensors[t].name = "t";
         fuzz_word(in, &tensors[t].row_bytes);
-        tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 10) - 2);
+        tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 12) - 2);
         tensors[t].with = fuzz_pick(in, 4) ? 0 : fuzz_pick(in, 8) - 2;
     }
 }

@@ -29,8 +29,10 @@ typedef struct chain {
     int32_t has_kinds;
     memo_swap_desc desc;
     memo_swap* swap;
-    int64_t n_rows;  /* of this micro-batch */
-    int64_t n_wrong; /* rows that came back different; written on the compute stream */
+    int64_t n_rows; /* of this micro-batch */
+    int64_t
+        routed[CHAIN_LAYERS_MAX]; /* rows of ROUTED tensors in each layer, of this micro-batch */
+    int64_t n_wrong;              /* rows that came back different; written on the compute stream */
 } chain;
 
 /* Tensors without rules and bytes yet. */
@@ -108,10 +110,16 @@ static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
     return c->tensors[tensor].row_bytes > 0 && (!kinds || kinds >> c->layer_kinds[layer] & 1);
 }
 
+static memo_tensor_rule chain_rule(const chain* c, int32_t t) {
+    return c->tensors[c->tensors[t].with ? c->tensors[t].with - 1 : t].rule;
+}
+static int chain_is_routed(const chain* c, int32_t t) {
+    return chain_rule(c, t) >= MEMO_TENSOR_ROUTED;
+}
+
 /* Of n rows of a step, those of a tensor: a CARRIED one has the first. */
 static int64_t chain_tensor_rows(const chain* c, int32_t t, int64_t n) {
-    const int32_t leader = c->tensors[t].with ? c->tensors[t].with - 1 : t;
-    return c->tensors[leader].rule == MEMO_TENSOR_CARRIED && n > 1 ? 1 : n;
+    return chain_rule(c, t) == MEMO_TENSOR_CARRIED && n > 1 ? 1 : n;
 }
 
 /* The bytes of rows [begin, end); empty if the layer lacks the tensor. */
@@ -160,12 +168,13 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
 static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
                                int32_t layer, int32_t first, int32_t last, int64_t micro_batch) {
     const int32_t n_slices = chain_slices(c), is_backward = function == chain_compare;
-    const int64_t n = chain_step_rows(c, layer), begin = chain_begin(c, layer);
+    const int64_t n_rows = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
     int64_t n_ranges[2] = {0, 0};
     memset(ranges, 0, sizeof ranges);
     for (int32_t t = first; t < last; t++) {
         int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED, w = is_handed || !is_backward;
+        const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
         if (!chain_has(c, layer, t) || n == 0) continue;
         if (!chain_is_layer(c, t)) {
             ranges[w][n_ranges[w]++] = chain_range(c, layer, t, 0, n);
@@ -178,6 +187,7 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
     memo_status status = chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1]);
     for (int32_t t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
+        const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
             status = chain_launch(c, chain_compare, layer, t, 0, n ? begin : 0, key, micro_batch);
@@ -221,6 +231,8 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
 
 static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch) {
     memo_status status = memo_swap_forward_begin(c->swap, layer, &error);
+    if (!status && c->desc.routed_rows_layer)
+        status = memo_swap_set_routed(c->swap, layer, c->routed[layer], &error);
     if (!status)
         status = chain_layer(c, "forward", chain_write, layer, 0, c->desc.n_tensors, micro_batch);
     return status ? status : memo_swap_forward_end(c->swap, layer, &error);

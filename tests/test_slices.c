@@ -16,10 +16,24 @@
  *
  * Width C, one head.  h += W2 relu(W1 (attention(h) + h)) + S, with keys and values of all rows so
  * far, and a gated state S that is carried from row to row: S = S / (1 + exp(-h)) + h.  S begins
- * at 0 with each document.  Row by row, in one order, so that forwards have the same bits for every
- * slice size.  The loss is 1/2 |h|^2 of the last layer. */
+ * at 0 with each document.  An expert takes the rows that begin with a number above 0, and adds
+ * u^2 / 2 to them, u = h / (1 + h^2).  Row by row, in one order, so that forwards have the same
+ * bits for every slice size.  The loss is 1/2 |h|^2 of the last layer. */
 enum { C = 6, LAYERS = 5, ROWS_MOST = 96 };
-enum { T_HANDED, T_INPUT, T_K, T_V, T_Q, T_ATTENTION, T_MIDDLE, T_RELU, T_STATE, N_TENSORS };
+enum {
+    T_HANDED,
+    T_INPUT,
+    T_K,
+    T_V,
+    T_Q,
+    T_ATTENTION,
+    T_MIDDLE,
+    T_RELU,
+    T_STATE,
+    T_EXPERT,
+    T_UP,
+    N_TENSORS
+};
 enum { B_KEYS, B_STATE, B_STATE_GRADIENT, N_BUFFERS };
 
 typedef struct model {
@@ -69,7 +83,7 @@ static void attend(const double* q, const double* k, int64_t i, double* shares) 
 
 /* One row of one tensor, from tensors before it; r is a row of the slice, i of the sequence. */
 static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i) {
-    double* in = rows(m, layer, T_INPUT) + r * C;
+    double* in = t == T_UP ? NULL : rows(m, layer, T_INPUT) + r * C; /* r is no row of the input */
     double* out = rows(m, layer, t) + r * C;
     double shares[ROWS_MOST];
     int64_t j;
@@ -83,6 +97,11 @@ static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i
                 out[c] += shares[j] * rows(m, layer, T_V)[j * C + c];
     }
     if (t == T_MIDDLE) multiply(out, rows(m, layer, T_ATTENTION) + r * C, m->w[layer][3]);
+    if (t == T_UP)
+        for (int c = 0; c < C; c++) {
+            const double z = rows(m, layer, T_EXPERT)[r * C + c];
+            rows(m, layer, T_UP)[r * C + c] = z / (1 + z * z);
+        }
     if (t == T_RELU)
         for (int c = 0; c < C; c++) {
             double z = rows(m, layer, T_MIDDLE)[r * C + c];
@@ -95,6 +114,8 @@ static void carry(const model* m, double* state, const double* in, int64_t i) {
     for (int c = 0; c < C; c++)
         state[c] = (i % m->document_rows ? state[c] / (1 + exp(-in[c])) : 0) + in[c];
 }
+
+static int is_routed(const double* in) { return in[0] > 0; }
 
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
@@ -109,7 +130,7 @@ static void forward(void* user, memo_session* s, int32_t layer) {
         memo_session_get_addresses(m->session, layer, m->mixes_rows ? begin + r : r, (void**)first);
         for (int32_t t = 0; t < N_TENSORS && !m->mixes_rows; t++)
             CHECK(first[t] ==
-                  rows(m, layer, t) + (t == T_K || t == T_V || t == T_STATE ? 0 : r * C));
+                  rows(m, layer, t) + (t == T_K || t == T_V || t >= T_STATE ? 0 : r * C));
         double add[C], *h = rows(m, layer, T_HANDED) + r * C;
         for (int c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
         for (int c = 0; c < C; c++)
@@ -118,6 +139,17 @@ static void forward(void* user, memo_session* s, int32_t layer) {
         carry(m, state, rows(m, layer, T_INPUT) + r * C, begin + r);
         multiply(add, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
         for (int c = 0; c < C; c++) h[c] += add[c] + state[c];
+    }
+    int64_t n = 0, k = 0;
+    for (r = 0; r < end - begin; r++) n += is_routed(rows(m, layer, T_INPUT) + r * C);
+    memo_session_set_routed(m->session, layer, n);
+    for (r = 0; r < end - begin; r++) {
+        double *in = rows(m, layer, T_INPUT) + r * C, *h = rows(m, layer, T_HANDED) + r * C, *up;
+        if (!is_routed(in)) continue;
+        memcpy(rows(m, layer, T_EXPERT) + k * C, in, C * sizeof *in);
+        compute_row(m, layer, T_UP, k, 0);
+        up = rows(m, layer, T_UP) + k++ * C;
+        for (int c = 0; c < C; c++) h[c] += up[c] * up[c] / 2;
     }
     if (m->output && layer == LAYERS - 1 && end == m->n_rows)
         memcpy(m->output, rows(m, layer, T_HANDED), (size_t)(end - begin) * C * sizeof(double));
@@ -137,7 +169,7 @@ static void backward(void* user, memo_session* s, int32_t layer) {
     double *gk = (double*)memo_session_get_buffer(m->session, B_KEYS), *gv, shares[ROWS_MOST];
     double* gstate = (double*)memo_session_get_buffer(m->session, B_STATE_GRADIENT);
     double states[ROWS_MOST + 1][C]; /* before each row of the slice */
-    int64_t begin, end, r, i, j, n = memo_session_get_batch(m->session).n_rows;
+    int64_t begin, end, r, i, j, k = 0, n = memo_session_get_batch(m->session).n_rows;
     int c;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
@@ -149,11 +181,14 @@ static void backward(void* user, memo_session* s, int32_t layer) {
     memcpy(states[0], rows(m, layer, T_STATE), sizeof states[0]);
     for (r = 0; r < end - begin; r++) {
         memcpy(states[r + 1], states[r], sizeof states[0]);
+        k += is_routed(rows(m, layer, T_INPUT) + r * C);
         carry(m, states[r + 1], rows(m, layer, T_INPUT) + r * C, begin + r);
     }
+    CHECK_IS(k, ==, memo_session_get_routed(m->session, layer));
     for (r = end - begin - 1; r >= 0; r--) {
         double *h = rows(m, layer, T_HANDED) + r * C, *in = rows(m, layer, T_INPUT) + r * C;
-        double *q = rows(m, layer, T_Q) + r * C, *k = rows(m, layer, T_K), *v = rows(m, layer, T_V);
+        double *q = rows(m, layer, T_Q) + r * C, *keys = rows(m, layer, T_K),
+               *v = rows(m, layer, T_V);
         double grelu[C] = {0}, gattention[C] = {0}, gq[C] = {0}, sum = 0, dot[ROWS_MOST];
         i = begin + r;
         for (c = 0; c < C && layer == LAYERS - 1 && m->desc.step; c++)
@@ -165,13 +200,19 @@ static void backward(void* user, memo_session* s, int32_t layer) {
             gcarried[c] = gstate[c] * (1 + states[r][c] * gate * (1 - gate));
             gstate[c] *= gate;
         }
+        k -= is_routed(in);
+        for (c = 0; c < C && is_routed(in); c++) {
+            const double z = rows(m, layer, T_EXPERT)[k * C + c];
+            gcarried[c] +=
+                h[c] * rows(m, layer, T_UP)[k * C + c] * (1 - z * z) / ((1 + z * z) * (1 + z * z));
+        }
         multiply_back(grelu, m->gw[layer][4], h, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
         for (c = 0; c < C; c++)
             if (rows(m, layer, T_MIDDLE)[r * C + c] <= 0) grelu[c] = 0;
         multiply_back(gattention, m->gw[layer][3], grelu, rows(m, layer, T_ATTENTION) + r * C,
                       m->w[layer][3]);
         for (c = 0; c < C; c++) h[c] += gattention[c] + gcarried[c];
-        attend(q, k, i, shares);
+        attend(q, keys, i, shares);
         for (j = 0; j <= i; j++) {
             for (dot[j] = 0, c = 0; c < C; c++) {
                 dot[j] += gattention[c] * v[j * C + c];
@@ -181,7 +222,7 @@ static void backward(void* user, memo_session* s, int32_t layer) {
         }
         for (j = 0; j <= i; j++)
             for (c = 0; c < C; c++) {
-                gq[c] += shares[j] * (dot[j] - sum) * k[j * C + c];
+                gq[c] += shares[j] * (dot[j] - sum) * keys[j * C + c];
                 gk[j * C + c] += shares[j] * (dot[j] - sum) * q[c];
             }
         multiply_back(h, m->gw[layer][0], gq, in, m->w[layer][0]);
@@ -224,12 +265,12 @@ static void step(void* user, memo_session* s) {
 }
 
 static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy policy) {
-    static const char* const names[] = {"handed",    "input",  "k",    "v",    "q",
-                                        "attention", "middle", "relu", "state"};
+    static const char* const names[] = {"handed", "input", "k",     "v",      "q", "attention",
+                                        "middle", "relu",  "state", "expert", "up"};
     static const memo_tensor_rule rules[] = {
-        MEMO_TENSOR_HANDED, MEMO_TENSOR_INPUT, MEMO_TENSOR_LAYER,
-        MEMO_TENSOR_LAYER,  MEMO_TENSOR_ROWS,  MEMO_TENSOR_WHOLE,
-        MEMO_TENSOR_ROWS,   MEMO_TENSOR_ROWS,  MEMO_TENSOR_CARRIED};
+        MEMO_TENSOR_HANDED,  MEMO_TENSOR_INPUT,  MEMO_TENSOR_LAYER,      MEMO_TENSOR_LAYER,
+        MEMO_TENSOR_ROWS,    MEMO_TENSOR_WHOLE,  MEMO_TENSOR_ROWS,       MEMO_TENSOR_ROWS,
+        MEMO_TENSOR_CARRIED, MEMO_TENSOR_ROUTED, MEMO_TENSOR_ROUTED_ROWS};
     memset(m, 0, sizeof *m);
     for (int i = 0; i < N_TENSORS; i++) {
         m->tensors[i].name = names[i];
@@ -256,6 +297,8 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->desc.n_rows = n_rows;
     m->desc.tile_rows = 2;
     m->desc.slice_rows = slice_rows ? slice_rows : n_rows;
+    m->desc.routed_rows_layer = n_rows;
+    m->desc.routed_rows_all = LAYERS * n_rows;
     m->desc.user = m;
     m->desc.step = step;
     m->desc.recompute = recompute;
@@ -333,7 +376,7 @@ TEST(gradients_are_those_without_slices) {
                 sliced.desc.host_bytes = plan->host_bytes * 3 / 4 + 8192; /* two places of a page */
                 n_spilled += plan->host_bytes > sliced.desc.host_bytes;
             }
-            if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 15 * n * C * 8 + 2048;
+            if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 18 * n * C * 8 + 3072;
             CHECK_CASE(model_run(&sliced, rows_now) == MEMO_STATUS_OK, "policy %d, %lld rows: %s",
                        policy, (long long)n, error.message);
             if (!sliced.session) continue;
@@ -411,6 +454,12 @@ TEST(forwards_alone_and_plans_from_files) {
     snprintf(path, sizeof path, "%s/slices.plan", memo_test_folder());
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    memo_text words = {NULL, 0, 0, 0};
+    memo_step_plan_put(plan, &words);
+    CHECK_CASE(strstr(words.data, "routed    expert: 0 of 150 rows are kept, the others move; at "
+                                  "most 6 in a step\nrouted    up: 0 of 150") != NULL,
+               "%s", words.data);
+    memo_text_free(&words);
     CHECK_OK(memo_step_plan_write(plan, path, &error));
     m.desc.slice_rows = 0; /* the file's */
     CHECK_OK(memo_step_plan_read(&m.desc, path, &again, &error));
@@ -460,6 +509,13 @@ TEST(mistakes_are_errors) {
     m.zeroes_last = 1;
     CHECK_ERROR(memo_session_verify(&m.desc, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0: in slices it differs by");
+
+    /* More rows for the expert than declared. */
+    model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
+    m.desc.routed_rows_layer = 5;
+    CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
+                "memo_session_set_routed.n_rows: out of range");
+    memo_session_destroy(m.session);
 
     /* An INPUT that is not what HANDED was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);

@@ -44,6 +44,7 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
     int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
     memo_tensor_rule rule = c->tensors[t].rule;
     if (rule == MEMO_TENSOR_KEPT || memo_test_int(0, 4) == 0) return MEMO_ROWS_KEPT;
+    if (rule == MEMO_TENSOR_ROUTED_ROWS) return 0;
     if (rule >= MEMO_TENSOR_SWAPPED) return c->desc.n_rows;
     if (rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 3) == 0)
         return memo_test_int(0, 1) * c->desc.n_rows;
@@ -87,7 +88,8 @@ static void random_kinds(chain* c) {
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
-        if (c->tensors[t].rule == MEMO_TENSOR_HANDED || c->tensors[t].rule == MEMO_TENSOR_INPUT)
+        if (c->tensors[t].rule == MEMO_TENSOR_HANDED || c->tensors[t].rule == MEMO_TENSOR_INPUT ||
+            chain_is_routed(c, t))
             c->tensor_kinds[t] = 0;
     if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
     chain_set_kinds(c);
@@ -115,6 +117,35 @@ static void random_slices(chain* c) {
     }
 }
 
+/* Tensors whose rows are known late. */
+static void random_routing(chain* c) {
+    c->desc.routed_rows_layer = memo_test_int(1, 40);
+    c->desc.routed_rows_all =
+        c->desc.routed_rows_layer + memo_test_int(0, 40 * (int64_t)c->desc.n_layers);
+    for (int32_t t = 0; t < c->desc.n_tensors; t++) {
+        int is_free = !c->tensors[t].with && c->tensors[t].rule < MEMO_TENSOR_HANDED;
+        for (int32_t u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
+        if (is_free && (t == 0 || memo_test_int(0, 1)))
+            c->tensors[t].rule =
+                (memo_tensor_rule)memo_test_int(MEMO_TENSOR_ROUTED, MEMO_TENSOR_ROUTED_ROWS);
+    }
+}
+
+/* A micro-batch's: balanced, all in a few layers, or anything that the desc allows. */
+static void random_routes(chain* c) {
+    int64_t left = c->desc.routed_rows_all, most = c->desc.routed_rows_layer, kind;
+    kind = memo_test_int(0, 2);
+    for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
+        int64_t n = memo_test_int(0, most);
+        if (kind == 0) n = c->desc.routed_rows_all / c->desc.n_layers;
+        if (kind == 1) n = memo_test_int(0, 3) ? 0 : most;
+        c->routed[layer] = n > most ? most : n;
+        if (c->routed[layer] > left) c->routed[layer] = left;
+        left -= c->routed[layer];
+    }
+}
+
+/* may_slice 2: some tensors are routed. */
 static void random_chain(chain* c, int may_slice) {
     const int32_t n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
     chain_init(c, (int32_t)memo_test_int(1, CHAIN_TENSORS_MAX));
@@ -135,6 +166,7 @@ static void random_chain(chain* c, int may_slice) {
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     if (may_slice && memo_test_int(0, 1)) random_slices(c);
+    if (may_slice == 2) random_routing(c);
     if (memo_test_int(0, 1)) random_kinds(c);
     int spills = memo_test_int(0, 1) != 0;
     if (spills && !c->desc.n_slices)
@@ -269,6 +301,104 @@ TEST(values_come_back) {
                (long long)n_of_layers[0], (long long)n_of_layers[1], (long long)n_of_layers[2],
                (long long)n_tables, (long long)n_of_alpha[0], (long long)n_of_alpha[1],
                (long long)n_abandoned);
+}
+
+/* Rows known late: any routing within the declared numbers brings all rows back, without a race, in
+ * memory that a plan of the balanced routing takes. */
+TEST(routed_rows_come_back) {
+    const int n_chains = memo_test_all() ? 1000 : 200, n_routings = 10;
+    int64_t n_surplus = 0, n_kept = 0, n_recomputed = 0, n_swapped = 0;
+    for (int round = 0; round < n_chains; round++) {
+        chain c;
+        memo_recorder* recorder = NULL;
+        random_chain(&c, 2);
+        c.desc.computes_on_host = round % 5 == 4;
+        if (round % 5 == 3)
+            recorder = start_recorded(&c, 0);
+        else
+            start(&c, round % 20 ? 0 : 8e6);
+        for (int i = 0; i < n_routings; i++) {
+            random_routes(&c);
+            c.n_rows = memo_test_int(0, 1) ? chain_rows(&c) : memo_test_int(1, chain_rows(&c));
+            if (memo_test_int(0, 9) == 0) {
+                CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 1, &error));
+                CHECK_OK(chain_forward_only(&c, 100 + i));
+            }
+            CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 0, &error));
+            CHECK_OK(chain_micro_batch(
+                &c, i, memo_test_int(0, 9) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers)));
+            for (int32_t layer = 0; layer < c.desc.n_layers; layer++)
+                for (int32_t t = 0; t < c.desc.n_tensors; t++) {
+                    const memob_swap_place* place = memoi_swap_place_of(c.swap, layer, t);
+                    if (!place->is_routed) continue;
+                    n_surplus +=
+                        place->offset + place->n_routed * place->row_bytes > place->stack_end;
+                    n_kept += place->moved_end == 0 && place->recompute_begin == place->n_routed;
+                    n_swapped += place->moved_end > place->moved_begin;
+                    n_recomputed += place->recompute_end > place->recompute_begin;
+                }
+        }
+        if (recorder) memo_check_destroy(check_recorded(&c, recorder));
+        finish(&c, recorder);
+    }
+    CHECK_CASE(n_surplus > n_chains && n_kept > n_chains && n_recomputed > n_chains &&
+                   n_swapped > n_chains,
+               "%lld, %lld, %lld, %lld", (long long)n_surplus, (long long)n_kept,
+               (long long)n_recomputed, (long long)n_swapped);
+}
+
+TEST(bad_routings_are_refused) {
+    chain c;
+    chain_init(&c, 1);
+    c.tensors[0].row_bytes = 8;
+    c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+    c.desc.n_layers = 3, c.desc.n_rows = 9;
+    c.desc.routed_rows_layer = 4, c.desc.routed_rows_all = 3;
+    memo_swap_sizes sizes;
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "memo_swap_desc.routed_rows_layer: 4, routed_rows_all 3");
+    c.desc.routed_rows_all = 6;
+    c.desc.n_tensors = 2;
+    c.tensors[1].row_bytes = 8;
+    c.tensors[1].with = 1;
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "memo_swap_desc.tensors[1].with (unnamed): 1, but CARRIED and ROUTED");
+    c.desc.n_tensors = 1;
+    start(&c, 0);
+    CHECK_ERROR(memo_swap_set_routed(c.swap, 0, 1, &error), INVALID_STATE, "is not open alone");
+    CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
+    CHECK_ERROR(memo_swap_set_routed(c.swap, 0, 5, &error), INVALID_ARGUMENT,
+                "memo_swap_set_routed.n_rows: out of range (5); 0 to 4 are valid");
+    CHECK(!memo_swap_get_address(c.swap, 0, 0));
+    CHECK_OK(memo_swap_set_routed(c.swap, 0, 4, &error));
+    CHECK(memo_swap_get_address(c.swap, 0, 0) != NULL);
+    CHECK_FAILS(memo_swap_forward_begin(c.swap, 1, &error), INVALID_STATE);
+    CHECK_OK(memo_swap_forward_end(c.swap, 0, &error));
+    CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
+    CHECK_ERROR(memo_swap_set_routed(c.swap, 1, 3, &error), INVALID_ARGUMENT,
+                "memo_swap_set_routed.n_rows so far: out of range (7); 0 to 6 are valid");
+    finish(&c, NULL);
+}
+
+/* Device memory is the rows of the steps that are kept, and of the worst layer. */
+TEST(routed_rows_take_what_is_planned) {
+    enum { N = 16, W = 900, ALL = 4000, BYTES = 2048 };
+    for (int k = 0; k <= N; k++) {
+        chain c;
+        memo_swap_sizes sizes;
+        chain_init(&c, 1);
+        c.tensors[0].row_bytes = BYTES;
+        c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+        c.desc.n_layers = N, c.desc.n_rows = 500;
+        c.desc.routed_rows_layer = W, c.desc.routed_rows_all = ALL;
+        for (int i = 0; i < N; i++) c.rows[i] = i < k ? MEMO_ROWS_KEPT : 500;
+        c.desc.rows = c.rows;
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        CHECK_CASE((double)sizes.device_bytes <= 1.05 * (W + (double)ALL * k / N) * BYTES,
+                   "%d layers kept: %lld bytes", k, (long long)sizes.device_bytes);
+        CHECK_CASE((double)sizes.host_bytes <= 1.05 * (ALL - (double)ALL * k / N) * BYTES + 20000,
+                   "%d layers kept: %lld bytes", k, (long long)sizes.host_bytes);
+    }
 }
 
 /* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have
@@ -713,7 +843,10 @@ TEST(the_engine_does_what_was_promised) {
     for (int round = 0; round < 200 / SHARE; round++) {
         chain c;
         int32_t n_micro_batches = (int32_t)memo_test_int(1, 3);
-        random_chain(&c, 1);
+        random_chain(&c, (int)memo_test_int(1, 2));
+        for (int32_t layer = 0; layer < c.desc.n_layers; layer++) /* as in the schedule */
+            c.routed[layer] =
+                memob_min(c.desc.routed_rows_layer, c.desc.routed_rows_all / c.desc.n_layers);
         c.desc.is_timed = (int32_t)memo_test_int(0, 1);
         CHECK_CASE(run_and_compare(&c, n_micro_batches, -1, NULL) == MEMO_STATUS_OK,
                    "round %d: %s: %s", round, error.message, describe(&c));

@@ -836,7 +836,7 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
             int64_t tiles = memo_test_int(0, n_tiles), *row = &rows[layer * swap->n_tensors + t];
             if (memo_test_int(0, 99) < whole || rule == MEMO_TENSOR_WHOLE)
                 tiles = memo_test_int(0, 1) * n_tiles;
-            if (rule >= MEMO_TENSOR_SWAPPED) tiles = n_tiles;
+            if (rule >= MEMO_TENSOR_SWAPPED) tiles = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : n_tiles;
             *row = memob_swap_rows_of_tiles(swap, layer, tiles);
             if (rule == MEMO_TENSOR_KEPT || rule == MEMO_TENSOR_HANDED ||
                 memo_test_int(0, 99) < kept)
@@ -847,8 +847,8 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
         }
 }
 
-/* Several kinds, slices of which the last is short, CARRIED, LAYER, HANDED and INPUT tensors,
- * tensors recomputed with others, the trainer's copies, a file, slow links. */
+/* Several kinds, slices of which the last is short, CARRIED, ROUTED, LAYER, HANDED and INPUT
+ * tensors, tensors recomputed with others, the trainer's copies, a file, slow links. */
 static void random_steps_problem(kinds_problem* k) {
     memo_swap_desc* swap = &k->p.swap;
     memo_tensor* tensors = k->p.tensors;
@@ -871,11 +871,17 @@ static void random_steps_problem(kinds_problem* k) {
         tensors[t].row_bytes = memo_test_int(1, 900);
         tensors[t].rule = (memo_tensor_rule)memo_test_int(0, MEMO_TENSOR_LAYER);
         if (t && memo_test_int(0, 5) == 0 && !tensors[t - 1].with &&
+            tensors[t - 1].rule < MEMO_TENSOR_ROUTED &&
             memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
             tensors[t].with = t;
         else if (memo_test_int(0, 4) == 0)
             tensors[t].rule = MEMO_TENSOR_CARRIED;
+        else if (memo_test_int(0, 4) == 0 && !memob_tensor_kinds(swap, t))
+            tensors[t].rule =
+                (memo_tensor_rule)memo_test_int(MEMO_TENSOR_ROUTED, MEMO_TENSOR_ROUTED_ROWS);
     }
+    swap->routed_rows_layer = memo_test_int(1, 60);
+    swap->routed_rows_all = memo_test_int(1, 3 * swap->n_layers) * swap->routed_rows_layer;
     if (swap->n_slices) {
         swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
         swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
