@@ -169,7 +169,7 @@ long_contexts_are_planned() { # test
     # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
     works $million --dry-run --mlp-rows 8192
     fails $million --dry-run
-    expect_err ', --mlp-rows [0-9]*, or --seq [0-9]*$'
+    expect_err 'needs 151.3 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
 }
 million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
 
@@ -266,8 +266,9 @@ spilled_rows_come_back() { # test
     [ -z "$(ls -A spilled)" ] || fail 'a file is left in the directory'
     refused '--spill nowhere: no file can be made there' $tiny --policy swap --host-memory 128KiB --spill nowhere
     refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
-    refused '4.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
+    refused '4.0 KiB of host memory cannot hold this run: policy memo takes 9.0 KiB; try .*--host-memory 8KiB' $tiny --layers 8 \
         --device-memory 680KiB --host-memory 4KiB --spill spilled
+    works $tiny --layers 8 --device-memory 680KiB --host-memory 8KiB --spill spilled
 }
 
 losses_equal_with_accumulation_and_few_layers() { # test
