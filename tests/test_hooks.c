@@ -247,12 +247,9 @@ TEST(recorded_steps_have_no_race) {
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
         own_device* host = new_host(0);
         memo_recorder_desc desc = memo_recorder_desc_default();
-        own_recorder* recorder = NULL;
-        memo_schedule* schedule = NULL; /* of the recorder */
-        own_check* check = NULL;
         trainer r;
         desc.device = host;
-        CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+        own_recorder* recorder = new_recorder(desc);
         random_trainer(&r);
         r.desc.computes_on_host = 0;
         CHECK_OK(open_trainer(&r, host, memo_recorder_get_device(recorder)));
@@ -261,8 +258,7 @@ TEST(recorded_steps_have_no_race) {
             r.skips_layer = step == 1;
             CHECK_OK(run_step(&r, memo_test_int(0, 3) != 0));
         }
-        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        own_check* check = check_of(recorded(recorder));
         CHECK_CASE(check && check->n_races == 0, "case %lld", (long long)i);
         CHECK(r.n_wrong == 0);
         close_trainer(&r);

@@ -263,19 +263,15 @@ TEST(recorded_steps_have_no_race) {
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
         own_device* host = new_host(0);
         memo_recorder_desc desc = memo_recorder_desc_default();
-        own_recorder* recorder = NULL;
-        memo_schedule* schedule = NULL; /* of the recorder */
-        own_check* check = NULL;
         model m;
         desc.device = host;
-        CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+        own_recorder* recorder = new_recorder(desc);
         random_model(&m);
         m.desc.computes_on_host = 0;
         CHECK_OK(open_model(&m, host, memo_recorder_get_device(recorder)));
         for (uint64_t step = 0; step < 3; step++)
             CHECK_OK(run_step(&m, memo_test_int(1, 3), memo_test_random() % 1000));
-        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        own_check* check = check_of(recorded(recorder));
         CHECK_CASE(check && check->n_races == 0, "case %lld", (long long)i);
         check_bits(&m, i);
         close_model(&m);
@@ -705,13 +701,12 @@ static void simulate_steps(timed_trainer* t, const memo_step_plan* plan, double*
     const double small_s[2] = {t->profile.copies[0].out_s, t->profile.copies[0].back_s};
     own_device* host = new_host(0);
     memo_recorder_desc desc = memo_recorder_desc_default();
-    own_recorder* recorder = NULL;
     memo_schedule* schedule = NULL;
     memo_session* s = NULL;
     double marks_s[2 * STEPS];
     int64_t marks[2 * STEPS];
     desc.device = host;
-    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    own_recorder* recorder = new_recorder(desc);
     t->device = t->t.desc.device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(t->device, "compute", 0, &t->stream, &error));
     t->t.desc.compute_stream = t->stream;
