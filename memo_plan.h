@@ -6039,7 +6039,7 @@ MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_co
                                         void* to, const void* from, int64_t size_bytes,
                                         memo_error* error) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    (void)kind, (void)to, (void)from, (void)error;
+    (void)to, (void)from, (void)error;
     memoi_rows_add_job(c, (int32_t)(intptr_t)stream, 1, c->desc->copy_s,
                        memoi_rows_copy_s((double)size_bytes, kind == MEMO_COPY_TO_HOST
                                                                  ? c->desc->to_host_bytes_per_s
@@ -10737,6 +10737,7 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     memo_session_destroy(s);
     return status ? status : given;
 }
+
 /* Memory for the outputs and the gradients of states. */
 MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
                                         memo_error* error) {

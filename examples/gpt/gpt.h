@@ -43,8 +43,6 @@
 
 typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU } gpt_mlp;
 
-enum { GPT_SLICES_CHOSEN = -1 };
-
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads,
@@ -60,8 +58,7 @@ typedef struct gpt_config {
     int64_t mlp_rows;
     /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows;
      * 0: all rows.  Losses have the same bits for every size, gradients match up to rounding.  With
-     * several slices no ring, Ulysses or mixed degrees.  GPT_SLICES_CHOSEN: gpt_plan takes the
-     * session's choice. */
+     * several slices no ring, Ulysses or mixed degrees. */
     int64_t slice_rows;
     int64_t window; /* tokens that a query sees, its own the last; 0: all */
     /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with

@@ -35,7 +35,7 @@ static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
                   {"--tile", c->tile_rows, 1, 1 << 28},
                   {"--mlp-rows", c->mlp_rows, 0, 1 << 28},
                   {"--mlp-columns", c->mlp_columns, 0, 1 << 20},
-                  {"--slice-rows", c->slice_rows, GPT_SLICES_CHOSEN, (int64_t)1 << 36},
+                  {"--slice-rows", c->slice_rows, 0, (int64_t)1 << 36},
                   {"--window", c->window, 0, (int64_t)1 << 36},
                   {"--documents", c->documents, 0, 1 << 20},
                   {"--vocabulary", c->vocabulary, 0, 1 << 24},

@@ -57,7 +57,7 @@ struct gpt_model {
     int32_t shares_keys;           /* as gpt_shares_keys */
     gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
     int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
-    int32_t is_dry_run, slices_are_chosen;
+    int32_t is_dry_run;
 
     gpt_kernels kernels;
     memo_device device;

@@ -372,8 +372,7 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
-    const int has_slices = gpt_n_slices(config) > 1 || config->slice_rows == GPT_SLICES_CHOSEN;
-    const memo_tensor_rule keys = has_slices ? MEMO_TENSOR_LAYER : rows;
+    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
     const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor table[GPT_N_TENSORS] = {
         {"stream", hidden, MEMO_TENSOR_HANDED, 0},

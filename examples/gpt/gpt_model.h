@@ -595,17 +595,6 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
-/* The rows of a slice that the session plans with. */
-static void gpt_take_slices(gpt_model* model, const memo_session* session) {
-    memo_session_info info;
-    memo_session_get_info(session, &info);
-    model->config.slice_rows = gpt_round_up(info.plan->swap.n_rows, model->config.tile_rows);
-    model->status = gpt_check_config(&model->config, &model->error);
-    model->chunk_rows = gpt_chunk_rows(&model->config);
-    model->loss_rows = gpt_loss_rows(&model->config);
-    model->shares_keys = gpt_shares_keys(&model->config);
-}
-
 /* Requests the memory that lives as long as the session.  The session calls it for each plan that
  * it tries, and before it runs.  Then all memory is new, the parameters included. */
 static void gpt_setup(void* user, memo_session* session) {
@@ -620,7 +609,6 @@ static void gpt_setup(void* user, memo_session* session) {
     model->arena = info.arena;
     model->is_dry_run = !memo_session_computes(session);
     model->status = MEMO_STATUS_OK;
-    if (model->slices_are_chosen) gpt_take_slices(model, session);
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
 
@@ -682,7 +670,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
-    s.slice_rows = model->slices_are_chosen ? 0 : gpt_slice_rows(&desc->config);
+    s.slice_rows = gpt_slice_rows(&desc->config);
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
@@ -712,7 +700,6 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->n_micro_batches = desc->n_micro_batches;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
-    model->slices_are_chosen = config->slice_rows == GPT_SLICES_CHOSEN;
     model->chunk_rows = gpt_chunk_rows(config);
     model->loss_rows = gpt_loss_rows(config);
     model->shares_keys = gpt_shares_keys(config);

@@ -115,7 +115,6 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     if (may_differ && fits_with(&other, except)) put_way(text, "--deterministic 0", "");
     other = *o;
     other.slice_rows = 0;
-    snprintf(number, sizeof number, " %lld", 0LL);
     if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows)) {
         snprintf(number, sizeof number, " %lld", (long long)slice_rows);
         put_way(text, "--slice-rows", number);
