@@ -266,7 +266,8 @@ device-pack: ## build what bench/device.sh runs, for CUDA_ARCH (sm_90) and witho
 	@CUDA_ARCH=$(if $(filter-out native,$(CUDA_ARCH)),$(CUDA_ARCH),sm_90) sh bench/device.sh pack
 
 bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks, the trainer; writes bench/results
-	@failed=; for part in A B C; do sh bench/device.sh $$part || failed="$$failed $$part"; done; [ -z "$$failed" ]
+	@failed=; for part in A B "C 65536" "C 131072" "C 262144"; do \
+	    sh bench/device.sh $$part || failed="$$failed $$part"; done; [ -z "$$failed" ]
 
 # Open MPI needs these options to run as root and with more ranks than processors; other MPIs lack them.
 MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)

@@ -1015,6 +1015,26 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *
  * Only one step is open at a time.
  *
+ * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
+ * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
+ * A *step* is a layer of a place: step = place * n + layer, with n layers; "layer" then means step
+ * in this chapter and in every call, and n_layers counts steps.  `order` lists turns: p for the
+ * forwards of the layers of place p, first to last, and -1 - p for the backwards, last to first.
+ * Calls follow the order, which begins again after its last turn.
+ *
+ *     int32_t order[] = {0, 1, -1, 0, -2, 1, -1, -2};   // 1F1B of four micro-batches, two places
+ *     desc.n_places = 2;  desc.order = order;  desc.n_order = 8;
+ *     desc.n_layers = 2 * n;
+ *
+ * Even and odd steps are those whose place + layer is even or odd.  Waits and copies are of
+ * neighbors in this order: "i-2" is the visit before, forward or backward, of another step in the
+ * same part, and rows come back into the part when that visit ends.  If that visit is a forward,
+ * the to-device stream waits for its rows on the host.  A step whose backward is the next visit of
+ * its part is not moved.  Device memory is as above, summed over the steps of all places: of each
+ * tensor the largest three parts, and n_rows for each step that keeps the tensor.  Host memory is
+ * the sum over moved steps.  Some waits may be redundant.  One step is open at a time.  Slices,
+ * ROUTED tensors and a file do not work with an order.
+ *
  * Rows known late.  How many rows the experts of a layer get is known only when its forward has
  * routed them: then the trainer calls memo_swap_set_routed.  Tensors of rule ROUTED and ROUTED_ROWS
  * have that many rows in that step, at most W = routed_rows_layer, in all steps together at most
@@ -1092,7 +1112,7 @@ typedef struct memo_tensor {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[2]; /* to host, to device; NULL: the engine creates its own */
+    memo_stream copy_streams[3]; /* to host, to device, file; NULL: the engine creates its own */
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
@@ -1102,6 +1122,10 @@ typedef struct memo_swap_desc {
     int32_t n_slices;   /* of a layer; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
     int64_t routed_rows_layer, routed_rows_all; /* most rows of ROUTED tensors in a step, in all */
+    int32_t n_places; /* of micro-batches in flight, see In flight; 0: 1 */
+    /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
+    const int32_t* order;
+    int32_t n_order;
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers. */
     const uint32_t* tensor_kinds;
@@ -1205,7 +1229,8 @@ MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats
 
 /* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */
 typedef struct memo_traffic {
-    int64_t to_host_bytes, to_device_bytes;
+    int64_t to_host_bytes, to_device_bytes; /* begin with the layer: its first slice of the pass */
+    int64_t slice_to_host_bytes, slice_to_device_bytes; /* beside these; begin with each slice */
 } memo_traffic;
 
 /* What a layer of a kind takes. */
@@ -1216,7 +1241,7 @@ typedef struct memo_kind_times {
      * operations, or the product that makes its input.  A tensor that is recomputed with another
      * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
     const double* recompute_s_per_row;
-    memo_traffic forward_traffic, backward_traffic; /* begin with the layer */
+    memo_traffic forward_traffic, backward_traffic;
     /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
      * line, because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s, backward_growth_s;
@@ -1246,7 +1271,8 @@ typedef struct memo_kind_times {
  * Passes.  A step is any number of micro-batches, each a forward and a backward, and then one
  * update.  If the update is fused, the backward of the last micro-batch updates each layer at once,
  * so that nothing travels for the update alone.  Sums over ranks fit between backward and update of
- * a layer; a norm of all gradients needs an update of its own.
+ * a layer; a norm of all gradients needs an update of its own.  An update may also follow a
+ * micro-batch that was not the last, if the update begins then.
  *
  * Gradients.  The engine fills a GRADIENT state with zero bytes when the first backward of a step
  * begins its layer.  After the update its bytes have no meaning.
@@ -1254,7 +1280,8 @@ typedef struct memo_kind_times {
  * Places.  Layers with streamed states use two places in turn, each as large as the layers there
  * need.  So the states of one layer travel while another layer computes.  The layer that a pass
  * ends with stays for the next pass.  Device memory: the resident states + both places.  Host
- * memory: the streamed states.  What all layers share (an embedding) is a layer of its own kind.
+ * memory: the streamed states that are not spilled, and places for those that are.  What all layers
+ * share (an embedding) is a layer of its own kind.
  *
  * When a layer ends, its changed states leave, and those of the next layer in its place come.  The
  * engine makes three waits for that, if anything is copied:
@@ -1262,6 +1289,14 @@ typedef struct memo_kind_times {
  *   end     to host    waits for  the pass of the layer
  *           to device  waits for  the pass of the layer, and for its changed states on the host
  *   begin   compute    waits for  the layer's states on the device
+ *
+ * Third tier: a file (chapter 8).  Spilled states pass through two places on the host, one for each
+ * place on the device, and these waits are made beside the others:
+ *
+ *   end     to host    waits for  the place's states in the file and from it
+ *           file       waits for  the layer's changed states on the host; then writes
+ *           file       waits for  the place's states on the device; then reads the next layer's
+ *           to device  waits for  the next layer's states on the host
  *
  * One thread at a time.  Only creation, get and set allocate, lock or synchronize. */
 
@@ -1290,13 +1325,16 @@ typedef enum memo_states_pass {
 typedef struct memo_states_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[2]; /* as in memo_swap_desc; sessions share them with rows */
+    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
     int32_t computes_on_host;    /* likewise */
     const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
-    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* streamed;   /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
-    int32_t update_is_fused;    /* 1: the last backward of a step updates each layer */
+    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
+    const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
+    double spill_bytes_per_s;
+    int32_t update_is_fused;           /* 1: the last backward of a step updates each layer */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
 } memo_states_desc;
 
@@ -1304,6 +1342,7 @@ typedef struct memo_states_sizes {
     int64_t device_bytes; /* resident_bytes + both places */
     int64_t host_bytes;   /* pinned */
     int64_t resident_bytes;
+    int64_t spill_bytes; /* of the file */
 } memo_states_sizes;
 
 typedef struct memo_states memo_states;
@@ -1313,7 +1352,7 @@ MEMO_API memo_states_desc memo_states_desc_default(void);
 MEMO_API memo_status memo_states_desc_get_sizes(const memo_states_desc* desc,
                                                 memo_states_sizes* sizes, memo_error* error);
 /* All states are zero bytes at first.  Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY,
- * OUT_OF_HOST_MEMORY, the device's. */
+ * OUT_OF_HOST_MEMORY, the device's; of a file as memo_swap_create. */
 MEMO_API memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
                                         memo_error* error);
 /* Waits for the copies.  Synchronize the compute stream first. */
@@ -1340,13 +1379,17 @@ MEMO_API memo_status memo_states_abandon(memo_states* states, memo_error* error)
 /* Address of a state of a layer, valid between begin and end of the layer; it never changes.  NULL:
  * the layer lacks the state. */
 MEMO_API void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state);
-/* Copies a state of a layer from where it lies to host memory of the caller, or sets it.  Needs no
- * room on the device.  It waits for the compute stream and for the copies.
- * Errors: INVALID_STATE (a layer is open), the device's. */
-MEMO_API memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, void* bytes,
+/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer from where they lie to
+ * host memory of the caller, or sets them; bytes NULL: to zero.  A layer that lacks the state has
+ * none.  Needs no room on the device.  It waits for the compute stream and for the copies.
+ * Errors: INVALID_STATE (a layer is open), INVALID_ARGUMENT (outside of the state), the device's.
+ */
+MEMO_API memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state,
+                                     int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                      memo_error* error);
 MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state,
-                                     const void* bytes, memo_error* error);
+                                     int64_t offset_bytes, const void* bytes, int64_t n_bytes,
+                                     memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -6125,25 +6168,36 @@ typedef struct memob_swap_turn {
     int64_t host_begin; /* of its part of host memory */
     int64_t file_begin; /* in the file, if it is spilled */
 
-    int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
-    int32_t stores; /* its forward's end copies to the host; bit 1: rows that come back alone */
-    int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
-                               have ended; before its backward, what the end of the backward of
-                               `loaded` brings back.  -1: nothing that is not waited for anyway */
-    int64_t routed_bytes;   /* of the surplus that moves */
+    int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
     /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
      * backward [1]; -1: they do not. */
     int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
+/* The forward or the backward of a step.  In the order of visits each rounding buffer has one user
+ * after the other. */
+typedef struct memob_swap_visit {
+    int32_t step, is_backward;
+    int32_t odd;      /* the rounding buffer of the step */
+    int32_t forward;  /* of a backward: the visit that is its forward */
+    int32_t previous; /* the visit before that used the buffer; -1: none */
+    int32_t leaves;   /* of a forward: another visit uses the buffer before the backward does */
+    int32_t back;     /* its end brings back the rows of this step; -1: none */
+    int32_t stores;   /* its end copies to the host; bit 1: rows that come back alone */
+    /* The visit whose end enqueues the last copies that it waits for: way 0: to the host, way 1:
+     * back, before a backward; -1: none that is not waited for anyway. */
+    int32_t waits, way;
+} memob_swap_visit;
+
 /* What the tensors of a layer amount to, without offsets. */
 typedef struct memob_swap_sum {
-    int32_t uses_buffer; /* tensors that swap rows, in rounding buffer layer & 1; 1: has a pack */
-    int32_t uses_layer;  /* tensors with LAYER rows, in the region of even or odd layers */
-    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
-                            returns the buffer in the backward; -1: none */
-    int32_t uses_routed; /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t uses_buffer;    /* tensors that swap rows, in its rounding buffer; 1: has a pack */
+    int32_t uses_layer;     /* tensors with LAYER rows, in the region of even or odd layers */
+    int32_t uses_routed;    /* tensors with rule ROUTED or ROUTED_ROWS */
+    int32_t is_overwritten; /* of the tensor that is added: between its forward and backward */
+    int32_t returns;        /* its rows leave, and come back */
     int32_t n_copies, n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
@@ -6162,12 +6216,14 @@ typedef struct memob_swap_sum {
 typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
-    memob_swap_place* places; /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;   /* (n_layers) */
-    memob_swap_sum* sums;     /* (n_layers) */
-    int64_t* tiles;           /* (n_layers): of the tensor that is placed */
-    int32_t n_host_layers;    /* places for layers in host memory */
-    int32_t n_slices;         /* of a layer */
+    memob_swap_place* places;     /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;       /* (n_layers) */
+    memob_swap_visit* visits;     /* (n_visits) */
+    int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
+    memob_swap_sum* sums;         /* (n_layers) */
+    int64_t* tiles;               /* (n_layers): of the tensor that is placed */
+    int32_t n_host_layers;        /* places for layers in host memory */
+    int32_t n_slices;             /* of a layer */
     int64_t slice_rows, tile_rows;
     int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
@@ -6182,6 +6238,18 @@ MEMOB_ZERO_DEFAULT(memo_swap_desc)
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
+}
+
+/* Steps of a micro-batch in flight. */
+MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
+    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+}
+
+/* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
+ * use both, because a forward of one comes before a backward of the other. */
+MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
+    if (desc->n_places <= 1) return step & 1;
+    return (step / memoi_swap_place_steps(desc) + step % memoi_swap_place_steps(desc)) & 1;
 }
 
 /* 0 without layer_kinds. */
@@ -6240,6 +6308,18 @@ MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, in
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
+/* What the trainer copies to the host and to the device when a step begins. */
+MEMOI void memob_swap_traffic(const memo_swap_desc* desc, int32_t step, int is_backward,
+                              const memo_kind_times* times, int64_t n_bytes[2]) {
+    const memo_traffic* of = is_backward ? &times->backward_traffic : &times->forward_traffic;
+    const int32_t n = desc->n_slices, is_first = n <= 1 || step % n == (is_backward ? n - 1 : 0);
+    const int64_t most = MEMOB_BYTES_MAX / 2;
+    n_bytes[0] = memob_min(of->slice_to_host_bytes, most);
+    n_bytes[1] = memob_min(of->slice_to_device_bytes, most);
+    if (is_first) n_bytes[0] += memob_min(of->to_host_bytes, most);
+    if (is_first) n_bytes[1] += memob_min(of->to_device_bytes, most);
+}
+
 /* 0 without tensor_kinds. */
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
     return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
@@ -6278,8 +6358,9 @@ MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer
 
     /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
     if (n_tiles == 0) return 0;
-    return layer & 1 ? desc->n_rows - (memob_swap_n_tiles(desc) - n_tiles) * tile_rows
-                     : memob_min(n_tiles * tile_rows, desc->n_rows);
+    return memoi_swap_is_odd(desc, layer)
+               ? desc->n_rows - (memob_swap_n_tiles(desc) - n_tiles) * tile_rows
+               : memob_min(n_tiles * tile_rows, desc->n_rows);
 }
 
 MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
@@ -6316,9 +6397,8 @@ typedef struct memoi_swap_border {
     int64_t row;                        /* first row after the border */
 } memoi_swap_border;
 
-MEMOI memoi_swap_border memoi_swap_border_of(int32_t layer, int64_t n_rows, int64_t n_swapped) {
+MEMOI memoi_swap_border memoi_swap_border_of(int32_t is_odd, int64_t n_rows, int64_t n_swapped) {
     memoi_swap_border border;
-    int is_odd = layer & 1;
     border.row = is_odd ? n_rows - n_swapped : n_swapped;
     border.swapped_begin = is_odd ? border.row : 0;
     border.other_begin = is_odd ? 0 : border.row;
@@ -6333,7 +6413,8 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
     int64_t border = 0; /* only of a number in range: another may overflow */
-    if (swapped >= 0 && swapped <= n) border = memoi_swap_border_of(layer, n, swapped).row;
+    if (swapped >= 0 && swapped <= n)
+        border = memoi_swap_border_of(memoi_swap_is_odd(desc, layer), n, swapped).row;
 
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
@@ -6464,6 +6545,44 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Of each place forwards and backwards take turns. */
+MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
+    const char* why = NULL;
+    int32_t k, place, n_used, t;
+
+    if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
+    if (desc->n_places < 1 || desc->n_layers % desc->n_places)
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.n_places: %d, but n_layers, which counts the layers "
+                             "of all places, is %d; a divisor works",
+                             (int)desc->n_places, (int)desc->n_layers);
+
+    /* The turns of each place. */
+    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
+        why = "is NULL or too long";
+    for (place = 0; place < desc->n_places && !why; place++) {
+        for (k = n_used = 0; k < desc->n_order && !why; k++) {
+            if (desc->order[k] < -desc->n_places || desc->order[k] >= desc->n_places)
+                why = "names a place that n_places lacks";
+            if (desc->order[k] == (n_used & 1 ? place : -1 - place))
+                why = n_used & 1 ? "has two forwards of a place without a backward between"
+                                 : "has a backward of a place without a forward";
+            n_used += desc->order[k] == place || desc->order[k] == -1 - place;
+        }
+        if (!why && (!n_used || n_used & 1))
+            why = n_used ? "ends before the last backward of a place" : "leaves out a place";
+    }
+
+    /* What assumes that backwards come in the reverse order of forwards. */
+    for (t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
+        if (memob_tensor_is_routed(desc, t)) why = "does not work with ROUTED tensors";
+    if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
+    if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
+    if (!why) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "memo_swap_desc.order: %s (%d turns of %d places)", why,
+                         (int)desc->n_order, (int)desc->n_places);
+}
+
 /* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_desc";
@@ -6498,7 +6617,8 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                    MEMOB_DOUBLE_MAX, error)) ||
         (status = memob_check_folder(name, desc->spill_directory, error)))
         return status;
-    status = memoi_swap_check_slices(desc, error);
+    status = memoi_swap_check_order(desc, error);
+    if (!status) status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);
 }
 
@@ -6522,6 +6642,28 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
                                    int64_t n_rows) {
     const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
     return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+MEMOI int32_t memob_swap_n_visits(const memo_swap_desc* desc) {
+    return desc->order ? desc->n_order * memoi_swap_place_steps(desc) : 2 * desc->n_layers;
+}
+
+/* What does not depend on rows of (n_visits): the order of steps. */
+MEMOI void memob_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
+    static const int32_t one[] = {0, -1};
+    const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
+    int32_t k, before;
+    p->n_visits = memob_swap_n_visits(desc);
+    p->n_forwards = n;
+    for (k = 0; k < p->n_visits; k++) {
+        memob_swap_visit* visit = &p->visits[k];
+        const int32_t of = order[k / n], i = k % n;
+        visit->is_backward = of < 0;
+        visit->step = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        visit->odd = memoi_swap_is_odd(desc, visit->step);
+        for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
+        visit->forward = of < 0 ? before * n + n - 1 - i : k;
+    }
 }
 
 /* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
@@ -6553,7 +6695,8 @@ MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) 
 MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64_t swapped,
                                 memob_swap_place* place) {
     if (swapped == desc->n_rows) return;
-    place->recompute_begin = memoi_swap_border_of(layer, desc->n_rows, swapped).other_begin;
+    place->recompute_begin =
+        memoi_swap_border_of(memoi_swap_is_odd(desc, layer), desc->n_rows, swapped).other_begin;
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
@@ -6644,20 +6787,35 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     }
 }
 
+/* A step must recompute the rows that it did not swap if a visit between its forward and its
+ * backward overwrites them.  That is a visit of a step that also recomputes rows; or that swaps
+ * rows in the same buffer, because recomputed rows may begin before the border.  Tensors with the
+ * same rows get the same answer, so that one recomputation serves them. */
+MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
+                                       int64_t n_tiles, memob_swap_sum* sums) {
+    int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
+    for (k = 0; k < order->n_layers; k++) sums[k].is_overwritten = 0;
+    for (k = 0; k < order->n_visits; k++) {
+        const memob_swap_visit* visit = &order->visits[k];
+        const int64_t n = tiles[visit->step];
+        int32_t* is_overwritten = &sums[visit->step].is_overwritten;
+        if (n == MEMO_ROWS_KEPT) continue;
+        if (visit->is_backward)
+            *is_overwritten |= cut > visit->forward || (n && swapped[visit->odd] > visit->forward);
+        *(n < n_tiles ? &cut : &swapped[visit->odd]) = k;
+    }
+}
+
 /* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes one away that all
  * kinds have, as the planner does before it adds other tiles.  tiles: those that each layer swaps,
  * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer, in
- * addition to call_s; NULL: no time.  places: those of t from layer 0 on, n_tensors apart; NULL:
- * none.
- *
- * A layer must recompute the rows that it did not swap if a later layer overwrites them.  That is
- * one that also recomputes rows; or that swaps rows in the same buffer, because recomputed rows may
- * begin before the border.  Tensors with the same rows get the same answer, so that one
- * recomputation serves them. */
+ * addition to call_s; NULL: no time.  order: its visits.  places: those of t from layer 0 on,
+ * n_tensors apart; NULL: none. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
                                               const int64_t* tiles, const double* all_s,
-                                              double call_s, int sign, memob_swap_sum* sums,
-                                              memob_swap_place* places) {
+                                              double call_s, int sign,
+                                              const memob_swap_placement* order,
+                                              memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t n = memob_tensor_rows(desc, t), n_all = memob_swap_layer_rows(desc);
     const int64_t n_tiles = memob_swap_n_tiles(desc), row_bytes = desc->tensors[t].row_bytes;
     const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -6667,7 +6825,6 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
     const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
     const double share = 1 / (double)n; /* of a row; a division is slow */
-    int cuts_later = 0, swaps_later[2] = {0, 0};
     memob_swap_region region;
     int32_t layer;
     memset(&region, 0, sizeof region);
@@ -6689,8 +6846,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     }
     if (is_layer || is_handed) return region;
 
+    if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
     for (layer = desc->n_layers - 1; layer >= 0; layer--) {
-        const int is_odd = layer & 1;
+        const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
         int64_t swapped, recomputed_bytes, own_bytes, moved;
         double others; /* the share of the step's rows that it recomputes */
@@ -6727,7 +6885,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
 
         /* What is recomputed; of packs memoi_swap_sum_packs decides. */
-        if (swapped < n && (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
+        if (swapped < n && (is_packed || sum->is_overwritten)) {
             if (all_s && others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
                     sign * (call_s + all_s[layer] * others);
@@ -6735,8 +6893,6 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                 memoi_swap_recompute(desc, layer, swapped,
                                      &places[(int64_t)layer * desc->n_tensors]);
         }
-        cuts_later |= swapped < n;
-        swaps_later[is_odd] |= swapped == n;
         if (!swapped) continue;
 
         /* What is moved. */
@@ -6747,7 +6903,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
         if (places) {
             memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
-            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
+            place->moved_begin = memoi_swap_border_of(is_odd, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + moved;
             place->host_offset = sum->host_bytes;
         }
@@ -6759,50 +6915,86 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     return region;
 }
 
-/* Which packs later layers overwrite.  Returns the bytes of their area: the most that an even and
- * an odd layer need of which one follows the other there; INT64_MAX: more than 2^62. */
-MEMOI int64_t memoi_swap_sum_packs(int32_t n_layers, memob_swap_sum* sums) {
-    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
-    const memob_swap_sum* last[2] = {NULL, NULL};
-    int32_t layer;
-    for (layer = 0; layer < n_layers; layer++) {
-        memob_swap_sum* sum = &sums[layer];
-        const memob_swap_sum* other = last[!(layer & 1)];
-        int64_t others_bytes = 0;
+/* What the packs of two visits take of the area together; at -1: none, or one of the same buffer;
+ * INT64_MAX: more than 2^62. */
+MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, int32_t at) {
+    const memob_swap_sum *sum = &p->sums[p->visits[k].step], *other;
+    int64_t others_bytes;
+    if (at < 0 || p->visits[at].odd == p->visits[k].odd) return 0;
+    other = &p->sums[p->visits[at].step];
+    others_bytes = other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
+    if (!other->pack_bytes) return 0;
+    return sum->pack_bytes > MEMOB_BYTES_MAX - others_bytes ? INT64_MAX
+                                                            : sum->pack_bytes + others_bytes;
+}
+
+/* Which packs other visits overwrite before their backward.  Returns the bytes of their area: the
+ * most that an even and an odd layer need that are there at once; INT64_MAX: more than 2^62. */
+MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
+    const memob_swap_visit* visits = p->visits;
+    int64_t area_bytes = 0;
+    int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
+    int32_t layer, k, q;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        memob_swap_sum* sum = &p->sums[layer];
         if (!sum->pack_bytes) continue;
         sum->uses_buffer = 1;
         sum->free_bytes += sum->cut_free_bytes;
-        if (other) others_bytes = other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
-        if (sum->pack_bytes > MEMOB_BYTES_MAX - others_bytes) return INT64_MAX;
-        area_bytes = memob_max(area_bytes, sum->pack_bytes + others_bytes);
-        last[layer & 1] = sum;
+        area_bytes = memob_max(area_bytes, sum->pack_bytes);
     }
-    for (layer = n_layers - 1; layer >= 0; layer--) {
-        memob_swap_sum* sum = &sums[layer];
-        int64_t* later = &later_bytes[layer & 1];
-        sum->is_pack_overwritten =
-            *later || sum->pack_bytes > area_bytes - later_bytes[!(layer & 1)];
+
+    /* Rows of a forward stay until they have left.  Rows of a backward come back from the last
+     * visit of the buffer on, while rows there before still leave and other visits compute. */
+    for (k = 0; k < p->n_visits; k++) {
+        const int32_t odd = visits[k].odd;
+        const int32_t left[2] = {last[!odd], visits[k].is_backward ? before[odd] : -1};
+        if (!p->sums[visits[k].step].pack_bytes) continue;
+        for (q = 0; q < 2; q++)
+            if (left[q] >= 0 && !visits[left[q]].is_backward)
+                area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, left[q]));
+        for (q = last[odd] + 1; q < k && visits[k].is_backward; q++)
+            area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, q));
+        before[odd] = last[!odd];
+        last[odd] = k;
+    }
+    if (area_bytes == INT64_MAX) return area_bytes;
+
+    for (k = 0; k < p->n_visits; k++) {
+        const memob_swap_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->step];
+        if (!visit->is_backward || !sum->pack_bytes || sum->is_pack_overwritten) continue;
+        for (q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
+            const int64_t n_bytes = p->sums[p->visits[q].step].pack_bytes;
+            sum->is_pack_overwritten = n_bytes && (p->visits[q].odd == visit->odd ||
+                                                   sum->pack_bytes > area_bytes - n_bytes);
+        }
         if (sum->is_pack_overwritten) sum->recompute_s += sum->packed_s;
-        *later = memob_max(*later, sum->pack_bytes);
     }
     return area_bytes;
 }
 
-/* After all tensors: sets the order of layers in the rounding buffers.  The last layer of each
- * buffer is not moved.  Returns the bytes of the packs. */
-MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_sum* sums) {
-    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(desc->n_layers, sums) : 0;
-    int32_t layer, later[2] = {-1, -1};
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
-        memob_swap_sum* sum = &sums[layer];
-        int32_t* next = &later[layer & 1];
-        sum->previous = -1;
+/* After all tensors: sets the order of visits in the rounding buffers.  A step whose backward is
+ * the next user of its buffer is not moved then.  Returns the bytes of the packs. */
+MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
+    const int64_t pack_bytes = desc->tensor_kinds ? memoi_swap_sum_packs(p) : 0;
+    int32_t layer, k, last[2] = {-1, -1};
+    for (layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
+    for (k = 0; k < p->n_visits; k++) {
+        memob_swap_visit* visit = &p->visits[k];
+        memob_swap_sum* sum = &p->sums[visit->step];
+        visit->previous = visit->back = -1;
+        visit->leaves = 0;
         if (!sum->uses_buffer) continue;
-        if (*next < 0)
+        visit->previous = last[visit->odd];
+        last[visit->odd] = k;
+        if (!visit->is_backward || visit->previous == visit->forward) continue;
+        sum->returns = p->visits[visit->forward].leaves = 1;
+        if (sum->moved_bytes) p->visits[visit->previous].back = visit->step;
+    }
+    for (layer = 0; layer < p->n_layers; layer++) {
+        memob_swap_sum* sum = &p->sums[layer];
+        if (sum->uses_buffer && !sum->returns)
             sum->moved_bytes = sum->host_bytes = sum->input_bytes = sum->n_copies = 0;
-        else if (sum->moved_bytes) /* it does not only recompute */
-            sums[*next].previous = layer;
-        *next = layer;
     }
     return pack_bytes;
 }
@@ -6860,7 +7052,7 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_reg
     if (desc->tensors[t].rule == MEMO_TENSOR_HANDED)
         return layer & 1 && region->odd_bytes ? first_border : region->begin;
     if (swapped == 0) return first_border;
-    if (layer & 1)
+    if (memoi_swap_is_odd(desc, layer))
         return first_border + region->scratch_bytes -
                (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -6912,7 +7104,7 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
     for (k = 0; k < MEMOI_SWAP_PARTS; k++)
         for (t = 0; t < desc->n_tensors; t++) {
             if (memoi_swap_part_of(desc, layer, t, last) !=
-                (layer & 1 ? MEMOI_SWAP_PARTS - 1 - k : k))
+                (memoi_swap_is_odd(desc, layer) ? MEMOI_SWAP_PARTS - 1 - k : k))
                 continue;
             places[t].offset = begin;
             begin += memob_align_up(memob_tensor_rows(desc, t) * desc->tensors[t].row_bytes,
@@ -6924,14 +7116,15 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
  * that does not keep them.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
     const int64_t begin = placement->sizes.device_bytes;
-    const int64_t area_bytes = memob_swap_end_sums(desc, placement->sums);
+    const int64_t area_bytes = memob_swap_end_sums(desc, placement);
     int32_t layer, t;
     if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers && area_bytes; layer++) {
         const memob_swap_sum* sum = &placement->sums[layer];
         memob_swap_place* places = &placement->places[(int64_t)layer * desc->n_tensors];
-        memoi_swap_pack_layer(desc, layer, begin + (layer & 1 ? area_bytes - sum->pack_bytes : 0),
-                              places);
+        memoi_swap_pack_layer(
+            desc, layer,
+            begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
         for (t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
             if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
@@ -6950,7 +7143,8 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int32_t layer;
     for (layer = 0; layer < desc->n_layers; layer++)
         placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement->sums, places);
+    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement,
+                                   placement->sums, places);
     region.begin = *total;
     if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
         !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
@@ -7032,19 +7226,19 @@ MEMOI int memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement
 /* Layers leave their places in host memory in the forward and return in the backward, so the last
  * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
  * a table of rows may violate it. */
-MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
-                                         const memob_swap_placement* placement, memo_error* error) {
-    int32_t layer, later = -1;
-    for (layer = desc->n_layers - 1; layer >= 0 && placement->sizes.n_spilled_layers; layer--) {
-        int32_t previous = placement->sums[layer].previous;
-        if (previous < 0) continue;
-        if (later >= 0 && previous > later)
+MEMOI memo_status memoi_swap_check_returns(const memob_swap_placement* placement,
+                                           memo_error* error) {
+    int32_t k, later = -1;
+    for (k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
+        const int32_t back = placement->visits[k].back;
+        if (back < 0) continue;
+        if (later >= 0 && back > later)
             return MEMOB_INVALID(
                 error,
                 "memo_swap_desc.rows: layer %d returns before layer %d, and left before it; let "
                 "even and odd swapped layers alternate, or set n_host_layers to 0 or %d",
-                (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
-        later = previous;
+                (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
+        later = back;
     }
     return MEMO_STATUS_OK;
 }
@@ -7169,8 +7363,8 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
     }
 }
 
-/* The step before whose record the compute stream need not wait: of the last records of both
- * buffers' events, the earlier one that is at least `need`. */
+/* Of the last visits that recorded the events of both buffers, the earlier one that is at least
+ * `need`, whose record implies that of `need`. */
 MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
     if (last[0] < need || last[1] < need) return (int32_t)memob_max(last[0], last[1]);
     return (int32_t)memob_min(last[0], last[1]);
@@ -7180,62 +7374,74 @@ MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
  * waits of the compute stream.  A copy is later than all before it on its stream. */
 MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
     memob_swap_turn* turns = placement->turns;
+    memob_swap_visit* visits = placement->visits;
     const memob_swap_sum* sums = placement->sums;
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i, k, seen, last[2] = {-1, -1}, source[2] = {-1, -1}, routed = -1;
+    int32_t i, k, routed = -1, source[2] = {-1, -1};
+    int32_t seen[2] = {-1,
+                       -1}; /* the latest visit whose copies to the host, and back, have ended */
+    int32_t last[2][2] = {{-1, -1}, {-1, -1}}; /* visits that recorded them, of each buffer */
     memoi_swap_hand_rows(placement);
-    for (i = 0; i < n; i++) {
+    for (i = k = 0; i < n; i++) {
         turns[i].routed_bytes = sums[i].routed_bytes;
         turns[i].routed_before = sums[i].uses_routed ? routed : -1;
         if (sums[i].uses_routed) routed = i;
-    }
-    for (i = k = 0; i < n; i++) {
-        const int64_t shared = memob_swap_shares_input(placement, i) ? sums[i].input_bytes : 0;
         turns[i].ordinal = sums[i].moved_bytes ? k++ : 0;
-        turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
-        turns[i].stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
-                          (sums[i].moved_bytes > shared ? 2 : 0);
         turns[i].layer_source =
             i >= 2 * n_slices && sums[i - 2 * n_slices].layer_bytes ? i - 2 * n_slices : -1;
     }
 
-    /* Forward.  The HANDED rows of step i come after all copies of step i - 3 to the host.  The
-     * first slice waits for all LAYER rows that its layer overwrites: of the latest layer before in
-     * its region that moves any. */
-    for (i = 0, seen = -1; i < n; i++) {
-        int32_t need = sums[i].previous, *before = &source[i / n_slices & 1];
-        if (need >= 0) turns[need].loaded = (int32_t)memob_min(turns[need].loaded, i);
-        if (need >= 0 && !(turns[need].stores & 2)) need = -1; /* it was stored a layer before */
-        if (i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
-        if (turns[i].hand_in[0] >= 0) seen = (int32_t)memob_max(seen, i - 3);
-        if (i % n_slices == 0) {
+    for (k = 0; k < placement->n_visits; k++) {
+        memob_swap_visit* visit = &visits[k];
+        const int32_t previous = visit->previous, is_backward = visit->is_backward;
+        const int leaves = /* rows of another forward leave before this visit */
+            previous >= 0 && !visits[previous].is_backward && visits[previous].stores & 2;
+        const int32_t way = is_backward && (!leaves || visits[previous].back == visit->step);
+        const int64_t shared =
+            memob_swap_shares_input(placement, visit->step) ? sums[visit->step].input_bytes : 0;
+        int32_t need = -1, *before;
+        i = visit->step;
+        visit->stores = 0;
+        visit->way = way;
+        if (!is_backward)
+            visit->stores = (sums[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0) |
+                            (visit->leaves && sums[i].moved_bytes > shared ? 2 : 0);
+        if (!way && leaves) need = previous;
+        if (way && previous >= 0 && visits[previous].back == i) need = previous;
+
+        /* Slices, one micro-batch: a forward has the number of its step.  HANDED rows of step i
+         * come after all copies of step i - 3 to the host, and in the backward at the end of step
+         * i + 2.  The first slice waits for all LAYER rows that its layer overwrites: of the latest
+         * layer before in its region that moves any.  All LAYER rows must be back before the last
+         * slice. */
+        if (!is_backward && i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
+        if (!is_backward && turns[i].hand_in[0] >= 0) seen[0] = (int32_t)memob_max(seen[0], i - 3);
+        if (!is_backward && i % n_slices == 0) {
+            before = &source[i / n_slices & 1];
             if (*before >= 0 && sums[i].uses_layer)
                 need = (int32_t)memob_max(need, *before + n_slices - 1);
             if (sums[i].layer_bytes) *before = i;
         }
-        turns[i].stored = need <= seen ? -1 : memoi_swap_record_of(last, need);
-        seen = (int32_t)memob_max(seen, turns[i].stored);
-        if (turns[i].stores) last[i & 1] = i;
-    }
+        if (way && turns[i].hand_in[1] >= 0) need = (int32_t)memob_max(need, k - 2);
+        if (way && i % n_slices == n_slices - 1 && sums[i].layer_bytes)
+            need = (int32_t)memob_max(need, k - 1 - n_slices);
 
-    /* Backward, with steps counted from the last.  All LAYER rows must be back before the last
-     * slice. */
-    last[0] = last[1] = -1;
-    for (i = n - 1, seen = -1; i >= 0; i--) {
-        int32_t need = n - 1 - turns[i].loaded;
-        if (i % n_slices == n_slices - 1 && sums[i].layer_bytes)
-            need = (int32_t)memob_max(need, n - 2 - i - n_slices);
-        turns[i].loaded = need <= seen ? -1 : n - 1 - memoi_swap_record_of(last, need);
-        if (need > seen) seen = n - 1 - turns[i].loaded;
-        if (sums[i].previous >= 0 || turns[i].layer_source >= 0 ||
-            (i >= 2 && turns[i - 2].hand_in[1] >= 0))
-            last[i & 1] = n - 1 - i;
+        /* Rows that came back to a buffer came after the rows before them had left. */
+        visit->waits = need <= seen[way] ? -1 : memoi_swap_record_of(last[way], need);
+        seen[way] = (int32_t)memob_max(seen[way], visit->waits);
+        if (way && visit->waits >= 0 && visits[visit->waits].stores)
+            seen[0] = (int32_t)memob_max(seen[0], visit->waits);
+        if (visit->stores) last[0][visit->odd] = k;
+        if (visit->back >= 0 ||
+            (way && (turns[i].layer_source >= 0 || (i >= 2 && turns[i - 2].hand_in[1] >= 0))))
+            last[1][visit->odd] = k;
     }
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     MEMO_FREE(placement->places);
     MEMO_FREE(placement->turns);
+    MEMO_FREE(placement->visits);
     MEMO_FREE(placement->sums);
     MEMO_FREE(placement->tiles);
     memset(placement, 0, sizeof *placement);
@@ -7261,12 +7467,16 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
                                                         sizeof(memob_swap_place));
     placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
+    placement->visits =
+        (memob_swap_visit*)memob_calloc(memob_swap_n_visits(desc), sizeof(memob_swap_visit));
     placement->sums = (memob_swap_sum*)memob_calloc(desc->n_layers, sizeof(memob_swap_sum));
     placement->tiles = (int64_t*)memob_calloc(desc->n_layers, sizeof(int64_t));
-    if (!placement->places || !placement->turns || !placement->sums || !placement->tiles) {
+    if (!placement->places || !placement->turns || !placement->visits || !placement->sums ||
+        !placement->tiles) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
+    memob_swap_list_visits(desc, placement);
 
     for (layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
@@ -7292,7 +7502,7 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
                           (int)desc->n_layers);
     if (!status) {
         memob_swap_find_turns(placement);
-        status = memoi_swap_check_order(desc, placement, error);
+        status = memoi_swap_check_returns(placement, error);
     }
     if (status) memob_swap_placement_free(placement);
     return status;
@@ -7384,41 +7594,42 @@ MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, 
     op->of = of;
 }
 
-/* Before a step computes. */
-MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
-                                int32_t step, memob_swap_ops* ops) {
-    const memob_swap_turn* turn = &p->turns[step];
+/* Before visit k computes. */
+MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
+                                memob_swap_ops* ops) {
+    const memob_swap_visit* visit = &p->visits[k];
+    const memob_swap_turn* turn = &p->turns[visit->step];
+    const int32_t event = visit->waits < 0 ? -1 : p->visits[visit->waits].odd;
     ops->n = 0;
-    if (is_backward) {
-        if (turn->loaded >= 0)
+    if (visit->is_backward) {
+        if (event >= 0)
             memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
-                              MEMOB_SWAP_LOADED + (turn->loaded & 1));
+                              (visit->way ? MEMOB_SWAP_LOADED : MEMOB_SWAP_STORED) + event);
         if (turn->routed_bytes)
             memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED + 1);
         return;
     }
     if (turn->routed_before >= 0 && p->turns[turn->routed_before].routed_bytes)
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_ROUTED);
-    if (turn->stored >= 0 && (!is_forward_only || p->handed >= 0))
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE,
-                          MEMOB_SWAP_STORED + (turn->stored & 1));
+    if (event >= 0 && (!is_forward_only || p->handed >= 0))
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_STORED + event);
     if (turn->hand_in[0] >= 0)
-        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + (step & 1));
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + visit->odd);
 }
 
 /* The rows of a step leave: those that it hands on first, then (forward) its own. */
-MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
-                                int32_t step, memob_swap_ops* ops) {
+MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_visit* visit,
+                                int is_forward_only, memob_swap_ops* ops) {
+    const int32_t step = visit->step, odd = visit->odd;
     const memob_swap_turn* turn = &p->turns[step];
-    const int32_t odd = step & 1;
     const int is_moved = p->sums[step].moved_bytes && !is_forward_only;
     const int32_t file_done =
         is_moved ? MEMOB_SWAP_FILE_DONE + turn->ordinal % p->n_host_layers : 0;
-    if (turn->hand_out[is_backward] >= 0) {
+    if (turn->hand_out[visit->is_backward] >= 0) {
         memoi_swap_add_op(ops, MEMOB_SWAP_COPY_HANDED, MEMOB_SWAP_TO_HOST, step);
         memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_HANDED + odd);
     }
-    if (is_backward) return;
+    if (visit->is_backward) return;
 
     if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before it */
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, file_done);
@@ -7433,12 +7644,14 @@ MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, int is_backward, 
     memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
 }
 
-/* After a step computed: its rows leave, because those that come take their place. */
-MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, int is_forward_only,
-                              int32_t step, memob_swap_ops* ops) {
+/* After visit k computed: its rows leave, because those that come take their place. */
+MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
+                              memob_swap_ops* ops) {
+    const memob_swap_visit* visit = &p->visits[k];
+    const int32_t step = visit->step, odd = visit->odd, is_backward = visit->is_backward;
     const memob_swap_turn* turn = &p->turns[step];
-    const int32_t odd = step & 1, next = step + (is_backward ? -2 : 2);
-    const int32_t back = is_backward ? p->sums[step].previous : -1;
+    const int32_t next = step + (is_backward ? -2 : 2);
+    const int32_t back = is_forward_only ? -1 : visit->back;
     const int32_t back_layer = is_backward ? turn->layer_source : -1;
     const int32_t ordinal = back < 0 ? -1 : p->turns[back].ordinal;
     const int32_t file_done =
@@ -7447,7 +7660,7 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, in
     const int hands_in =
         next >= 0 && next < p->n_layers && p->turns[next].hand_in[is_backward] >= 0;
     const int stores =
-        is_backward ? hands_out : turn->stores && (!is_forward_only || p->handed >= 0);
+        is_backward ? hands_out : visit->stores && (!is_forward_only || p->handed >= 0);
     const int routes_out = !is_backward && turn->routed_bytes;
     const int32_t routed = is_backward ? turn->routed_before : -1;
     const int routes_in = routed >= 0 && p->turns[routed].routed_bytes;
@@ -7460,12 +7673,14 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_backward, in
         memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_HOST, step);
         memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_ROUTED);
     }
-    if (stores) memoi_swap_store_ops(p, is_backward, is_forward_only, step, ops);
+    if (stores) memoi_swap_store_ops(p, visit, is_forward_only, ops);
     if (!loads && !hands_in && !routes_in) return;
 
     /* What comes: first the surplus, which the next backward needs, then the rows that use the
      * place of this step's. */
-    if (loads || !hands_out || routes_in)
+    if (stores && !is_backward && loads) /* of another micro-batch, over the rows that leave */
+        memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_STORED + odd);
+    else if (loads || !hands_out || routes_in)
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_COMPUTED + odd);
     if (routes_in) {
         memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROUTED, MEMOB_SWAP_TO_DEVICE, routed);
@@ -7503,8 +7718,7 @@ struct memo_swap {
     int32_t n_events;
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
-    /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
-    memo_event* marks;
+    memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memob_swap_placement placement;
     int64_t n_rows;      /* of this micro-batch */
@@ -7513,9 +7727,9 @@ struct memo_swap {
     char* host_memory;
     int32_t owns_device_memory, owns_host_memory;
     int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
-    int32_t is_backward;      /* the pass that the next call belongs to */
-    int32_t n_begun, n_ended; /* layers of that pass */
-    int32_t is_measured;      /* a micro-batch was completed */
+    int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
+    int32_t n_open_most;
+    int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
     memo_swap_stats stats;
 };
@@ -7569,7 +7783,7 @@ void memo_swap_destroy(memo_swap* swap) {
 
     for (i = 0; i < swap->n_events && swap->events; i++)
         if (swap->events[i]) memo_event_destroy(device, swap->events[i], NULL);
-    for (i = 0; swap->marks && i < 4 * swap->placement.n_layers; i++)
+    for (i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
     if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
@@ -7597,10 +7811,9 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     }
 }
 
-/* Takes the file and its stream. */
+/* Takes the file. */
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
-    const memo_device* device = &swap->device;
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     memo_status status;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
@@ -7613,20 +7826,21 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
         if (status) return status;
     }
     memoi_swap_describe_spill(swap);
-    return memo_stream_create(device, "file", 0, &swap->streams[MEMOB_SWAP_FILE], error);
+    return MEMO_STATUS_OK;
 }
 
-/* The streams of copies: the caller's, of which *borrowed has the bits, or new ones. */
+/* The streams of copies, and of the file: the caller's, of which *borrowed has the bits, or new
+ * ones. */
 MEMOI memo_status memoi_swap_take_streams(const memo_device* device, const memo_stream* given,
-                                          memo_stream* streams, int32_t* borrowed,
+                                          int has_file, memo_stream* streams, int32_t* borrowed,
                                           memo_error* error) {
+    static const char* const names[] = {"to host", "to device", "file"};
     memo_status status = MEMO_STATUS_OK;
     int k;
-    for (k = 0; k < 2 && !status; k++) {
+    for (k = 0; k < 2 + has_file && !status; k++) {
         streams[k] = given[k];
         *borrowed |= given[k] ? 1 << k : 0;
-        if (!given[k])
-            status = memo_stream_create(device, k ? "to device" : "to host", 0, &streams[k], error);
+        if (!given[k]) status = memo_stream_create(device, names[k], 0, &streams[k], error);
     }
     return status;
 }
@@ -7663,7 +7877,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         swap->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
         swap->events = (memo_event*)memob_calloc(swap->n_events, sizeof(memo_event));
         if (!swap->events) return memob_no_memory(error, "the events of a swap engine");
-        status = memoi_swap_take_streams(device, desc->copy_streams,
+        status = memoi_swap_take_streams(device, desc->copy_streams, n_spilled > 0,
                                          &swap->streams[MEMOB_SWAP_TO_HOST], &borrowed, error);
         swap->borrowed = borrowed << MEMOB_SWAP_TO_HOST;
         for (i = 0; i < swap->n_events && !status; i++)
@@ -7672,7 +7886,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
                 status = memo_event_create_untimed(device, &swap->events[i], error);
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
-    for (i = 0; swap->marks && i < 4 * swap->placement.n_layers && !status; i++)
+    for (i = 0; swap->marks && i < 2 * swap->placement.n_visits && !status; i++)
         status = memo_event_create(device, &swap->marks[i], error);
     return status;
 }
@@ -7714,12 +7928,14 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
     swap->routed_rows_all = desc->routed_rows_all;
+    swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
-        swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
+        swap->marks =
+            (memo_event*)memob_calloc((int64_t)2 * swap->placement.n_visits, sizeof(memo_event));
         if (!swap->marks) status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
@@ -7742,9 +7958,9 @@ MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t l
     return &swap->placement.turns[layer];
 }
 
-/* The layer that is number k of this pass. */
-MEMOI int32_t memoi_swap_layer_of(const memo_swap* swap, int32_t k) {
-    return swap->is_backward ? swap->placement.n_layers - 1 - k : k;
+/* Visits until the micro-batch ends. */
+MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
+    return swap->is_forward_only ? swap->placement.n_forwards : swap->placement.n_visits;
 }
 
 /* Is this call legal now?  A layer may begin while the one before it is still open. */
@@ -7752,25 +7968,22 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
                                     memo_error* error) {
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
-    int32_t n_open = swap->n_begun - swap->n_ended;
-    int may_begin;
+    const int32_t n_open = swap->n_begun - swap->n_ended;
+    const memob_swap_visit *next, *visits = swap->placement.visits;
 
-    /* All layers of this pass are done: the other pass comes next. */
-    if (n_open == 0 && swap->n_ended == swap->placement.n_layers) {
-        swap->is_backward = !swap->is_backward && !swap->is_forward_only;
-        swap->n_begun = swap->n_ended = 0;
-    }
-    may_begin = n_open < (swap->placement.n_slices > 1 || swap->routed_rows_layer ? 1 : 2) &&
-                swap->n_begun < swap->placement.n_layers;
-    if (is_backward == swap->is_backward && (is_end ? n_open > 0 : may_begin) &&
-        layer == memoi_swap_layer_of(swap, is_end ? swap->n_ended : swap->n_begun))
-        return MEMO_STATUS_OK;
+    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
+    next = &visits[is_end ? swap->n_ended : swap->n_begun];
+    if (is_end ? n_open > 0
+               : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
+                     next->is_backward == visits[swap->n_ended].is_backward)
+        if (next->is_backward == is_backward && next->step == layer) return MEMO_STATUS_OK;
+    next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[swap->is_backward][n_open > 0],
-        (int)memoi_swap_layer_of(swap, n_open > 0 ? swap->n_ended : swap->n_begun));
+        names[is_backward][is_end], (int)layer, names[next->is_backward][n_open > 0],
+        (int)next->step);
 }
 
 /* The file's operation `of`. */
@@ -7836,7 +8049,8 @@ MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t 
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
     const int64_t* waits = stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
     const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
-    return memoi_swap_copy(swap, stream, place->offset, waits[swap->is_backward],
+    const int32_t is_backward = swap->placement.visits[swap->n_ended].is_backward;
+    return memoi_swap_copy(swap, stream, place->offset, waits[is_backward],
                            n_rows * place->row_bytes, error);
 }
 
@@ -7879,15 +8093,12 @@ MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                memo_error* error) {
-    const int is_first = !swap->is_backward && swap->n_begun == 0;
-    const int is_last = swap->is_backward || swap->is_forward_only;
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!is_first && (!is_last || swap->n_ended < swap->placement.n_layers))
+    if (swap->n_begun && swap->n_ended < memoi_swap_n_visits(swap))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->is_backward = 0;
     swap->n_begun = swap->n_ended = 0;
     swap->n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
@@ -7902,14 +8113,13 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     memob_swap_ops ops;
     int64_t begin_ns = 0;
     if (status) return status;
-    if (!is_backward && layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
+    if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
-    if (!is_backward && layer == 0) swap->n_routed = 0;
-    memob_swap_begin_ops(&swap->placement, is_backward, swap->is_forward_only, layer, &ops);
+    if (!swap->n_begun) swap->n_routed = 0;
+    memob_swap_begin_ops(&swap->placement, swap->is_forward_only, swap->n_begun, &ops);
 
     /* With is_timed, two marks measure how long it waits. */
-    if (ops.n && swap->marks)
-        marks = swap->marks + 2 * (is_backward * swap->placement.n_layers + layer);
+    if (ops.n && swap->marks) marks = swap->marks + 2 * swap->n_begun;
     if (ops.n && swap->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
     if (marks) status = memo_event_record(&swap->device, marks[0], compute, error);
     if (!status) status = memoi_swap_enqueue(swap, &ops, error);
@@ -7923,7 +8133,7 @@ memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
                                  memo_error* error) {
     static const char name[] = "memo_swap_set_routed";
     memo_status status;
-    if (swap->is_backward || swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
+    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "%s: layer %d: its forward is not open alone; call it between begin "
                               "and end of the forward",
@@ -7949,11 +8159,11 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
     memob_swap_ops ops;
     if (status) return status;
-    memob_swap_end_ops(&swap->placement, is_backward, swap->is_forward_only, layer, &ops);
+    memob_swap_end_ops(&swap->placement, swap->is_forward_only, swap->n_ended, &ops);
     status = memoi_swap_enqueue(swap, &ops, error);
     if (status) return status;
     swap->n_ended++;
-    swap->is_measured |= is_backward && layer == 0;
+    swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
 }
 
@@ -7982,7 +8192,6 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     }
 
     if (status) return status;
-    swap->is_backward = 0;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
@@ -7990,21 +8199,20 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
     const memo_device* device = &swap->device;
-    int32_t pass, layer;
+    int32_t k;
     swap->stats.forward_stall_s = swap->is_measured ? swap->host_stall_s[0] : 0;
     swap->stats.backward_stall_s = swap->is_measured ? swap->host_stall_s[1] : 0;
-    for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
-        for (layer = 0; layer < swap->placement.n_layers; layer++) {
-            memo_event* marks = swap->marks + 2 * (pass * swap->placement.n_layers + layer);
-            double waited_s = 0;
-            memob_swap_ops ops;
-            memo_status status;
-            memob_swap_begin_ops(&swap->placement, pass, swap->is_forward_only, layer, &ops);
-            if (!ops.n) continue;
-            status = memo_event_elapsed(device, marks[0], marks[1], &waited_s, error);
-            if (status) return status;
-            *(pass ? &swap->stats.backward_stall_s : &swap->stats.forward_stall_s) += waited_s;
-        }
+    for (k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
+        double waited_s = 0;
+        memob_swap_ops ops;
+        memo_status status;
+        memob_swap_begin_ops(&swap->placement, swap->is_forward_only, k, &ops);
+        if (!ops.n) continue;
+        status = memo_event_elapsed(device, swap->marks[2 * k], swap->marks[2 * k + 1], &waited_s,
+                                    error);
+        if (status) return status;
+        *(swap->placement.visits[k].is_backward ? &swap->stats.backward_stall_s
+                                                : &swap->stats.forward_stall_s) += waited_s;
     }
     *stats = swap->stats;
     return MEMO_STATUS_OK;
@@ -8028,9 +8236,9 @@ enum {
 };
 
 typedef struct memob_states_layer {
-    uint32_t has, streamed;       /* bit s: state s */
-    int32_t place;                /* 0 or 1; -1: nothing is streamed */
-    int32_t has_gradients;        /* a backward of this step has ended */
+    uint32_t has, streamed, spilled; /* bit s: state s */
+    int32_t place;                   /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients;           /* a backward of this step has ended */
     int32_t next[MEMOI_N_PHASES]; /* phase * n_layers + layer that uses the place next; -1: none */
 } memob_states_layer;
 
@@ -8039,18 +8247,21 @@ typedef struct memoi_states_place {
     int32_t layer;           /* -1: none */
     uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
     int32_t is_coming;       /* compute has not waited yet for the latest fetch */
-    memo_event computed, stored, loaded;
+    memo_event computed, stored, loaded, filed;
 } memoi_states_place;
 
 struct memo_states {
     memo_device device;
-    memo_stream compute, copies[2]; /* to host, to device */
+    memo_stream compute, copies[3]; /* to host, to device, file */
     int32_t borrowed;               /* bits of the streams that are the caller's */
     int32_t computes_on_host, is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     memob_states_layer* layers;  /* (n_layers) */
-    int64_t* offsets;            /* (n_layers, n_states, 2): on the device; streamed: on the host */
+    int64_t* offsets;            /* (n_layers, n_states, 3): on the device; streamed: on the host;
+                                    spilled: in the file, and in a place on the host */
+    memob_spill_op* spill_ops;   /* (n_layers, n_states, 2): write, read; NULL: none is spilled */
+    memob_spill_file file;
     memo_states_sizes sizes;
     memoi_states_place places[2];
     char *device_memory, *host_memory;
@@ -8107,6 +8318,11 @@ MEMOI int memoi_states_updates(const memo_states* states, int32_t phase) {
     return phase == MEMOI_PHASE_UPDATE || (phase == MEMOI_PHASE_LAST_BACKWARD && states->is_fused);
 }
 
+/* 1: the update comes next. */
+MEMOI int memob_states_is_due(const memo_states* states) {
+    return states->phase == MEMOI_PHASE_UPDATE;
+}
+
 /* The streamed states that a phase of a layer uses. */
 MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
@@ -8154,41 +8370,66 @@ MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, i
 
 MEMOI int64_t* memoi_states_offsets(const memo_states* states, int32_t layer, int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[2 * ((int64_t)layer * states->n_states + state)];
+    return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
-/* Gives each state its offsets, and each layer its place. */
+/* Gives each state its offsets, and each layer its place.  Places lie behind what stays. */
 MEMOI void memoi_states_lay_out(memo_states* states) {
-    int64_t resident = 0, host = 0, place_bytes[2] = {0, 0};
+    int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
     int32_t n_streamed = 0, l, s;
     for (l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
-        int64_t in_place = 0;
+        int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed ? n_streamed++ & 1 : -1;
         for (s = 0; s < states->n_states; s++) {
-            const int64_t bytes =
-                memob_align_up(states->states[s].size_bytes, MEMOB_DEVICE_ALIGNMENT);
+            const int64_t size_bytes = states->states[s].size_bytes;
+            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
+            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
             const int is_streamed = (int)(layer->streamed >> s & 1);
+            const int is_spilled = (int)(layer->spilled >> s & 1);
             int64_t* offsets = memoi_states_offsets(states, l, s);
             if (!(layer->has >> s & 1)) continue;
-            offsets[0] = is_streamed ? in_place : resident;
-            offsets[1] = host;
-            *(is_streamed ? &in_place : &resident) += bytes;
-            host += is_streamed ? bytes : 0;
+            offsets[0] = is_streamed ? in_place[0] : stays[0];
+            offsets[1] = is_spilled ? in_place[1] : stays[1];
+            offsets[2] = stays[2];
+            *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
+            *(is_spilled ? &in_place[1] : &stays[1]) += is_spilled    ? in_file
+                                                        : is_streamed ? bytes
+                                                                      : 0;
+            stays[2] += is_spilled ? in_file : 0;
         }
-        if (layer->streamed)
-            place_bytes[layer->place] = memob_max(place_bytes[layer->place], in_place);
+        for (s = 0; s < 2 && layer->streamed; s++)
+            places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
     }
 
-    /* The places lie behind the resident states. */
+    if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
     for (l = 0; l < states->n_layers; l++)
-        for (s = 0; s < states->n_states; s++)
-            if (states->layers[l].streamed >> s & 1)
-                memoi_states_offsets(states, l, s)[0] +=
-                    resident + (states->layers[l].place ? place_bytes[0] : 0);
-    states->sizes.resident_bytes = resident;
-    states->sizes.device_bytes = resident + place_bytes[0] + place_bytes[1];
-    states->sizes.host_bytes = host;
+        for (s = 0; s < states->n_states; s++) {
+            const memob_states_layer* layer = &states->layers[l];
+            int64_t* offsets = memoi_states_offsets(states, l, s);
+            if (layer->streamed >> s & 1)
+                offsets[0] += stays[0] + (layer->place ? places[0][0] : 0);
+            if (layer->spilled >> s & 1) offsets[1] += stays[1] + (layer->place ? places[1][0] : 0);
+        }
+    states->sizes.resident_bytes = stays[0];
+    states->sizes.device_bytes = stays[0] + places[0][0] + places[0][1];
+    states->sizes.host_bytes = stays[1] + places[1][0] + places[1][1];
+    states->sizes.spill_bytes = stays[2];
+}
+
+/* The write and the read of each spilled state. */
+MEMOI void memoi_states_describe_spill(memo_states* states) {
+    int32_t l, s, is_read;
+    for (l = 0; l < states->n_layers; l++)
+        for (s = 0; s < states->n_states; s++) {
+            const int64_t* offsets = memoi_states_offsets(states, l, s);
+            memob_spill_op* ops = &states->spill_ops[2 * ((int64_t)l * states->n_states + s)];
+            for (is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
+                memob_spill_op_init(
+                    &ops[is_read], &states->file, !is_read,
+                    states->host_memory ? states->host_memory + offsets[1] : NULL, offsets[2],
+                    memob_align_up(states->states[s].size_bytes, MEMOB_SPILL_ALIGNMENT));
+        }
 }
 
 /* Fills in all that needs no device; *states is zero. */
@@ -8202,7 +8443,7 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     states->is_fused = desc->update_is_fused;
     states->layers = (memob_states_layer*)memob_calloc(desc->n_layers, sizeof(memob_states_layer));
     states->offsets =
-        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 2, sizeof(int64_t));
+        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 3, sizeof(int64_t));
     if (!states->layers || !states->offsets) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
@@ -8215,10 +8456,19 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
     }
-    for (l = 0; l < desc->n_layers && desc->streamed; l++)
+    for (l = 0; l < desc->n_layers && desc->streamed; l++) {
         states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
+        if (desc->spilled)
+            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+    }
 
     memoi_states_lay_out(states);
+    if (states->sizes.spill_bytes) {
+        states->spill_ops = (memob_spill_op*)memob_calloc(
+            (int64_t)desc->n_layers * desc->n_states * 2, sizeof(memob_spill_op));
+        if (!states->spill_ops) return memob_no_memory(error, "the reads and writes of states");
+        memoi_states_describe_spill(states);
+    }
     for (phase = 0; phase < MEMOI_N_PHASES; phase++)
         for (k = 0; k < desc->n_layers; k++)
             states->layers[memoi_states_layer_of(states, phase, k)].next[phase] =
@@ -8231,6 +8481,7 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
 MEMOI void memob_states_free(memo_states* states) {
     MEMO_FREE(states->layers);
     MEMO_FREE(states->offsets);
+    MEMO_FREE(states->spill_ops);
 }
 
 memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
@@ -8256,31 +8507,39 @@ void memo_states_destroy(memo_states* states) {
     int p, e;
     if (!states) return;
     device = &states->device;
-    for (p = 0; p < 2; p++) { /* copies use the memory below, so wait for them first */
+    for (p = 0; p < 3; p++) { /* copies use the memory below, so wait for them first */
         if (!states->copies[p]) continue;
         memo_stream_synchronize(device, states->copies[p], NULL);
         if (!(states->borrowed >> p & 1)) memo_stream_destroy(device, states->copies[p], NULL);
     }
     for (p = 0; p < 2; p++) {
         const memoi_states_place* place = &states->places[p];
-        const memo_event events[3] = {place->computed, place->stored, place->loaded};
-        for (e = 0; e < 3; e++)
+        const memo_event events[] = {place->computed, place->stored, place->loaded, place->filed};
+        for (e = 0; e < 4; e++)
             if (events[e]) memo_event_destroy(device, events[e], NULL);
     }
+    memob_spill_destroy(&states->file);
     if (states->owns_host_memory) memo_host_free(device, states->host_memory, NULL);
     if (states->owns_device_memory) memo_device_free(device, states->device_memory, NULL);
     memob_states_free(states);
     MEMO_FREE(states);
 }
 
-/* Takes memory, streams and events; memo_states_destroy frees any part of them. */
+/* Takes memory, file, streams and events; memo_states_destroy frees any part of them. */
 MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_desc* desc,
                                        memo_error* error) {
     const memo_device* device = &states->device;
+    const int has_file = states->sizes.spill_bytes > 0;
     void *on_device = desc->device_memory, *on_host = desc->host_memory;
     memo_status status = MEMO_STATUS_OK;
     int p;
 
+    if (has_file && !desc->spill_directory)
+        return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
+    if (has_file && !device->launch_host)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_states_desc.device: its table has no launch_host, which the "
+                              "spill file needs; set it, or spill nothing");
     if (!on_device && states->sizes.device_bytes) {
         status = memo_device_alloc(device, states->sizes.device_bytes, &on_device, error);
         if (status) return status;
@@ -8297,17 +8556,28 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     }
     states->host_memory = (char*)on_host;
 
-    status = memoi_swap_take_streams(device, desc->copy_streams, states->copies, &states->borrowed,
-                                     error);
+    status = memoi_swap_take_streams(device, desc->copy_streams, has_file, states->copies,
+                                     &states->borrowed, error);
     for (p = 0; p < 2 && !status; p++) {
         memoi_states_place* place = &states->places[p];
         status = memo_event_create_untimed(device, &place->computed, error);
         if (!status) status = memo_event_create_untimed(device, &place->stored, error);
         if (!status) status = memo_event_create_untimed(device, &place->loaded, error);
+        if (!status && has_file) status = memo_event_create_untimed(device, &place->filed, error);
+        if (!status && has_file)
+            status = memo_event_record(device, place->loaded, states->copies[1], error);
+        if (!status && has_file)
+            status = memo_event_record(device, place->filed, states->copies[2], error);
     }
 
-    /* All states are zero at first. */
+    /* All states are zero at first, as a new file is. */
     if (states->sizes.host_bytes) memset(on_host, 0, (size_t)states->sizes.host_bytes);
+    if (!status && has_file)
+        status = memob_spill_create(
+            &states->file, desc->spill_directory, states->sizes.spill_bytes,
+            desc->spill_bytes_per_s,
+            states->host_memory + states->sizes.host_bytes - MEMOB_SPILL_ALIGNMENT, error);
+    if (has_file) memoi_states_describe_spill(states);
     if (!status && states->sizes.resident_bytes)
         status =
             memo_fill(device, states->copies[1], on_device, 0, states->sizes.resident_bytes, error);
@@ -8325,6 +8595,7 @@ memo_status memo_states_create(const memo_states_desc* desc, memo_states** resul
     states = (memo_states*)memob_calloc(1, sizeof *states);
     if (!states) return memob_no_memory(error, "an engine of states");
     states->device = device;
+    states->file.fd = -1;
     states->compute = desc->compute_stream;
     states->computes_on_host = desc->computes_on_host;
     status = memob_states_init(states, desc, error);
@@ -8357,6 +8628,19 @@ MEMOI memo_status memoi_states_copy(memo_states* states, int32_t layer, uint32_t
     return status;
 }
 
+/* Writes spilled states of a layer to the file, or reads them. */
+MEMOI memo_status memoi_states_use_file(memo_states* states, int32_t layer, uint32_t which,
+                                        int is_read, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t s;
+    for (s = 0; s < states->n_states && !status; s++)
+        if (which >> s & 1)
+            status = memob_spill_launch(
+                &states->device, states->copies[2],
+                &states->spill_ops[2 * ((int64_t)layer * states->n_states + s) + is_read], error);
+    return status;
+}
+
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
  * layer that lies there have left.  What lies in a place is noted only when the calls for it have
  * succeeded, so the calls after a failed one are made again and nothing is lost. */
@@ -8369,6 +8653,8 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     const uint32_t missing = is_there ? needs & ~place->present : needs;
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    const uint32_t written = dirty ? dirty & states->layers[place->layer].spilled : 0;
+    const uint32_t read = missing & ~fresh & states->layers[layer].spilled;
     memo_status status = MEMO_STATUS_OK;
     if (is_there && !missing) return status;
 
@@ -8376,9 +8662,17 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (!on_host) status = memo_event_record(device, place->computed, states->compute, error);
     if (!status && dirty && !on_host)
         status = memo_event_wait(device, place->computed, states->copies[0], error);
+    if (!status && written)
+        status = memo_event_wait(device, place->filed, states->copies[0], error);
     if (!status && dirty) status = memoi_states_copy(states, place->layer, dirty, 1, error);
     if (!status && dirty)
         status = memo_event_record(device, place->stored, states->copies[0], error);
+    if (!status && written)
+        status = memo_event_wait(device, place->stored, states->copies[2], error);
+    if (!status && written) status = memoi_states_use_file(states, place->layer, written, 0, error);
+    if (!status && written)
+        status = memo_event_record(device, place->filed, states->copies[2], error);
+    if (!status && read) status = memo_event_wait(device, place->loaded, states->copies[2], error);
     if (!status && !on_host)
         status = memo_event_wait(device, place->computed, states->copies[1], error);
     if (!status && dirty) status = memo_event_wait(device, place->stored, states->copies[1], error);
@@ -8389,7 +8683,10 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     }
 
     /* In.  Gradients of a new step have no bytes yet. */
-    status = memoi_states_copy(states, layer, missing & ~fresh, 0, error);
+    if (read) status = memoi_states_use_file(states, layer, read, 1, error);
+    if (!status && read) status = memo_event_record(device, place->filed, states->copies[2], error);
+    if (!status && read) status = memo_event_wait(device, place->filed, states->copies[1], error);
+    if (!status) status = memoi_states_copy(states, layer, missing & ~fresh, 0, error);
     if (!status) status = memo_event_record(device, place->loaded, states->copies[1], error);
     if (status) return status;
     place->present |= missing;
@@ -8446,8 +8743,11 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
 memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
                               memo_error* error) {
     const memo_device* device = &states->device;
-    memo_status status = memoi_states_expect(states, pass, 0, layer, error);
+    memo_status status;
     int32_t s;
+    if (pass == MEMO_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
+        states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
+    status = memoi_states_expect(states, pass, 0, layer, error);
     if (status) return status;
 
     if (memob_states_needs(states, states->phase, layer)) {
@@ -8539,56 +8839,93 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
 
 /* --- from and to the caller --- */
 
-/* Waits for computation and copies, then copies a state between where it lies and bytes. */
+/* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
+MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int32_t state,
+                                         int is_read, int64_t offset_bytes, int64_t n_bytes,
+                                         memo_error* error) {
+    memob_spill_op op =
+        states->spill_ops[2 * ((int64_t)layer * states->n_states + state) + is_read];
+    const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
+    op.address += begin;
+    op.offset += begin;
+    op.n_bytes = memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT);
+    return memoi_spill_run(&op, error);
+}
+
+/* Waits for computation and copies, then copies bytes of a state from where they lie, or there. */
 MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
-                                        int is_out, void* bytes, memo_error* error) {
+                                        int is_out, int64_t offset_bytes, void* bytes,
+                                        int64_t n_bytes, memo_error* error) {
     const memo_device* device = &states->device;
     const memo_stream stream = is_out ? states->copies[0] : states->copies[1];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
-    const int64_t n_bytes = states->states[state].size_bytes;
+    const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
+    const int is_spilled = (states->layers[layer].spilled & bit) != 0;
     memo_status status = MEMO_STATUS_OK;
     memoi_states_place* place;
     char *on_device, *on_host;
+    int k;
     if (states->n_begun > states->n_ended)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states_%s: a layer is open; end it first",
                               is_out ? "get" : "set");
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
+    if (offset_bytes < 0 || n_bytes < 0 || n_bytes > size_bytes ||
+        offset_bytes > size_bytes - n_bytes)
+        return MEMOB_INVALID(error,
+                             "memo_states_%s: offset_bytes: %lld bytes from byte %lld; state %d "
+                             "has %lld bytes",
+                             is_out ? "get" : "set", (long long)n_bytes, (long long)offset_bytes,
+                             (int)state, (long long)size_bytes);
     if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
-    if (!status) status = memo_stream_synchronize(device, states->copies[0], error);
-    if (!status) status = memo_stream_synchronize(device, states->copies[1], error);
-    if (status) return status;
+    for (k = 0; k < 3 && !status; k++)
+        if (states->copies[k]) status = memo_stream_synchronize(device, states->copies[k], error);
+    if (status || !n_bytes) return status;
 
     /* Resident: on the device. */
-    on_device = states->device_memory + offsets[0];
+    on_device = states->device_memory + offsets[0] + offset_bytes;
     if (!(states->layers[layer].streamed & bit)) {
-        status = memo_copy(device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+        status =
+            !bytes ? memo_fill(device, stream, on_device, 0, n_bytes, error)
+            : is_out
+                ? memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error)
+                : memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
         return status ? status : memo_stream_synchronize(device, stream, error);
     }
 
     /* Streamed: on the host, after what is newer in the layer's place has left. */
     place = &states->places[states->layers[layer].place];
-    on_host = states->host_memory + offsets[1];
-    if (place->layer == layer && is_out && (place->dirty & bit)) {
+    on_host = states->host_memory + offsets[1] + offset_bytes;
+    if (place->layer == layer && (place->dirty & bit)) {
         status = memoi_states_copy(states, layer, bit, 1, error);
-        if (!status) status = memo_stream_synchronize(device, stream, error);
+        if (!status) status = memo_stream_synchronize(device, states->copies[0], error);
+        if (!status && is_spilled)
+            status = memoi_states_pass_file(states, layer, state, 0, 0, size_bytes, error);
         if (status) return status;
+        place->dirty &= ~bit;
     }
-    if (place->layer == layer) place->dirty &= ~bit;
     if (place->layer == layer && !is_out) place->present &= ~bit;
-    memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);
-    return MEMO_STATUS_OK;
+    if (is_spilled)
+        status = memoi_states_pass_file(states, layer, state, 1, offset_bytes, n_bytes, error);
+    if (!status && bytes)
+        memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);
+    else if (!status)
+        memset(on_host, 0, (size_t)n_bytes);
+    if (!status && is_spilled && !is_out)
+        status = memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes, error);
+    return status;
 }
 
-memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, void* bytes,
-                            memo_error* error) {
-    return memoi_states_transfer(states, layer, state, 1, bytes, error);
+memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, int64_t offset_bytes,
+                            void* bytes, int64_t n_bytes, memo_error* error) {
+    if (!bytes && n_bytes) return MEMOB_INVALID(error, "memo_states_get: bytes: NULL");
+    return memoi_states_transfer(states, layer, state, 1, offset_bytes, bytes, n_bytes, error);
 }
-memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state, const void* bytes,
-                            memo_error* error) {
-    return memoi_states_transfer(states, layer, state, 0, (void*)(uintptr_t)bytes, error);
+memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state, int64_t offset_bytes,
+                            const void* bytes, int64_t n_bytes, memo_error* error) {
+    return memoi_states_transfer(states, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
+                                 n_bytes, error);
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -968,8 +968,10 @@ MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* bl
     memo_status status = MEMO_STATUS_OK;
     if (block->base)
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
-    else
+    else { /* unlike cudaFreeHost, unregistering and unmapping do not wait for copies */
+        status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
         memoi_cuda_unpin(block, memoi_cuda_n_chunks(block));
+    }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);
     return status;
@@ -1131,10 +1133,11 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
     return memo_error_set(
         error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
         "cudaMalloc: cudaErrorMemoryAllocation, %s (%lld bytes) requested, %s (%lld bytes) free of "
-        "%s" MEMOI_CUDA_PLACE,
+        "%s%s" MEMOI_CUDA_PLACE,
         memob_bytes_text(asked, (double)size_bytes), (long long)size_bytes,
         memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
-        memob_bytes_text(all, (double)total_bytes));
+        memob_bytes_text(all, (double)total_bytes),
+        size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
 /* A GPU without exportable pages is no error: the block then has no address. */

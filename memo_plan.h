@@ -363,10 +363,10 @@ typedef struct memo_session memo_session;
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 9).  The budgets then include the states: a state that does not fit on the device lies on
- * the host and comes to the device for each layer that uses the state.  A state whose kinds have
- * the bit MEMO_STATE_FIRST is of the part before layer 0, such as an embedding: layer
- * MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after the last layer, such
- * as a classifier: layer n_layers.  kinds 0 means all layers between these two.
+ * the host, or in a file, and comes to the device for each layer that uses the state.  A state
+ * whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as an embedding:
+ * layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after the last
+ * layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these two.
  *
  *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
  *     memo_session_update(session, &error);            // calls desc.update for each layer
@@ -409,10 +409,15 @@ typedef enum memo_pass {
  * With slices a layer lasts from the begin of the first slice to the end of the last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
  * MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone, and row_bytes counts for
- * the rows of a slice.  Layers of the other passes do not count.  kinds: of both, lives in layers
- * of these kinds alone, so that scratch of several kinds takes as much as the largest.  The size is
- * size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the buffer
- * lives as long as the session. */
+ * the rows of a slice; MEMO_EACH_SLICE_OF(l): in each slice of layer l.  Layers of the other passes
+ * do not count.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
+ * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
+ * the micro-batch, or of the longest shape if the buffer lives as long as the session.
+ *
+ * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
+ * each other, in memory that other shapes use for other things.  So the keys and values of a
+ * generation grow from call to call, and take nothing from training.  row_bytes counts for the
+ * shape's rows. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -422,9 +427,28 @@ typedef struct memo_session_buffer {
     int32_t last_layer;
     uint32_t kinds; /* MEMO_EACH_LAYER, MEMO_EACH_SLICE: bit k for kind k; 0: all layers */
 } memo_session_buffer;
-#define MEMO_EACH_LAYER          (-1)
-#define MEMO_EACH_SLICE          (-2)
-#define MEMO_SESSION_BUFFERS_MAX 64
+#define MEMO_EACH_LAYER           (-1)
+#define MEMO_EACH_SLICE           (-2)
+#define MEMO_EACH_SLICE_OF(layer) (-3 - (layer))
+#define MEMO_IN_SHAPE(shape)      (1 + (shape))
+#define MEMO_SESSION_BUFFERS_MAX  64
+
+/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
+ * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
+ * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
+ * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
+ * each other in the desc's table.  Each takes less memory than the one before, and no less time.
+ * All must give the same bits.
+ *
+ *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
+typedef struct memo_session_alternative {
+    int32_t buffer;                /* index in the desc's buffers */
+    int64_t size_bytes, row_bytes; /* instead of the buffer's */
+    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
+     * lives.  A buffer that lives across layers counts once for each row. */
+    double s_per_row;
+} memo_session_alternative;
+#define MEMO_SESSION_ALTERNATIVES_MAX 64
 
 /* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
  * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
@@ -511,6 +535,8 @@ typedef struct memo_session_desc {
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
+    const memo_session_alternative* alternatives; /* of buffers; copied */
+    int32_t n_alternatives;
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
@@ -526,7 +552,7 @@ typedef struct memo_session_desc {
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
     int64_t host_bytes;          /* pinned; 0: no limit */
-    const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
+    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
 
@@ -537,6 +563,7 @@ typedef struct memo_session_desc {
      * without states. */
     void (*update)(void* user, memo_session* session, int32_t layer);
     int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
+    int32_t states_stay;     /* 1: on the device, whatever the budgets */
 
     memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
@@ -575,9 +602,14 @@ typedef struct memo_step_plan {
     int64_t persistent_bytes; /* of setup, and buffers of pass SESSION */
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
+    int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
     /* So many states of layers are streamed: first those that only the update uses, then gradients,
-     * then the others; of the last one the layers are spread evenly. */
-    int64_t n_streamed;
+     * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
+     * so many lie in a file. */
+    int64_t n_streamed, n_spilled;
+    /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
+     * desc has no alternatives. */
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
@@ -611,9 +643,9 @@ MEMO_API memo_status memo_session_get_least(const memo_session_desc* desc, int64
  * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
 MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                        memo_session** session, memo_error* error);
-/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything, nor
- * for policies that need no times.  The session owns the plan.  Errors: of the three; a policy that
- * may need times takes outputs or `measuring` in any case. */
+/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything on the
+ * device, states too, nor for policies that need no times.  The session owns the plan.  Errors: of
+ * the three; a policy that may need times takes outputs or `measuring` in any case. */
 MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
@@ -677,8 +709,9 @@ MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
 /* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
- * addresses are used; without this call there are none.  The number is also valid in recompute and
- * in the backward.  More rows than declared are an error of the session. */
+ * addresses are used; without this call there are none, and a checked session names the layer that
+ * uses rows.  The number is also valid in recompute and in the backward.  More rows than declared
+ * are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
@@ -696,6 +729,9 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
  * inside the layer that uses it. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
+/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
+ * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
+MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
  * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
  * memo_arena_alloc on memo_session_info.arena. */
@@ -704,16 +740,31 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
  * changes; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
-/* Updates all layers, after the last micro-batch of a step; not if it is fused.  Errors:
- * INVALID_STATE; the device's.  After an error in a step, run the step again.  States keep their
- * bytes, unless the error says that the update has changed some layers: then write all states. */
+/* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
+ * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
+ * error in a step, run the step again.  States keep their bytes, unless the error says that the
+ * update has changed some layers: then write all states. */
 MEMO_API memo_status memo_session_update(memo_session* session, memo_error* error);
-/* Copies a state of a layer to the caller's host memory, or sets it; at first it is zero.  Between
- * micro-batches.  Needs no room on the device.  Errors: INVALID_STATE, the device's. */
+/* Drops the gradients since the last update, for instance if their norm is not finite: the next
+ * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
+MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
+/* Calls fill for each layer, as update is called, to set states on the device: first values.
+ * States that the update does not use keep their bytes.  Drops the gradients.  Between
+ * micro-batches.  Errors: as memo_session_update. */
+MEMO_API memo_status memo_session_fill_states(memo_session* session,
+                                              void (*fill)(void* user, memo_session* session,
+                                                           int32_t layer),
+                                              memo_error* error);
+/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
+ * memory, or sets them; bytes NULL: to zero, as all are at first.  They are read and written where
+ * they lie, without room on the device.  Nothing happens if the layer lacks the state.  Between
+ * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (outside of the state); the device's. */
 MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
-                                             void* bytes, memo_error* error);
+                                             int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                             memo_error* error);
 MEMO_API memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
-                                              const void* bytes, memo_error* error);
+                                              int64_t offset_bytes, const void* bytes,
+                                              int64_t n_bytes, memo_error* error);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
@@ -5646,7 +5697,9 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
 
 void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t t, other, layer, first;
-    memo_text_put(text, "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+    memo_text_put(text,
+                  "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
+                  "recomputes nothing\n",
                   desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows,
                   (long long)memob_swap_tile_rows(desc));
 
@@ -5840,7 +5893,7 @@ typedef struct memoi_rows_clock {
 
     memo_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memo_states own_states;
-    memoi_rows_event state_events[6];
+    memoi_rows_event state_events[8];
     double update_s; /* of the update's pass */
 } memoi_rows_clock;
 
@@ -6046,6 +6099,17 @@ MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_co
                                                                  : c->desc->to_device_bytes_per_s));
     return MEMO_STATUS_OK;
 }
+MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_host_call* call,
+                                        memo_error* error) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const memob_spill_op* op = (const memob_spill_op*)call->argument;
+    (void)error;
+    memoi_rows_add_job(
+        c, (int32_t)(intptr_t)stream, 1, c->desc->file_s,
+        memoi_rows_copy_s((double)op->n_bytes, op->is_write ? c->desc->to_file_bytes_per_s
+                                                            : c->desc->from_file_bytes_per_s));
+    return MEMO_STATUS_OK;
+}
 MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
                                         int32_t byte_value, int64_t size_bytes, memo_error* error) {
     (void)clock, (void)stream, (void)address, (void)byte_value, (void)size_bytes, (void)error;
@@ -6087,38 +6151,39 @@ MEMOI void memoi_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int
     visit(user, MEMO_STATES_PASS_BACKWARD, last, 0);
 }
 
-/* Before a step of a layer, or after it. */
-MEMOI void memoi_rows_turn(memoi_rows_clock* c, int is_backward, int32_t step, int is_end) {
+/* Before visit k, or after it. */
+MEMOI void memoi_rows_turn(memoi_rows_clock* c, int32_t k, int is_end) {
+    const memob_swap_visit* visit = &c->order.visits[k];
     const int32_t n_slices = c->order.n_slices;
     memob_swap_ops ops;
-    if (is_end) memob_swap_end_ops(&c->order, is_backward, 0, step, &ops);
+    if (is_end) memob_swap_end_ops(&c->order, 0, k, &ops);
     if (is_end) memoi_rows_run(c, &ops);
     if (c->states)
         memoi_states_turn(memoi_rows_visit, c, c->order.n_layers / n_slices, n_slices, 0,
-                          is_backward, step, is_end);
-    if (!is_end) memob_swap_begin_ops(&c->order, is_backward, 0, step, &ops);
+                          visit->is_backward, visit->step, is_end);
+    if (!is_end) memob_swap_begin_ops(&c->order, 0, k, &ops);
     if (!is_end) memoi_rows_run(c, &ops);
 }
 
-/* A micro-batch, and the update.  Returns when the compute stream ends the micro-batch. */
+/* A micro-batch, or all that are in flight, and the update.  Returns when the compute stream ends
+ * the last backward. */
 MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
-    const int32_t n = c->order.n_layers;
+    const int32_t n = c->order.n_forwards;
     double end_s, stall_s;
-    int32_t pass, k;
+    int32_t k;
     if (c->states) (void)memo_states_set_batch(c->states, 1, 0, NULL);
     if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_FORWARD, 0, 0);
 
-    for (pass = 0; pass < 2; pass++) {
-        for (k = 0; k < n; k++) {
-            const int32_t i = pass ? n - 1 - k : k;
-            const memoi_rows_layer* layer = &c->layers[i];
-            memoi_rows_turn(c, pass, i, 0);
-            memoi_rows_compute(c, layer->traffic_s[pass],
-                               pass ? c->order.sums[i].recompute_s + layer->backward_s
-                                    : layer->forward_s);
-            memoi_rows_turn(c, pass, i, 1);
-        }
-        if (!pass) c->compute_s += c->desc->between_s;
+    for (k = 0; k < c->order.n_visits; k++) {
+        const memob_swap_visit* visit = &c->order.visits[k];
+        const memoi_rows_layer* layer = &c->layers[visit->step];
+        if (visit->is_backward && k % n == 0) c->compute_s += c->desc->between_s;
+        memoi_rows_turn(c, k, 0);
+        memoi_rows_compute(c, layer->traffic_s[visit->is_backward],
+                           visit->is_backward
+                               ? c->order.sums[visit->step].recompute_s + layer->backward_s
+                               : layer->forward_s);
+        memoi_rows_turn(c, k, 1);
     }
     if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_BACKWARD, 0, 1);
 
@@ -6268,6 +6333,13 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return status;
 }
 
+/* Below 0 if one of the numbers is. */
+MEMOI double memoi_rows_least_traffic(const memo_traffic* traffic) {
+    return (double)memob_min(
+        memob_min(traffic->to_host_bytes, traffic->to_device_bytes),
+        memob_min(traffic->slice_to_host_bytes, traffic->slice_to_device_bytes));
+}
+
 /* The times of a kind that some layer has. */
 MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
                                         memo_error* error) {
@@ -6275,15 +6347,12 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
     const struct {
         const char* name;
         double value;
-    } fields[] = {
-        {"forward_s", times->forward_s},
-        {"backward_s", times->backward_s},
-        {"forward_growth_s", times->forward_growth_s},
-        {"backward_growth_s", times->backward_growth_s},
-        {"forward_traffic.to_host_bytes", (double)times->forward_traffic.to_host_bytes},
-        {"forward_traffic.to_device_bytes", (double)times->forward_traffic.to_device_bytes},
-        {"backward_traffic.to_host_bytes", (double)times->backward_traffic.to_host_bytes},
-        {"backward_traffic.to_device_bytes", (double)times->backward_traffic.to_device_bytes}};
+    } fields[] = {{"forward_s", times->forward_s},
+                  {"backward_s", times->backward_s},
+                  {"forward_growth_s", times->forward_growth_s},
+                  {"backward_growth_s", times->backward_growth_s},
+                  {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
+                  {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
     char name[64];
     size_t i;
     int32_t t;
@@ -6381,10 +6450,10 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     p->clock.has_traffic = 0;
     for (i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
-        const int64_t n_bytes[] = {
-            times->forward_traffic.to_host_bytes, times->forward_traffic.to_device_bytes,
-            times->backward_traffic.to_host_bytes, times->backward_traffic.to_device_bytes};
         memoi_rows_layer* layer = &p->clock.layers[i];
+        int64_t n_bytes[4];
+        memob_swap_traffic(desc->swap, i, 0, times, n_bytes);
+        memob_swap_traffic(desc->swap, i, 1, times, n_bytes + 2);
         layer->forward_s =
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->backward_s =
@@ -6419,11 +6488,13 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     states->device.event_wait = memoi_rows_state_wait;
     states->device.copy = memoi_rows_state_copy;
     states->device.fill = memoi_rows_state_fill;
+    states->device.launch_host = memoi_rows_state_file;
+    for (k = 0; k < 3; k++) states->copies[k] = (memo_stream)(intptr_t)(MEMOB_SWAP_TO_HOST + k);
     for (k = 0; k < 2; k++) {
-        states->copies[k] = (memo_stream)(intptr_t)(MEMOB_SWAP_TO_HOST + k);
-        states->places[k].computed = (memo_event)(void*)&c->state_events[3 * k];
-        states->places[k].stored = (memo_event)(void*)&c->state_events[3 * k + 1];
-        states->places[k].loaded = (memo_event)(void*)&c->state_events[3 * k + 2];
+        states->places[k].computed = (memo_event)(void*)&c->state_events[4 * k];
+        states->places[k].stored = (memo_event)(void*)&c->state_events[4 * k + 1];
+        states->places[k].loaded = (memo_event)(void*)&c->state_events[4 * k + 2];
+        states->places[k].filed = (memo_event)(void*)&c->state_events[4 * k + 3];
     }
 }
 
@@ -6434,7 +6505,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                         &p->filled, &p->summed, &p->uniform};
     memo_swap_sizes sizes;
     memob_arrays* a;
-    int64_t n_cells, n_jobs = 0;
+    int64_t n_cells, n_visits, n_jobs = 0;
     int32_t layer, k, n_classes;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -6450,12 +6521,13 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - 2;
+    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - (swap->n_places > 1 ? 0 : 2);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = 0x9e3779b97f4a7c15u;
 
     a = &p->arrays;
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
+    n_visits = memob_swap_n_visits(swap);
     p->bundles =
         (memoi_rows_bundle*)memob_arrays_add(a, swap->n_tensors, sizeof(memoi_rows_bundle));
     p->bundle_of = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
@@ -6469,15 +6541,17 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memob_states_init(p->clock.states, desc->states, error);
         n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
     }
-    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 5 copies a step */
+    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 5 copies a step, 3 a visit */
         p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
-            a, (desc->states ? 9 : 5) * (int64_t)p->n_layers + n_jobs + 1, sizeof(memoi_rows_job));
+            a, (desc->states ? 5 : 3) * n_visits + n_jobs + 1, sizeof(memoi_rows_job));
     p->clock.events = (memoi_rows_event*)memob_arrays_add(
         a, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE, sizeof(memoi_rows_event));
     p->clock.moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->clock.order.sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
     p->clock.order.turns =
         (memob_swap_turn*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_turn));
+    p->clock.order.visits =
+        (memob_swap_visit*)memob_arrays_add(a, n_visits, sizeof(memob_swap_visit));
     p->clock.order.n_layers = p->n_layers;
     p->clock.order.n_slices = (int32_t)memob_max(swap->n_slices, 1);
     p->clock.order.slice_rows = swap->n_rows;
@@ -6495,6 +6569,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         return status ? status : memob_no_memory(error, "the planning of rows");
     }
 
+    memob_swap_list_visits(swap, &p->clock.order);
     n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
     for (layer = 0; layer < p->n_layers; layer++) {
         const int64_t n_slices = memob_max(swap->n_slices, 1);
@@ -6571,9 +6646,9 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
         if (!is_new && (b < 0 || p->trial.versions[b] == p->summed.versions[b])) continue;
         if (!is_new)
             (void)memob_swap_sum_tensor(swap, t, p->summed.cells + first, all_s, call_s, -1,
-                                        p->sums, NULL);
-        region =
-            memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1, p->sums, NULL);
+                                        &p->clock.order, p->sums, NULL);
+        region = memob_swap_sum_tensor(swap, t, p->trial.cells + first, all_s, call_s, 1,
+                                       &p->clock.order, p->sums, NULL);
         p->held_bytes[2 * t] = (double)region.n_kept * (double)region.whole_bytes +
                                (double)region.even_bytes + (double)region.scratch_bytes +
                                (double)region.odd_bytes;
@@ -6591,7 +6666,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     memob_swap_placement* order = &p->clock.order;
     memob_swap_sum* sums = order->sums;
     double fixed_bytes = 0;
-    int32_t layer, t;
+    int32_t layer, k, t;
     memset(score, 0, sizeof *score);
     memoi_rows_add_bundles(p);
     memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
@@ -6600,13 +6675,15 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
         fixed_bytes += p->held_bytes[2 * t + 1];
     }
 
-    score->device_bytes += (double)memob_swap_end_sums(swap, sums);
+    score->device_bytes += (double)memob_swap_end_sums(swap, order);
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
         if (sums[layer].recompute_s < p->hair_s) sums[layer].recompute_s = 0; /* rounding */
         score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes) +
                                 (double)sums[layer].routed_bytes;
-        score->recompute_s += sums[layer].recompute_s;
     }
+    for (k = 0; k < order->n_visits; k++)
+        if (order->visits[k].is_backward)
+            score->recompute_s += sums[order->visits[k].step].recompute_s;
     if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
 
     /* Host memory and the file take whole layers. */
@@ -6626,12 +6703,12 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
     memob_swap_placement* order = &p->clock.order;
     int32_t i, n_moved = 0, latest = -1;
-    for (i = 0; i < p->n_layers; i++) {
-        const int32_t previous = order->sums[i].previous;
+    for (i = 0; i < p->n_layers; i++)
         if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
-        if (previous < 0) continue;
-        if (order->sizes.n_spilled_layers && previous < latest) return 0;
-        latest = previous;
+    for (i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
+        const int32_t back = order->visits[i].back;
+        if (back >= 0 && back < latest) return 0;
+        latest = back >= 0 ? back : latest;
     }
     return 1;
 }
@@ -6775,11 +6852,12 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
 
 /* Gives so many of the picked layers their next cell; 0: nothing is different.  They are spread
  * evenly: each apart, in pairs (one of even and one of odd layers), or all side by side.  The last
- * two layers have places that kept rows would add to. */
+ * two layers have places that kept rows would mostly add to. */
 MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick, int64_t count) {
     int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     const int64_t n = pick->n_layers;
-    const int32_t end = pick->next == MEMO_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
+    const int adds = pick->next == MEMO_ROWS_KEPT && !pick->more && memoi_rows_random(p, 4);
+    const int32_t end = adds ? p->n_moved : p->n_layers;
     int64_t width, n_groups, i, k, of_group, rest;
     int32_t n_changed = 0;
     count = memob_min(count, n);
@@ -6897,7 +6975,7 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-    const int64_t n_cells = (int64_t)p->n_layers * p->desc->swap->n_tensors;
+    const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors;
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
     int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
@@ -7169,14 +7247,12 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
-        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
         memoi_rows_find_table(p, 1);
-        if (p->uniform.score.excess_bytes <= 0 &&
-            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share < 0   ? 0
-                                                                    : share > 0 ? share
-                                                                                : 0.001)))
+        if (share >= 0 && p->uniform.score.excess_bytes <= 0 &&
+            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share > 0 ? share : 0.001)))
             memoi_rows_copy(p, &p->uniform, &p->best);
     }
     if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
@@ -7301,6 +7377,7 @@ typedef struct memoi_session_part {
 struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
+    memo_session_alternative alternatives[MEMO_SESSION_ALTERNATIVES_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
@@ -7322,10 +7399,9 @@ struct memo_session {
     memo_state states_table[MEMO_STATES_MAX];
     memo_states_desc states_desc; /* of the stage or the plan that is open */
     memo_states_sizes states_sizes;
-    uint32_t* streamed; /* (n_layers + 2); NULL: the session has no states */
+    uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memo_states* states;
-    int32_t needs_update; /* the last micro-batch of a step has ended */
-    char* states_base;    /* on the device */
+    char* states_base; /* on the device */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -7334,6 +7410,7 @@ struct memo_session {
     memo_batch batch;        /* n_rows is not 0 */
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
+    int is_routed;           /* memo_session_set_routed was called in the open forward */
     int is_setting_up, is_recomputing;
     int is_in_run;  /* memo_session_run calls the trainer's functions */
     int is_running; /* between begin and end */
@@ -7371,10 +7448,14 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 
 /* Inner layers name their own calls and fields.  A session has them by the same names. */
 MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
-    static const char* const words[][2] = {
-        {"memo_swap_plan_desc", "memo_session_desc"}, {"memo_swap_desc", "memo_session_desc"},
-        {"memo_states_desc", "memo_session_desc"},    {"memo_profile_desc", "memo_session_desc"},
-        {"memo_arena_desc", "memo_session_desc"},     {"memo_swap_", "memo_session_"}};
+    static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
+                                           {"memo_swap_desc", "memo_session_desc"},
+                                           {"memo_states_desc", "memo_session_desc"},
+                                           {"memo_profile_desc", "memo_session_desc"},
+                                           {"memo_arena_desc", "memo_session_desc"},
+                                           {"memo_swap_", "memo_session_"},
+                                           {"memo_states_get", "memo_session_read_state"},
+                                           {"memo_states_set:", "memo_session_write_state:"}};
     char text[sizeof error->message], *at;
     size_t k;
     if (!status || !error) return status;
@@ -7412,14 +7493,21 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     return pass == MEMO_PASS_FORWARD ? layer : pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
 }
 
+/* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
+MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
+    return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
+}
+
+/* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     int32_t i;
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
         const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
         const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
         const char* fault = NULL;
+
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
             b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
             fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
@@ -7432,9 +7520,48 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             fault = "a last use before the first; swap them";
         else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
             fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
+        else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
+            fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
                                  b->name ? b->name : "NULL", fault);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Alternatives of a buffer in order, of fewer and fewer bytes. */
+MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
+                                                   memo_error* error) {
+    const double n_rows = (double)desc->n_rows;
+    int32_t i, k;
+    for (i = 0; i < desc->n_alternatives; i++) {
+        const memo_session_alternative* a = &desc->alternatives[i];
+        const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
+        const memo_session_buffer* b = NULL;
+        const char* fault = NULL;
+        double before_bytes, before_s = 0;
+
+        /* The alternative before it, or the buffer as declared. */
+        if (a->buffer >= 0 && a->buffer < desc->n_buffers) b = &desc->buffers[a->buffer];
+        before_bytes = b ? (double)b->size_bytes + (double)b->row_bytes * n_rows : 0;
+        for (k = 0; k < i; k++) {
+            const memo_session_alternative* before = &desc->alternatives[k];
+            if (before->buffer != a->buffer) continue;
+            before_bytes = (double)before->size_bytes + (double)before->row_bytes * n_rows;
+            before_s = before->s_per_row;
+        }
+
+        if (!b)
+            fault = "a buffer out of range; give its index in buffers";
+        else if (b->first == MEMO_PASS_SESSION)
+            fault = "a buffer that lives as long as the session; declare it for a pass";
+        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= before_bytes)
+            fault = "no less memory than the one before, or the buffer; list the largest first";
+        else if (!memob_is_in(a->s_per_row, before_s, MEMOI_ROWS_TIME_MAX))
+            fault = "an s_per_row below the one before, or 0; list the fastest first";
+        if (fault)
+            return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
+                                 fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -7457,6 +7584,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
+                   {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
                    {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
                    {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
@@ -7496,6 +7624,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                 "state, see Slices, or set slice_rows to 0";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
+    if (desc->n_alternatives && !desc->alternatives)
+        field = "alternatives: NULL; set them, or n_alternatives to 0";
     if (desc->n_outputs > 0 && !desc->outputs)
         field = "outputs: NULL; set them, or n_outputs to MEMO_NO_OUTPUTS";
     if (desc->n_outputs == MEMOI_OUTPUTS_MISSING)
@@ -7543,7 +7673,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
-    return memoi_session_check_buffers(desc, error);
+    status = memoi_session_check_buffers(desc, error);
+    return status ? status : memoi_session_check_alternatives(desc, error);
 }
 
 void memo_step_plan_destroy(memo_step_plan* plan) {
@@ -7604,6 +7735,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
+    own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
     return memob_swap_check_desc(swap, error);
@@ -7613,10 +7745,10 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
  * plan must have the first values in common with its session, or rows would go into the wrong
  * tensors; and so must ranks.  The rest is its choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record;                         /* of cells */
-    int32_t of;                                  /* 0: a shape, 1: a tensor, 2: a step */
-    int32_t n_same;                              /* its first values must be the session's */
-    char what[64];                               /* for messages */
+    memob_record record; /* of cells */
+    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives */
+    int32_t n_same;      /* its first values must be the session's */
+    char what[64];       /* for messages */
     int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
     memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
@@ -7627,6 +7759,7 @@ enum {
     MEMOI_LINE_POLICY = 6,
     MEMOI_LINE_HOST_LAYERS,
     MEMOI_LINE_STREAMED,
+    MEMOI_LINE_SPILLED,
     MEMOI_LINE_BUFFERS
 };
 
@@ -7646,10 +7779,10 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
     const memo_swap_desc* swap = &plan->swap;
     const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
-    const int32_t step = (int32_t)(i - 1 - n);
+    const int32_t step = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
     int32_t t;
     memset(line, 0, sizeof *line);
-    line->of = i == 0 ? 0 : i <= n ? 1 : 2;
+    line->of = i == 0 ? 0 : i <= n ? 1 : step < 0 ? 3 : 2;
 
     if (line->of == 0) {
         line->record.word = "shape";
@@ -7663,6 +7796,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
         memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
+        memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
@@ -7677,6 +7811,11 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
         strcpy((char*)line->cells, tensor->name);
         line->n_same = line->record.n_values;
+    } else if (line->of == 3) {
+        line->record.word = "alternatives";
+        for (t = 0; t < plan->n_buffers; t++)
+            memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
+                                MEMO_SESSION_ALTERNATIVES_MAX);
     } else {
         if (step >= swap->n_layers) return 0;
         line->record.word = "layer";
@@ -7816,7 +7955,7 @@ MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_tra
     return (int64_t)(digest >> 2);
 }
 
-/* Of the table of states. */
+/* Of the tables of states and of buffers, but for their names. */
 MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
     uint64_t digest = (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0));
     int32_t i;
@@ -7824,6 +7963,22 @@ MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
         const memo_state* state = &s->states_table[i];
         const int64_t cells[3] = {state->size_bytes, state->uses, state->kinds};
         digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
+    }
+    return (int64_t)(digest >> 2);
+}
+MEMOI int64_t memoi_session_digest_buffers(const memo_session* s) {
+    uint64_t digest = (uint64_t)s->desc.n_buffers;
+    int32_t i;
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int64_t cells[7] = {b->size_bytes,  b->row_bytes,  b->first, b->last,
+                                  b->first_layer, b->last_layer, b->kinds};
+        digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
+    }
+    for (i = 0; i < s->desc.n_alternatives; i++) {
+        const memo_session_alternative* a = &s->alternatives[i];
+        digest = 31 * digest + memob_hash((const char*)&a->size_bytes, 3 * sizeof a->size_bytes);
+        digest = 31 * digest + (uint64_t)a->buffer;
     }
     return (int64_t)(digest >> 2);
 }
@@ -7850,7 +8005,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
                  {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
                  {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
-                 {"buffers", own->n_buffers},
+                 {"buffers", memoi_session_digest_buffers(s)},
                  {"states", memoi_session_digest_states(s)},
                  {"backward_recomputes", own->backward_recomputes},
                  {"spill_directory", own->spill_directory != NULL},
@@ -7895,6 +8050,18 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
 
+/* 1 if a plan's alternatives are the session's. */
+MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_plan* plan) {
+    int32_t b;
+    if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
+    for (b = 0; b < plan->n_buffers; b++) {
+        const int32_t chosen = plan->alternatives[b];
+        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
+    }
+    return 1;
+}
+
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
@@ -7908,6 +8075,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
+        else if (!memoi_session_has_alternatives(s, plan))
+            snprintf(text, sizeof text, "it has other alternatives");
         for (i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
             memoi_step_plan_differs(&own, found.cells, text, sizeof text);
@@ -7969,6 +8138,8 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
         (int32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(int32_t));
     s->streamed =
         (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
+    s->spilled =
+        (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
     for (i = 0; i < desc->n_layers; i++) {
@@ -7990,17 +8161,17 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     states->n_layers = desc->n_layers + 2;
     states->layer_kinds = layer_kinds;
     states->streamed = s->streamed;
+    states->spilled = s->spilled;
     states->update_is_fused = desc->update_is_fused;
     return memo_states_desc_get_sizes(states, &s->states_sizes, error);
 }
 
-/* Streams the first n states of layers, in the order of what streaming costs. */
-MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, memo_error* error) {
+/* Sets the bits of the first n states of layers, in the order of what streaming costs. */
+MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
     int64_t layer;
     int32_t rank, i;
-    if (!s->streamed) return MEMO_STATUS_OK;
-    memset(s->streamed, 0, (size_t)n_layers * sizeof *s->streamed);
+    memset(bits, 0, (size_t)n_layers * sizeof *bits);
     for (rank = 0; rank < 3; rank++)
         for (i = 0; i < s->states_desc.n_states; i++) {
             const uint32_t uses = s->states_table[i].uses;
@@ -8010,9 +8181,17 @@ MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, memo_error* e
             for (layer = 0; layer < n_layers; layer++)
                 if ((layer + 1) * count / n_layers > layer * count / n_layers &&
                     (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
-                    s->streamed[layer] |= 1u << i;
+                    bits[layer] |= 1u << i;
             n -= count;
         }
+}
+
+/* Streams so many states of layers, of which so many lie in a file. */
+MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, int64_t n_spilled,
+                                       memo_error* error) {
+    if (!s->streamed) return MEMO_STATUS_OK;
+    memoi_session_take_first(s, n, s->streamed);
+    memoi_session_take_first(s, n_spilled, s->spilled);
     return memo_states_desc_get_sizes(&s->states_desc, &s->states_sizes, error);
 }
 
@@ -8027,6 +8206,7 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     int32_t k;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
     for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
+    for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
     for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
         status =
             memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
@@ -8059,7 +8239,9 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);
-    if (!status) status = memoi_session_stream(s, s->parts[0].plan->n_streamed, error);
+    if (!status)
+        status =
+            memoi_session_stream(s, s->part->plan->n_streamed, s->part->plan->n_spilled, error);
     if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
         status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
                                       "states; plan again");
@@ -8310,10 +8492,10 @@ MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t s
 MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
-    if (!is_end && s->needs_update) {
+    if (!is_end && memob_states_is_due(s->states)) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
-                          "memo_session_update comes next");
+                          "memo_session_update comes next, or memo_session_skip_update");
     } else if (!is_end) {
         s->checker.n_updated = s->checker.n_missed = 0;
         (void)memoi_session_is_ok(s, memo_states_set_batch(s->states, !s->batch.more_follow,
@@ -8323,7 +8505,6 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
         memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
         memoi_session_visit(s, MEMO_STATES_PASS_BACKWARD, 0, 1);
-        s->needs_update = !s->error.status && !s->batch.more_follow && !s->desc.update_is_fused;
     }
 }
 
@@ -8339,16 +8520,21 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
                (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
 }
 
-memo_status memo_session_update(memo_session* s, memo_error* error) {
+/* May the gradients be used, or dropped? */
+MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
+                                             memo_error* error) {
+    const int has_gradients = s->states && s->states->layers[0].has_gradients;
+    if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
+                          s->is_running ? "a micro-batch is open; end it first"
+                          : s->desc.update_is_fused
+                              ? "the last backward has updated all layers, because "
+                                "memo_session_desc.update_is_fused is 1"
+                              : "no step of states is over; run its last micro-batch first");
+}
+
+MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
     int32_t layer;
-    if (s->is_running || !s->needs_update)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_update: %s",
-                              s->is_running ? "a micro-batch is open; end it first"
-                              : s->desc.update_is_fused
-                                  ? "the last backward has updated all layers, because "
-                                    "memo_session_desc.update_is_fused is 1"
-                                  : "no step of states is over; run its last micro-batch first");
-    s->needs_update = 0;
     s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
     for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
@@ -8357,6 +8543,30 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     }
     if (s->error.status) memoi_session_abandon_states(s);
     return memoi_session_report(s, error);
+}
+
+memo_status memo_session_update(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "update", 0, error);
+    return status ? status : memoi_session_update_all(s, error);
+}
+
+memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
+    const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
+    if (!status && s->states) memoi_session_abandon_states(s);
+    return status;
+}
+
+memo_status memo_session_fill_states(memo_session* s,
+                                     void (*fill)(void* user, memo_session* session, int32_t layer),
+                                     memo_error* error) {
+    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
+    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
+    if (status || !s->states) return status;
+    memoi_session_abandon_states(s);
+    s->desc.update = fill;
+    status = memoi_session_update_all(s, error);
+    s->desc.update = update;
+    return status;
 }
 
 /* Is the call possible now? */
@@ -8372,17 +8582,23 @@ MEMOI memo_status memoi_session_check_transfer(const memo_session* s, int32_t la
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state, void* bytes,
+memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
+                                    int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                     memo_error* error) {
     memo_status status = memoi_session_check_transfer(s, layer, state, error);
-    return status ? status : memo_states_get(s->states, layer + 1, state, bytes, error);
+    if (!status)
+        status = memo_states_get(s->states, layer + 1, state, offset_bytes, bytes, n_bytes, error);
+    return memoi_session_reword(status, error);
 }
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
-                                     const void* bytes, memo_error* error) {
+                                     int64_t offset_bytes, const void* bytes, int64_t n_bytes,
+                                     memo_error* error) {
     memo_status status = memoi_session_check_transfer(s, layer, state, error);
     if (!status && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    return status ? status : memo_states_set(s->states, layer + 1, state, bytes, error);
+    if (!status)
+        status = memo_states_set(s->states, layer + 1, state, offset_bytes, bytes, n_bytes, error);
+    return memoi_session_reword(status, error);
 }
 
 /* --- >>session checked ---
@@ -8615,17 +8831,20 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t n_rows = memoi_inspector_rows(s, -1, t, s->steps->n_rows);
+        const int is_routed = memob_tensor_is_routed(s->steps, t);
+        const int64_t n_rows = memoi_inspector_rows(s, is_routed ? layer : -1, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
             c->offsets[t + 1] - behind)
             status = memo_error_set(
                 &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
-                "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
-                "the table has another order than the kernels",
+                "its %lld rows of %lld bytes; %s",
                 (int)(layer / s->n_slices), tensor->name, (long long)n_rows, names[after],
-                (long long)n_rows, (long long)tensor->row_bytes);
+                (long long)n_rows, (long long)tensor->row_bytes,
+                is_routed ? "call memo_session_set_routed with all rows before they are written"
+                          : "row_bytes or n_rows is too small, or the table has another order than "
+                            "the kernels");
     }
 
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
@@ -8898,9 +9117,15 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
 void* memo_session_get_address(const memo_session* constant, int32_t layer, int32_t tensor) {
     memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     void* address = memoi_session_find(s, layer, tensor);
-    if (address || !s->checker.slots || layer < 0 || layer >= s->desc.n_layers || tensor < 0 ||
+    if (!s->checker.slots || layer < 0 || layer >= s->desc.n_layers || tensor < 0 ||
         tensor >= s->desc.n_tensors)
         return address;
+    if (memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps && !s->is_routed)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "checked session: memo_session_get_address: layer %d, tensor `%s`: its "
+                           "rows are not known; call memo_session_set_routed first",
+                           (int)layer, s->steps->tensors[tensor].name);
+    if (address) return address;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
@@ -8934,6 +9159,19 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     }
 }
 
+int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
+    if (!memoi_session_is_in(s, "alternative: buffer", buffer, s->desc.n_buffers - 1)) return 0;
+    return s->part->plan->alternatives[buffer];
+}
+
+/* Bytes of a buffer of so many rows, as the current plan chooses. */
+MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
+    const memo_session_buffer* b = &s->buffers[buffer];
+    const int32_t chosen = s->part->plan->alternatives[buffer];
+    const memo_session_alternative* a = &s->alternatives[chosen ? chosen - 1 : 0];
+    return chosen ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+}
+
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
     static const char* const passes[] = {"the session", "forward", "`between`", "backward",
@@ -8946,6 +9184,21 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     return text;
 }
 
+/* Bytes of the engine, and behind it of buffers before number n that live in this shape alone. */
+MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
+    int64_t n_bytes = memob_max(s->part->placement.sizes.device_bytes, 1);
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int64_t more = b->size_bytes + b->row_bytes * s->part->plan->shape.n_rows;
+        if (!memoi_session_is_of_shape(b) || b->first_layer != MEMO_IN_SHAPE(s->batch.shape))
+            continue;
+        n_bytes = memob_align_up(memob_min(n_bytes, MEMOB_BYTES_MAX - more) + more,
+                                 MEMOB_DEVICE_ALIGNMENT);
+    }
+    return n_bytes;
+}
+
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
@@ -8954,21 +9207,32 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     char text[3][48];
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
+
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
-    if (address || !s->checker.slots || !(b->size_bytes + b->row_bytes)) return address;
+    if (memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape) &&
+        s->part->base)
+        address = s->part->base + memoi_session_base_bytes(s, buffer);
+    if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+
     now = !s->is_running                             ? MEMO_PASS_AFTER
           : s->n_passed < s->n_steps                 ? MEMO_PASS_FORWARD
           : s->n_passed > s->n_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
                                                      : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
-        "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
-        "from the begin of %s to the end of %s%s, so change its life or take it there",
+        memoi_session_is_of_shape(b)
+            ? "checked session: memo_session_get_buffer: `%.40s` does not live in %s of another "
+              "shape; give each shape that uses it its own"
+            : "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is "
+              "declared from the begin of %s to the end of %s%s, so change its life or take it "
+              "there",
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : s->open / s->n_slices),
-        memoi_session_when(text[1], b->first, b->first_layer),
+        memoi_session_when(text[1], b->first,
+                           b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
+                                               : b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
@@ -9020,11 +9284,15 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     int32_t i;
     for (i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        const int is_slice = b->first_layer == MEMO_EACH_SLICE;
-        const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
+        const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
+        const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
         const memo_pass of = is_end && !is_each ? b->last : b->first;
-        const int32_t at = is_each ? layer : is_end ? b->last_layer : b->first_layer;
+        const int32_t at = is_of_layer ? MEMO_EACH_SLICE_OF(b->first_layer)
+                           : is_each   ? layer
+                           : is_end    ? b->last_layer
+                                       : b->first_layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
+        if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
@@ -9048,7 +9316,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
         s->buffer_addresses[i] =
-            memoi_session_request(s, b->size_bytes + b->row_bytes * n_rows, b->name);
+            memoi_session_request(s, memoi_session_buffer_bytes(s, i, n_rows), b->name);
     }
 }
 
@@ -9072,8 +9340,8 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                                  s->steps->routed_rows_layer, &s->call_error);
     if (!status && memoi_session_moves(s)) /* its places, and the session's */
         status = memo_swap_set_routed(s->part->swap, step, n_rows, &s->call_error);
-    if (memoi_session_is_ok(s, status))
-        memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
+    s->is_routed = memoi_session_is_ok(s, status);
+    if (s->is_routed) memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
@@ -9091,7 +9359,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (memoi_session_moves(s) && (s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
-    if (s->states && !s->needs_update &&
+    if (s->states && !memob_states_is_due(s->states) &&
         (is_failed || s->open >= 0 || s->n_passed % s->n_steps ||
          (!s->batch.is_forward_only && s->n_passed < 2 * s->n_steps)))
         memoi_session_abandon_states(s);
@@ -9266,6 +9534,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
     memoi_session_turn_states(s, is_backward, step, 0);
     if (!is_backward) memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
+    s->is_routed = 0;
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
@@ -9360,7 +9629,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
-        status = memo_arena_alloc(part->arena, memob_max(part->placement.sizes.device_bytes, 1), 0,
+        status = memo_arena_alloc(part->arena, memoi_session_base_bytes(s, s->desc.n_buffers), 0,
                                   &address, error);
     part->base = (char*)address;
     if (!status && s->states_sizes.device_bytes) {
@@ -9469,8 +9738,9 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    const int64_t budgets[2] = {s->limit_bytes, s->desc.host_bytes};
-    int64_t values[3] = {0, 0, 0}, *needed = values + 1; /* on the device, on the host */
+    static const char* const tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+    const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
+    int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
     char bytes[4][32], policy[64];
     int lacking = 0;
     if (!status) {
@@ -9478,6 +9748,7 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
         needed[1] = plan->host_bytes =
             memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT) + s->states_sizes.host_bytes;
+        needed[2] = plan->disk_bytes = plan->sizes.spill_bytes + s->states_sizes.spill_bytes;
         plan->activation_bytes = plan->sizes.device_bytes;
         plan->state_bytes = s->states_sizes.device_bytes;
         plan->persistent_bytes = fixed_bytes - plan->activation_bytes - plan->state_bytes;
@@ -9485,11 +9756,11 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         plan->device_budget_bytes = s->desc.device_bytes;
         plan->host_budget_bytes = budgets[1];
     }
-    status = memoi_session_agree(&s->desc, status, values, 3, error);
+    status = memoi_session_agree(&s->desc, status, values, 4, error);
     if (status) return status;
     s->peak_bytes = needed[0];
-    while (lacking < 2 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
-    plan->fits = lacking == 2;
+    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
                       memob_bytes_text(bytes[0], (double)s->peak_bytes),
@@ -9515,9 +9786,10 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
             (long long)needed[0], s->n_slices > 1 ? " or slice_rows" : "");
     else
         snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.host_bytes: %s needs %s, %s more than the budget; raise "
-                 "host_bytes to %lld, or device_bytes, or %s",
-                 subject, bytes[1], bytes[0], (long long)needed[1],
+                 "memo_session_desc.%s: %s needs %s, %s more than the budget; raise %s to %lld, or "
+                 "device_bytes, or %s",
+                 tiers[lacking], subject, bytes[1], bytes[0], tiers[lacking],
+                 (long long)needed[lacking],
                  s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
     return MEMO_STATUS_OK;
 }
@@ -9536,6 +9808,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
     const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
     int64_t *rows = memoi_session_rows_of(s), i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
@@ -9552,7 +9825,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
     if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
-        status = memob_swap_placement_fit(swap, s->desc.host_bytes, &placement, error);
+        status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
         memob_swap_placement_free(&placement);
     }
     if (!status) status = memoi_session_dry_run(s, error);
@@ -9591,8 +9864,42 @@ typedef struct memoi_session_costs {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_costs;
 
-/* The profile's costs for the stage's tensors, and the budgets.  Slices share the traffic of their
- * layer. */
+/* What the chosen alternatives add to the time of a step of a layer's kind, or BETWEEN: to the rest
+ * of the micro-batch. */
+MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
+    const memo_step_plan* plan = s->part->plan;
+    double sum_s = 0;
+    int32_t i;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
+        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        sum_s += s->alternatives[plan->alternatives[i] - 1].s_per_row *
+                 (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
+    }
+    return sum_s;
+}
+
+/* The same of a whole micro-batch. */
+MEMOI double memoi_session_all_slower_s(const memo_session* s) {
+    double sum_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    int32_t i;
+    for (i = 0; i < s->n_steps; i++)
+        sum_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, memob_layer_kind(s->steps, i)) +
+                 memoi_session_slower_s(s, MEMO_PASS_BACKWARD, memob_layer_kind(s->steps, i));
+    return sum_s;
+}
+
+/* 1 if other shapes with a backward get the device memory that this stage takes.  Equal rows leave
+ * memory free, which would then be lost to the other shapes. */
+MEMOI int memoi_session_limits_shapes(const memo_session* s) {
+    int32_t n_others = -1, k;
+    for (k = 0; k < s->desc.n_shapes; k++) n_others += !s->parts[k].plan->shape.is_forward_only;
+    return n_others > 0 && s->limit_bytes == s->desc.device_bytes;
+}
+
+/* The profile's costs for the stage's tensors, and the budgets. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
                                      memoi_session_costs* costs, memo_error* error) {
     memo_swap_plan_desc* desc = &costs->desc;
@@ -9603,33 +9910,40 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     costs->swap = s->part->plan->swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
+    desc->uniform_share = memoi_session_limits_shapes(s) ? -1 : 0;
     desc->host_bytes =
         (s->desc.host_bytes - s->states_sizes.host_bytes) / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
     if (s->desc.host_bytes && desc->host_bytes <= 0) desc->host_bytes = 1;
     if (!s->desc.host_bytes) desc->host_bytes = 0;
     if (s->desc.spill_directory && s->desc.host_bytes)
-        desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
+        desc->spill_bytes = s->desc.disk_bytes
+                                ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
+                                : MEMOB_BYTES_MAX;
 
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, profile, error);
     for (i = 0; i < 2 * s->desc.n_layers && !status; i++) {
+        static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
+                                             "slice_to_host_bytes", "slice_to_device_bytes"};
         const int32_t kind = memob_layer_kind(s->steps, i / 2 * s->n_slices);
         const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
-        memo_traffic* share =
-            i & 1 ? &costs->kinds[kind].backward_traffic : &costs->kinds[kind].forward_traffic;
+        int64_t values[4];
+        int k;
         if (!all) continue;
-        all += kind;
+        memcpy(values, all += kind, sizeof values);
         snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
                  i & 1 ? "backward" : "forward", (int)kind);
-        status =
-            memob_check_integer(name, "to_host_bytes", all->to_host_bytes, 0, INT64_MAX, error);
-        if (!status)
-            status = memob_check_integer(name, "to_device_bytes", all->to_device_bytes, 0,
-                                         INT64_MAX, error);
-        share->to_host_bytes = all->to_host_bytes / s->n_slices;
-        share->to_device_bytes = all->to_device_bytes / s->n_slices;
+        for (k = 0; k < 4 && !status; k++)
+            status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
+        *(i & 1 ? &costs->kinds[kind].backward_traffic : &costs->kinds[kind].forward_traffic) =
+            *all;
     }
     if (s->streamed) desc->states = &s->states_desc;
+    for (i = 0; i < profile->n_kinds && !status; i++) {
+        costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
+        costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
+    }
+    desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
     return status;
 }
 
@@ -9648,8 +9962,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 /* Makes the stage of the policy, with its times if the profile is_measured.  All ranks plan with
  * the same numbers. */
-MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
-                                       int is_measured, memo_error* error) {
+MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile* profile,
+                                            int is_measured, memo_error* error) {
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
@@ -9702,13 +10016,160 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     return memoi_session_verdict(&s->desc, status, error);
 }
 
-/* The stage of the policy with the first n states of layers streamed. */
-MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, const memo_profile* profile,
-                                            int is_measured, memo_error* error) {
-    memo_status status = memoi_session_stream(s, n, error);
-    s->part->plan->n_streamed = n;
-    status = memoi_session_verdict(&s->desc, status, error);
-    return status ? status : memoi_session_choose(s, profile, is_measured, error);
+#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
+
+/* The next alternatives that need less memory: smaller ones of the largest buffers that have any,
+ * because buffers that live at different moments share bytes.  0: there is none. */
+MEMOI int memoi_session_lower(memo_session* s) {
+    int32_t* chosen = s->part->plan->alternatives;
+    int64_t most_bytes = -1;
+    int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
+    memset(next, 0, sizeof next);
+    for (i = s->desc.n_alternatives; i > 0; i--)
+        if (i > chosen[s->alternatives[i - 1].buffer]) next[s->alternatives[i - 1].buffer] = i;
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (next[i])
+            most_bytes =
+                memob_max(most_bytes, memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (next[i] && memoi_session_buffer_bytes(s, i, s->steps->layer_rows) == most_bytes)
+            chosen[i] = next[i];
+    return most_bytes >= 0;
+}
+
+/* The best stage so far, and its alternatives. */
+typedef struct memoi_session_best {
+    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX];
+    double step_s, computed_s; /* computed_s: without stalls, recomputation and alternatives */
+    double slower_s;           /* by the alternatives */
+    int64_t other_bytes;       /* beside the rows */
+    int64_t unfit_bytes;       /* the least with which no rows fit */
+    int is_current;            /* the session's stage is it */
+} memoi_session_best;
+
+/* Makes the stage of the plan's alternatives; best becomes it if it fits and its step is shorter.
+ * It is left out if no rows fit beside as many bytes, if it is slower than the best and leaves no
+ * more to the rows, or if even a step without stalls and recomputation would be too long. */
+MEMOI memo_status memoi_session_try(memo_session* s, const memo_profile* profile, int is_measured,
+                                    memoi_session_best* best, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    const double slower_s = memoi_session_all_slower_s(s);
+    const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
+    memo_status status = MEMO_STATUS_OK;
+    double step_s = 0;
+    int64_t other_bytes = 0;
+    if (best->computed_s + slower_s >= least_s) return status;
+    best->is_current = 0;
+    if (plan->n_buffers) {
+        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
+        other_bytes = s->peak_bytes - plan->sizes.device_bytes;
+        if (status || other_bytes >= best->unfit_bytes) return status;
+        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return status;
+    }
+    status = memoi_session_choose_rows(s, profile, is_measured, error);
+    if (!status && !plan->fits) best->unfit_bytes = other_bytes;
+    if (status || !plan->fits) return status;
+
+    if (plan->times) step_s = plan->times->step_s + plan->times->update_s;
+    if (step_s >= least_s) return status;
+    memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
+    best->step_s = step_s;
+    best->computed_s = step_s - slower_s;
+    if (plan->times) best->computed_s -= plan->times->stall_s + plan->times->recompute_s;
+    best->slower_s = slower_s;
+    best->other_bytes = other_bytes;
+    best->is_current = 1;
+    return status;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps. */
+MEMOI memo_status memoi_session_climb(memo_session* s, const memo_profile* profile,
+                                      memoi_session_best* best, memo_error* error) {
+    struct {
+        int32_t buffer, to;
+    } changes[MEMO_SESSION_BUFFERS_MAX + MEMO_SESSION_ALTERNATIVES_MAX], *a, *b;
+    int32_t* chosen = s->part->plan->alternatives;
+    int32_t n = 0, i, k;
+    double before_s = HUGE_VAL;
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        const int32_t first = n++;
+        changes[first].buffer = i;
+        changes[first].to = 0;
+        for (k = 0; k < s->desc.n_alternatives; k++) {
+            if (s->alternatives[k].buffer != i) continue;
+            changes[n].buffer = i;
+            changes[n++].to = k + 1;
+        }
+        if (n == first + 1) n = first; /* nothing to choose */
+    }
+
+    while (best->step_s < before_s) {
+        before_s = best->step_s;
+        for (i = 0; i < n; i++)
+            for (k = 0; k <= i && !status; k++) {
+                a = &changes[i];
+                b = &changes[k];
+                if (best->alternatives[a->buffer] == a->to ||
+                    (i != k && (a->buffer == b->buffer || best->alternatives[b->buffer] == b->to)))
+                    continue;
+                memcpy(chosen, best->alternatives, sizeof best->alternatives);
+                chosen[b->buffer] = b->to;
+                chosen[a->buffer] = a->to;
+                status = memoi_session_try(s, profile, 1, best, error);
+            }
+    }
+    return status;
+}
+
+/* Chooses alternatives of buffers, and the stage with them: less and less memory until it fits, or
+ * as long as the step may get shorter; then by single changes. */
+MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
+                                       int is_measured, memo_error* error) {
+    int32_t* chosen = s->part->plan->alternatives;
+    memoi_session_best best;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = best.slower_s = HUGE_VAL;
+    best.unfit_bytes = INT64_MAX;
+    memset(chosen, 0, sizeof best.alternatives);
+    do status = memoi_session_try(s, profile, is_measured, &best, error);
+    while (!status && best.step_s > 0 && memoi_session_lower(s));
+
+    /* If none fits, the plan has the smallest buffers. */
+    if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
+    if (best.step_s < HUGE_VAL) {
+        if (best.step_s > 0) status = memoi_session_climb(s, profile, &best, error);
+        memcpy(chosen, best.alternatives, sizeof best.alternatives);
+    }
+    return status || best.is_current ? status
+                                     : memoi_session_choose_rows(s, profile, is_measured, error);
+}
+
+/* The stage of the policy with the first n states of layers streamed.  In a file: at least
+ * n_spilled of them, and as many more as host memory lacks. */
+MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
+                                            const memo_profile* profile, int is_measured,
+                                            memo_error* error) {
+    const int64_t most = s->desc.spill_directory ? n : 0;
+    const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
+    memo_step_plan* plan = s->part->plan;
+    int64_t rows_bytes = 0;
+    memo_status status;
+    for (n_spilled = memob_min(n_spilled, most);;
+         n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
+        status = memoi_session_stream(s, n, n_spilled, error);
+        plan->n_streamed = n;
+        plan->n_spilled = n_spilled;
+        status = memoi_session_verdict(&s->desc, status, error);
+        if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
+            continue;
+        if (!status) status = memoi_session_choose(s, profile, is_measured, error);
+        rows_bytes = plan->host_bytes - s->states_sizes.host_bytes;
+        if (status || plan->fits || n_spilled == most ||
+            (s->limit_bytes && s->peak_bytes > s->limit_bytes))
+            return status;
+    }
 }
 
 /* Chooses how many states of layers are streamed, and the stage with them: none if all fit, else
@@ -9718,36 +10179,43 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
     memo_step_plan* plan = s->part->plan;
-    int64_t n = 0, best = 0, rest_bytes;
+    int64_t n = 0, best[2], rest_bytes;
     double best_s = 0;
-    int trial;
-    memo_status status = memoi_session_choose_with(s, 0, profile, is_measured, error);
-    if (status || plan->fits || !n_all) return status;
+    int trial, rows_spill;
+    memo_status status = memoi_session_choose_with(s, 0, 0, profile, is_measured, error);
+    if (status || plan->fits || !n_all || s->desc.states_stay) return status;
 
     /* What is not states takes the same bytes, whatever is streamed. */
     rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
-    while (!status && !plan->fits && n < n_all) {
+    while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         n = memob_min(n + stride, n_all);
-        status = memoi_session_stream(s, n, error);
+        status = memoi_session_stream(s, n, 0, error);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, profile, is_measured, error);
+            status = memoi_session_choose_with(s, n, 0, profile, is_measured, error);
     }
+    if (status || !plan->fits || !is_measured) return status;
 
-    /* More room for activations may be worth more copies. */
-    best = n;
-    for (trial = 0; trial < 2 && !status && plan->fits && is_measured && best < n_all; trial++) {
-        if (trial == 0) best_s = plan->times->step_s + plan->times->update_s;
-        n = trial == 0 ? (best + n_all) / 2 : n_all;
-        status = memoi_session_choose_with(s, n, profile, is_measured, error);
+    /* More room for activations, on the device or on the host, may be worth more copies. */
+    best_s = plan->times->step_s + plan->times->update_s;
+    best[0] = n;
+    best[1] = plan->n_spilled;
+    rows_spill = plan->sizes.n_spilled_layers > 0;
+    for (trial = 0; trial < 4 && !status; trial++) {
+        const int64_t most = trial < 2 ? n_all : best[0], from = best[trial >= 2];
+        const int64_t next = trial & 1 ? most : (from + most) / 2;
+        if (from == most || (trial >= 2 && !rows_spill)) continue;
+        status = trial < 2 ? memoi_session_choose_with(s, next, 0, profile, is_measured, error)
+                           : memoi_session_choose_with(s, n, next, profile, is_measured, error);
         if (status || !plan->fits || plan->times->step_s + plan->times->update_s >= 0.999 * best_s)
-            plan->fits = 1;
-        else {
-            best = n;
-            best_s = plan->times->step_s + plan->times->update_s;
-        }
+            continue;
+        best_s = plan->times->step_s + plan->times->update_s;
+        n = best[0] = plan->n_streamed;
+        best[1] = plan->n_spilled;
+        rows_spill = plan->sizes.n_spilled_layers > 0;
     }
-    return status || n == best ? status
-                               : memoi_session_choose_with(s, best, profile, is_measured, error);
+    return status || (plan->n_streamed == best[0] && plan->n_spilled == best[1] && plan->fits)
+               ? status
+               : memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -9775,7 +10243,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_session* s;
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    int64_t most_rows = 0, n_streamed = 0, limit_bytes = status ? 0 : s->limit_bytes;
+    int64_t most_rows = 0, n_streamed = 0, n_spilled = 0, limit_bytes = status ? 0 : s->limit_bytes;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
 
@@ -9797,10 +10265,12 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         }
         s->limit_bytes = limit_bytes;
         s->part->plan->n_streamed = n_streamed;
+        s->part->plan->n_spilled = n_spilled;
         if (!status)
             status = (i ? memoi_session_choose
                         : memoi_session_choose_states)(s, &times, profile != NULL, error);
         n_streamed = s->part->plan->n_streamed;
+        n_spilled = s->part->plan->n_spilled;
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, &times, profile != NULL, error);
@@ -9823,6 +10293,7 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
     char bytes[32];
+    int32_t i;
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
@@ -9844,6 +10315,7 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (plan->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
                       memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
+    memoi_put_bytes(text, ", states in a file of ", plan->disk_bytes - plan->sizes.spill_bytes);
 
     /* Who needs the device. */
     memo_text_put(text, "\ndevice    activations %s",
@@ -9852,6 +10324,10 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
     memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->alternatives[i])
+            memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
+                          (int)plan->alternatives[i] - 1);
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
 
@@ -9919,9 +10395,15 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
-            status = memoi_session_stream(s, plan->n_streamed, lines->error);
+            plan->n_spilled = cells[MEMOI_LINE_SPILLED];
+            status = memoi_session_stream(s, plan->n_streamed, plan->n_spilled, lines->error);
             if (status) break;
             n_buffers = cells[MEMOI_LINE_BUFFERS];
+        } else if (own.of == 3) {
+            for (n = 0; n < plan->n_buffers; n++) plan->alternatives[n] = (int32_t)cells[n];
+            n = 0;
+            if (!memoi_session_has_alternatives(s, plan))
+                snprintf(text, sizeof text, "it has other alternatives");
         } else if (own.of == 2) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
             rows += n_tensors;
@@ -10002,6 +10484,8 @@ MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error)
     states.compute_stream = s->desc.compute_stream;
     states.computes_on_host = s->desc.computes_on_host;
     states.device_memory = s->states_base;
+    states.spill_directory = s->desc.spill_directory;
+    states.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     return memo_states_create(&states, &s->states, error);
 }
 
@@ -10157,6 +10641,15 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
             *memoi_session_span(s, step, MEMO_PASS_BACKWARD) -
             memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]);
     times->between_s = fmax(losses_s, 0) + *memoi_session_span(s, last, MEMO_PASS_BETWEEN);
+
+    /* Of the buffers as declared. */
+    for (k = 0; k < times->n_kinds; k++) {
+        const double slower_s[2] = {memoi_session_slower_s(s, MEMO_PASS_FORWARD, k),
+                                    memoi_session_slower_s(s, MEMO_PASS_BACKWARD, k)};
+        times->forward_s[k] = fmax(times->forward_s[k] - slower_s[0], 0);
+        times->backward_s[k] = fmax(times->backward_s[k] - slower_s[1], 0);
+    }
+    times->between_s = fmax(times->between_s - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0), 0);
 }
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
@@ -10547,7 +11040,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
-    if (!status && (is_alpha || (is_memo && !memoi_step_plan_fits(plan)))) {
+    if (!status && (is_alpha || (is_memo && (!memoi_step_plan_fits(plan) || plan->n_streamed)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;
         profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
@@ -10711,8 +11204,9 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }
-            status = reads ? memo_session_read_state(s, layer, i, bytes, error)
-                           : memo_session_write_state(s, layer, i, bytes, error);
+            status =
+                reads ? memo_session_read_state(s, layer, i, 0, bytes, state->size_bytes, error)
+                      : memo_session_write_state(s, layer, i, 0, bytes, state->size_bytes, error);
             if (reads) bytes += state->size_bytes;
         }
     return status;

@@ -390,15 +390,15 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
  * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the
  * first operation.  A part shares the buffers of the world. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's window of the communicator, instead of an earlier window: an arena,
- * whose offsets are the same on all ranks because they share the plan.  NCCL may then transfer this
- * memory without copies into NCCL's buffers, and take fewer multiprocessors; what this brings is
- * not measured.  size_bytes 0 ends the registration, before the memory is freed.  All ranks must
- * call this, while none has an operation under way; then all buffers of an operation must be
- * registered, or none on any rank.
+/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
+ * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
+ * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
+ * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
+ * before the memory is freed.  All ranks must call this, while none has an operation under way;
+ * then all buffers of an operation must be registered, or none on any rank.
  * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
  * numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
- * cannot), COMM. */
+ * cannot), after which the communicator works without a window; COMM. */
 MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -468,8 +468,11 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  * the token counts of two ranks differ by at most 1 over all documents.  Their causal scores differ
  * by less than two rows of each document.  A document that 2 rd divides is cut evenly.
  *
- * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, and at most
- * 2 n_documents + 1 in the sharding "documents". */
+ * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
+ * each rank has a share of each slice, and a layer may be computed slice by slice.
+ *
+ * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, of each slice if
+ * there are slices, and at most 2 n_documents + 1 in the sharding "documents". */
 
 typedef enum memo_sharding_kind {
     MEMO_SHARDING_ZIGZAG = 0,
@@ -493,6 +496,8 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
+    /* Of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
+    int64_t slice_tokens;
 } memo_sharding_desc;
 
 typedef struct memo_sharding {
@@ -504,6 +509,7 @@ typedef struct memo_sharding {
     int64_t ring_tokens;            /* ulysses * local_tokens */
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
+    int64_t slice_tokens;
 } memo_sharding;
 
 MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
@@ -511,6 +517,11 @@ MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
 MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
 
+/* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
+ * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
+ * so_far->local_tokens - slice->local_tokens. */
+MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
+                                  memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
  * O(log n_documents). */
 MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
@@ -651,6 +662,33 @@ typedef struct memo_attention {
     void* user;
 } memo_attention;
 
+/* Latent keys (DeepSeek-V2's latent attention): keys and values are functions of narrow rows, which
+ * travel instead.  The block is valid only during the call.  Rows and heads are contiguous. */
+typedef struct memo_latent_block {
+    memo_type type; /* of latent, k, v */
+    int32_t first_kv_head, n_kv_heads;
+    int64_t n_rows;
+    const void* latent;     /* (n_rows, latent size) */
+    void *k, *v;            /* (n_rows, n_kv_heads, head_size or v_head_size); expand sets both */
+    const float *d_k, *d_v; /* reduce reads these, alike */
+    float* d_latent;        /* reduce adds here */
+} memo_latent_block;
+
+/* Enqueues on stream and returns.
+ *   expand   k and v of rows that have arrived, for heads that the caller's queries read
+ *   reduce   d_latent += the gradient of the latent rows, before it travels.  Sums gradients of
+ *            weights, too: over all ranks of memo_mesh.gradient they are complete.  k, v: undefined
+ * Rows that no query sees are finite, but not always of their positions. */
+typedef memo_status (*memo_latent_function)(void* user, memo_stream stream,
+                                            const memo_latent_block* block, memo_error* error);
+
+typedef struct memo_latent {
+    int32_t size;    /* elements of a row; 0: keys and values travel */
+    int32_t n_heads; /* key heads expanded at a time, which scratch memory holds; 0: all */
+    memo_latent_function expand, reduce;
+    void* user;
+} memo_latent;
+
 #ifndef MEMO_NO_HOST_DEVICE
 
 /* Exact attention for the host device: tiles, fp32 sums; skips what the mask excludes.  head_size
@@ -707,60 +745,52 @@ typedef struct memo_ulysses_heads {
  * are skipped.  (Exceptions: striped documents shorter than the ring; striped key_first and
  * key_end; keys of cross-attention that no query sees.)
  *
- * Every rank makes every hop up to the last hop that any rank needs: rd - 1 hops with causal and
- * full masks.  A hop carries the rows of keys that a later step reads on any rank: of each run from
- * the first to the last seen row, or all if these are more than 7/8; in the sharding "documents"
- * all rows.  In a plain ring under a causal mask half of the hops are empty.  In a zigzag ring the
- * keys of rank 0 travel as half.  With a window only the ends of runs travel.  Gradients travel for
- * the rows that are read of any rank's keys.
+ * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
+ * which no rank reads anything are left out.  All steps send each row once to each rank that reads
+ * the row.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32 or
- *              rounded to the tensors' type; the last hop returns both to the owner
+ *   backward   keys and values travel again; the gradients of their rows return to the owner at
+ *              once, while the next step computes, in fp32 or rounded to the tensors' type; step 0
+ *              comes last; the owner adds all in fp32, in the order of steps
  *
- * That is the way RING.  In the way DIRECT each step's keys come straight from their owner, and
- * only the rows that this rank reads; steps in which no rank reads anything are left out.  The
- * gradients of these rows return to the owner at once, while the next step computes; step 0 comes
- * last in backward.  The owner adds them in fp32, in the order of steps.  In the sharding
- * "documents" the rows for a reader are at most 64 ranges (256 / n_batch, but at least 4): of more
- * the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^18, all rows of a rank
- * travel, since a search would take too long.
+ * In the sharding "documents" the rows for a reader are at most 64 ranges (256 / n_batch, but at
+ * least 4): of more the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^18, all
+ * rows of a rank travel, since a search would take too long.
  *
- * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v (DIRECT:
- * three), another for the contribution of a step.  If a hop brings a part of a run, the buffers for
- * keys and values are cleared before the first step, so that attention never loads NaN.
- * memo_schedule_check finds a race if any of these waits is removed:
+ * Memory does not grow with the ring: two buffers for keys and values; four for d_k and d_v: their
+ * sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds a
+ * race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
- *                           for step s - 1, which used the buffer that is overwritten and, in
- *                           backward, made the d_k and d_v that are sent
- *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
- *                           d_k and d_v, for exchange s, which brought these
+ *                           for the steps that used the buffers that it fills; in backward, for
+ *                           step s - 1, which made the d_k and d_v that it sends
+ *   step s       waits for  exchange s - 1, which brought its keys; in backward, for the exchange
+ *                           that sent the previous contribution, and before it adds what exchange s
+ *                           returns, for that
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
- *                           synchronized stream has passed every exchange
- *
- * There is one exception: on a rank whose last steps see nothing, after steps that did, the wait at
- * the end of forward is redundant.  memo_schedule_check lists this wait alone. */
+ *                           synchronized stream has passed every exchange */
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
  * Create an object per rank and shape, and an exchange per batch and kind of mask; both serve all
  * layers.  All ranks of the mesh's sequence group must create both alike, and call forward and
- * backward in the same order.  A degree of 1 costs
- * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
+ * backward in the same order.  A degree of 1 costs nothing: no copy, no message, no buffer.  The
+ * beginning of this file has an example.
+ *
+ * Slices.  A layer of a long sequence may be computed slice by slice (slice_tokens of a sharding).
+ * Each slice has an attention of its own: sharding and key_sharding are of memo_sharding_slice, and
+ * first_query of the mask is the slice's first token.  k and v are this rank's rows of the slices
+ * so far.  Backward sets their gradients, which the caller adds up over slices. */
 
 /* How keys and values reach the ranks that read them. */
 typedef enum memo_exchange_way {
-    /* RING, or DIRECT if that takes no longer and saves a tenth: of the bytes of the busiest ranks,
-     * summed over the steps of a forward and a backward, or of the bytes of all ranks. */
-    MEMO_EXCHANGE_AUTO = 0,
-    MEMO_EXCHANGE_RING,   /* from neighbor to neighbor */
-    MEMO_EXCHANGE_DIRECT, /* from each owner to each reader; needs a buffer more than RING */
+    MEMO_EXCHANGE_DIRECT = 0, /* from each owner to each reader (chapter 6) */
     /* An all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
      * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
      * the order of positions, and nothing is merged.  But no computation hides the transfer, and
      * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
-     * (extras/memo_layout.h) compares DIRECT with RING. */
+     * (extras/memo_layout.h) compares both ways. */
     MEMO_EXCHANGE_GATHER
 } memo_exchange_way;
 
@@ -787,16 +817,17 @@ typedef struct memo_sp_attention_desc {
      * out; 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
      * MEMO_HOST_ATTENTION_HEAD_SIZE. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
+    /* Not 0 in latent.size: k and d_k are latent rows, and v and d_v NULL.  n_kv_heads, head_size
+     * and v_head_size are of the expanded keys and values, which exist on their readers only. */
+    memo_latent latent;
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
     /* The model's number of this rank's first query head, if tensor parallelism splits the
      * heads. */
     int32_t first_q_head;
-    /* 1: d_k and d_v travel round the ring in the tensors' type: half the bytes of fp32 if the type
-     * has 16 bits.  Each hop rounds once, so their error grows with the ring: in bf16, 1.8 times
-     * that of one rank at 4 ranks, 2.5 times at 8, 3.6 times at 16 (test_sp_attention, "rounded").
-     * In the ways DIRECT and GATHER each contribution is rounded once. */
+    /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
+     * Each step's contribution is rounded once (test_sp_attention, "rounded"). */
     int32_t rounds_gradients;
     memo_exchange_way way; /* chapter 6 */
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps these in tensors.saved.
@@ -825,9 +856,9 @@ typedef struct memo_sp_attention_sizes {
      *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
      *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
      *   ring forward       Hkv m D (rd - 1), in type
-     *   ring backward      the same, and Hkv m D rd in fp32 (rounds_gradients: in type);
-     *                      in the way GATHER Hkv m D (rd - 1)
-     * The ring's bytes are upper bounds, exact for RING and a full mask: only rows that are read
+     *   ring backward      the same, and as much in fp32 (rounds_gradients: in type)
+     * With latent keys, Hkv is 1, and D of keys the latent's size.
+     * The ring's bytes are upper bounds, exact for GATHER and a full mask: only rows that are read
      * travel (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
@@ -836,8 +867,8 @@ typedef struct memo_sp_attention_sizes {
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
  * local_tokens, n_q_heads, head_size); k and d_k have n_kv_heads.  out and d_out are (n_batch,
  * local_tokens, n_q_heads, v_head_size); v and d_v have n_kv_heads.  k, v, d_k and d_v have the
- * local_tokens of key_sharding, if there is one.  Set the struct to zero first; unused fields are
- * NULL. */
+ * local_tokens of key_sharding, if there is one.  Latent keys are k and d_k (n_batch, local_tokens,
+ * latent.size).  Set the struct to zero first; unused fields are NULL. */
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* not read by a backward with tensors.saved */
     void* out;             /* set by forward, read by backward */
@@ -908,8 +939,7 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
  * row, each gradient once from that rank.  needed_rows is -1 if not counted: in the way GATHER, or
  * if the sharding "documents" has too many runs (chapter 6). */
 typedef struct memo_exchange_info {
-    memo_exchange_way way; /* not AUTO */
-    int32_t n_steps;       /* with step 0, which needs no exchange */
+    int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
 } memo_exchange_info;
 MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
@@ -1558,6 +1588,77 @@ MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_ro
         return memo_row_kernel(device, stream, kind, desc, error);                                 \
     }
 MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
+
+/* ---- 12 experts: rows go to the ranks of their experts ------------------------------------------
+ *
+ * Of E experts rank r of R has memo_share_of(E, R, r).  Dispatch sends each row to the rank of its
+ * expert, and combine brings the row back.  Each is the backward of the other.  Rows are in device
+ * memory, contiguous, in two orders:
+ *
+ *   of the sender   (n_sent, row): by expert; of an expert in any order that the sender chooses
+ *   of the expert   (n_received, row): by expert of this rank, then by sender, then as sent
+ *
+ * If the sender keeps the order of tokens, and rank r has the tokens before those of rank r + 1, an
+ * expert gets its rows in the order of tokens, whatever the number of ranks.  Sums over these rows
+ * then have the bits of one rank.  A token's results return to the rows that the token sent; their
+ * sum is the sender's, in an order that the sender fixes.
+ *
+ * A dispatch is one group of messages, straight from place to place: one for each expert and
+ * sender, none for 0 rows.  Rows that stay on their rank are copied.  Counts of rows are known
+ * after routing:
+ *
+ *   memo_experts_route     the numbers of all ranks travel, and the host waits for the stream once
+ *   memo_experts_declare   each rank sends `capacity` rows to each expert: nothing travels, and the
+ *                          host does not wait.  Kernels learn how many of these rows hold a token
+ *                          by a dispatch of one I32 element for each expert (capacity 1). */
+
+typedef struct memo_experts_desc {
+    const memo_device* device;
+    memo_stream stream; /* runs everything */
+    memo_comm* comm;    /* the ranks that share the experts; NULL: one */
+    int32_t n_experts;  /* of all ranks */
+    /* The most rows that a rank may receive; 0: no limit. */
+    int64_t max_received;
+} memo_experts_desc;
+
+typedef struct memo_experts memo_experts;
+
+/* A layer's, kept from forward to backward. */
+typedef struct memo_routing {
+    /* (size, n_experts): the rows that each rank sends to each expert; the caller's memory on the
+     * host, unchanged until the last dispatch or combine. */
+    int64_t* counts;
+    int64_t n_sent, n_received; /* set with counts */
+} memo_routing;
+
+MEMO_API memo_experts_desc memo_experts_desc_default(void);
+/* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
+ * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
+ * of the device.  COMM (a rank has another desc; see memo_label) may come from a later call. */
+MEMO_API memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
+                                         memo_error* error);
+/* Waits for the desc's stream. */
+MEMO_API void memo_experts_destroy(memo_experts* experts);
+
+/* All ranks must call this.  counts (n_experts), in device memory: the rows that this rank sends to
+ * each expert.  Sets the routing after the stream has passed.  Errors, the same on all ranks:
+ * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
+ * max_received).  Ranks can then route again.  Errors of memo_comm and of the device. */
+MEMO_API memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
+                                        memo_routing* routing, memo_error* error);
+/* Sets the routing to equal counts.  Each rank calls this independently.  Errors: INVALID_ARGUMENT,
+ * INFEASIBLE, as above. */
+MEMO_API memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
+                                          memo_routing* routing, memo_error* error);
+/* All ranks must call these, with equal row_elements and type.  Both enqueue and return at once.
+ * Errors: INVALID_ARGUMENT; COMM (a rank's rows, type or call differ, which the threads back end
+ * compares); errors of memo_comm and of the device. */
+MEMO_API memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
+                                   const void* rows, void* received, int64_t row_elements,
+                                   memo_type type, memo_error* error);
+MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* routing,
+                                  const void* received, void* rows, int64_t row_elements,
+                                  memo_type type, memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -2300,7 +2401,8 @@ MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, d
  *     >>block runs          creation, passes and layers of blocks
  *     >>degree groups       groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients
- *     >>scan                states and halo rows of recurrences */
+ *     >>scan                states and halo rows of recurrences
+ *     >>experts             rows that go to the ranks of their experts, and back */
 
 /* ---- >>comm calls -------------------------------------------------------------------------------
  * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
@@ -4604,7 +4706,7 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     me->window = NULL;
     if (memoi_nccl_is_usable(me) && result == ncclSuccess && size_bytes)
         result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes, &me->window,
-                                        NCCL_WIN_DEFAULT);
+                                        NCCL_WIN_COLL_SYMMETRIC);
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "registering memory", result, error);
     if (status || !size_bytes || me->window) return status;
@@ -4816,6 +4918,14 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
     if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
+        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+        return MEMOB_INVALID(error,
+                             "memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
+                             "of %lld work, in the shardings zigzag and plain",
+                             (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                             (long long)unit);
+    sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
         return MEMOB_INVALID(
             error,
@@ -4825,6 +4935,38 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
+}
+
+/* --- slices --- */
+
+/* Of a rank; all but the last slice have as many. */
+MEMOI int64_t memoi_sharding_slice_rows(const memo_sharding* sharding) {
+    return sharding->slice_tokens ? sharding->slice_tokens / sharding->ring / sharding->ulysses
+                                  : sharding->local_tokens;
+}
+
+MEMOI void memoi_sharding_cut(memo_sharding* sharding, int64_t n_tokens, int64_t local_tokens) {
+    sharding->n_tokens = n_tokens;
+    sharding->local_tokens = local_tokens;
+    sharding->ring_tokens = local_tokens * sharding->ulysses;
+    sharding->padded_tokens = sharding->ring_tokens * sharding->ring;
+}
+
+void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
+                         memo_sharding* so_far) {
+    const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * sharding->slice_tokens;
+    const int is_last = k == (sharding->n_tokens - 1) / sharding->slice_tokens;
+    const int64_t n = is_last ? sharding->n_tokens - first : sharding->slice_tokens;
+    const int64_t n_rows = is_last ? sharding->local_tokens - k * rows : rows;
+    *slice = *so_far = *sharding;
+    slice->slice_tokens = 0;
+    memoi_sharding_cut(slice, n, n_rows);
+    memoi_sharding_cut(so_far, first + n, k * rows + n_rows);
+}
+
+/* The slice of a position, or of a row. */
+MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at, int64_t each) {
+    return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
 }
 
 /* --- the sharding of documents ---
@@ -4940,6 +5082,17 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
     const int64_t ring_rank = sequence_rank / sharding->ulysses;
     const int64_t place = sequence_rank % sharding->ulysses * sharding->local_tokens + row;
     memo_run run = {ring_rank * n + place, 1, n - place};
+    if (sharding->slice_tokens) {
+        const int64_t rows = memoi_sharding_slice_rows(sharding);
+        const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
+        memo_sharding slice, so_far;
+        memo_sharding_slice(sharding, k, &slice, &so_far);
+        run = memoi_sharding_run_at(&slice, sequence_rank, row - k * rows);
+        run.start += k * sharding->slice_tokens;
+        run.count = memob_min(run.count, so_far.local_tokens - row);
+        return run;
+    }
+
     switch (sharding->kind) {
     case MEMO_SHARDING_PLAIN: break;
     case MEMO_SHARDING_STRIPED:
@@ -4990,6 +5143,15 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
 void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
                         int64_t* row) {
     int64_t ring_rank = position / sharding->ring_tokens, place = position % sharding->ring_tokens;
+    if (sharding->slice_tokens) {
+        const int64_t k = memoi_sharding_slice_of(sharding, position, sharding->slice_tokens);
+        memo_sharding slice, so_far;
+        memo_sharding_slice(sharding, k, &slice, &so_far);
+        memo_sharding_find(&slice, position - k * sharding->slice_tokens, sequence_rank, row);
+        *row += k * memoi_sharding_slice_rows(sharding);
+        return;
+    }
+
     if (sharding->kind == MEMO_SHARDING_STRIPED) {
         ring_rank = position % sharding->ring;
         place = position / sharding->ring;
@@ -5714,13 +5876,15 @@ typedef struct memoi_shape {
     memo_sharding sharding, key_sharding; /* not their documents, which may change */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
-    int32_t n_batch, n_q_heads, n_kv_heads, head_size, v_head_size;
+    int32_t n_batch, n_q_heads, head_size, v_head_size;
+    int32_t n_kv_heads, kv_size[2]; /* of keys, of values: as they travel */
+    int32_t n_read_heads;           /* of keys, as attention reads them */
+    memo_latent latent;
     memo_type type;
     float scale, softcap;
     int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
-    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
-    memo_exchange_way way;
+    memo_type carried_type;             /* of d_k and d_v in the ring: F32, or type */
     int32_t gathers_keys, has_gathered; /* now all keys are one run of this rank */
     int32_t n_groups;                   /* of the heads of each rank */
     int32_t group;                      /* the one that heads are of; -1: all */
@@ -5863,6 +6027,7 @@ typedef struct memoi_ulysses_move {
     memoi_heads own;
     int64_t unit;                 /* bytes of a head in a row */
     int64_t n_local, n_rows;      /* rows of this rank: of a sequence, of the batch */
+    int64_t slice_rows, n_pieces; /* slices of a sequence; of the batch */
     int64_t ring_tokens;          /* rows by heads, of a sequence */
     int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
     /* That this rank sends: what the peers need, or its heads to all of them. */
@@ -5881,12 +6046,28 @@ MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_shape* shape, const m
     m.unit = x->n * memo_type_bytes(x->type);
     m.n_local = memoi_shape_sharding(shape, x->is_kv)->local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
+    m.slice_rows = memoi_sharding_slice_rows(memoi_shape_sharding(shape, x->is_kv));
+    m.n_pieces = shape->n_batch * ((m.n_local - 1) / m.slice_rows + 1);
     m.ring_tokens = memoi_shape_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
     m.own_bytes = m.own.n * m.unit;
     m.to_heads_bytes = (m.n_needed - m.own.n) * m.unit * m.n_rows;
     m.to_rows_bytes = m.own_bytes * m.n_rows * (m.degree - 1);
     return m;
+}
+
+/* Piece i: consecutive rows of every rank of the group, which follow each other by heads. */
+typedef struct memoi_ulysses_piece {
+    int64_t row, heads_row, n; /* first rows; heads_row: of rank 0 */
+} memoi_ulysses_piece;
+
+MEMOI memoi_ulysses_piece memoi_ulysses_piece_of(const memoi_ulysses_move* m, int64_t i) {
+    const int64_t n_slices = m->n_pieces / m->shape->n_batch, b = i / n_slices;
+    const int64_t first = i % n_slices * m->slice_rows;
+    const memoi_ulysses_piece piece = {b * m->n_local + first,
+                                       b * m->ring_tokens + first * m->degree,
+                                       memob_min(m->slice_rows, m->n_local - first)};
+    return piece;
 }
 
 /* The peer to send to in a step; the one to receive from, if step is negative.  In step k every
@@ -5903,8 +6084,8 @@ MEMOI memoi_heads memoi_ulysses_peer_heads(const memoi_ulysses_move* m, int32_t 
  * used. */
 MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_move* m,
                                  const char* from, char* to) {
-    int64_t staged = 0;
-    int32_t step, b;
+    int64_t staged = 0, i;
+    int32_t step;
     for (step = 1; step < m->degree; step++) {
         const memoi_heads peer = memoi_ulysses_peer_heads(m, step);
         const int64_t bytes = peer.n * m->unit;
@@ -5913,11 +6094,12 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
-    for (b = 0; b < m->shape->n_batch; b++)
+    for (i = 0; i < m->n_pieces; i++) {
+        const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
         memoi_target_copy_rows(
-            u->target, u->stream, to + (b * m->ring_tokens + m->me * m->n_local) * m->own_bytes,
-            m->own_bytes, from + b * m->n_local * m->row_bytes + m->own.first * m->unit,
-            m->row_bytes, m->own_bytes, m->n_local);
+            u->target, u->stream, to + (p.heads_row + m->me * p.n) * m->own_bytes, m->own_bytes,
+            from + p.row * m->row_bytes + m->own.first * m->unit, m->row_bytes, m->own_bytes, p.n);
+    }
     return staged;
 }
 
@@ -5925,7 +6107,8 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
  * whole, if not NULL, holds the rows of a peer that has all heads. */
 MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
                                   const char* heads, const char* packed, const char* whole) {
-    int32_t step, b;
+    int64_t i;
+    int32_t step;
     memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
     for (step = 1; step < m->degree; step++) {
         const int32_t rows_step = to_heads ? step : -step;
@@ -5933,14 +6116,14 @@ MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_mo
         const memoi_heads peer = memoi_ulysses_peer_heads(m, rows_step);
         const int is_whole = whole && peer.n == m->n_heads;
         const char* rows = is_whole ? whole : packed;
-        for (b = 0; b < m->shape->n_batch; b++) {
-            memoi_target_message(
-                u->target, u->stream, u->comm, to_heads, rows + b * m->n_local * peer.n * m->unit,
-                m->n_local * peer.n * m->x->n, m->x->type, memoi_ulysses_peer(m, rows_step));
+        for (i = 0; i < m->n_pieces; i++) {
+            const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
+            memoi_target_message(u->target, u->stream, u->comm, to_heads,
+                                 rows + p.row * peer.n * m->unit, p.n * peer.n * m->x->n,
+                                 m->x->type, memoi_ulysses_peer(m, rows_step));
             memoi_target_message(u->target, u->stream, u->comm, !to_heads,
-                                 heads +
-                                     (b * m->ring_tokens + heads_rank * m->n_local) * m->own_bytes,
-                                 m->n_local * m->own.n * m->x->n, m->x->type, heads_rank);
+                                 heads + (p.heads_row + heads_rank * p.n) * m->own_bytes,
+                                 p.n * m->own.n * m->x->n, m->x->type, heads_rank);
         }
         if (!is_whole) packed += peer.n * m->unit * m->n_rows;
     }
@@ -5952,7 +6135,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
                                   const void* from, void* to) {
     const memoi_ulysses_move m = memoi_ulysses_measure(u->shape, x);
     memo_range reads[2], write;
-    if (!m.n_needed) return; /* on no rank */
+    if (!m.n_needed || !x->n) return; /* on no rank */
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
@@ -5983,8 +6166,9 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     char* to = (char*)to_rows;
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
-    int32_t step, b;
-    if (m.n_needed) { /* on any rank */
+    int64_t i;
+    int32_t step;
+    if (m.n_needed && x->n) { /* on any rank */
         memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
@@ -5992,9 +6176,11 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
-    for (b = 0; b < m.shape->n_batch; b++)
-        memoi_ulysses_place(u, &m, to, sums, b * m.n_local, m.own,
-                            from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.n_local);
+    for (i = 0; i < m.n_pieces; i++) {
+        const memoi_ulysses_piece p = memoi_ulysses_piece_of(&m, i);
+        memoi_ulysses_place(u, &m, to, sums, p.row, m.own,
+                            from + (p.heads_row + m.me * p.n) * m.own_bytes, p.n);
+    }
     for (step = 1; step < m.degree; step++) {
         const memoi_heads peer = memoi_ulysses_peer_heads(&m, -step);
         memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
@@ -6010,18 +6196,12 @@ typedef struct memoi_exchange_rows {
     int64_t begin, end;
 } memoi_exchange_rows;
 
-/* One range of each run, ascending; some may be empty. */
-typedef struct memoi_exchange_ranges {
-    memoi_exchange_rows rows[MEMO_RUNS_MAX];
-    int64_t n_rows;
-} memoi_exchange_ranges;
-
 /* Rows of an owner's keys that a reader reads: ranges, ascending.  Of more ranges the narrowest
  * gaps are read, too. */
 enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX];
-    int32_t n, is_whole; /* is_whole: all rows, since a search would take too long */
+    int32_t n;
     int64_t n_rows;
 } memoi_exchange_pieces;
 
@@ -6041,30 +6221,19 @@ struct memo_exchange {
     memo_mask* masks;  /* (n_parts), complete */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
-    int32_t last_step;             /* the last one in which any rank computes */
-    int32_t cuts_runs;             /* some hop to this rank brings a part of a run only */
-    memoi_exchange_step* steps;    /* (ring, n_parts) */
-    memoi_exchange_ranges* hops;   /* (2, ring, n_parts): rows that exchange s sends, receives */
-    memoi_exchange_ranges carried; /* rows of d_k and d_v that travel */
-
-    /* The way DIRECT.  Its steps are numbered without those in which no rank reads anything. */
-    int32_t is_direct;
+    int32_t is_whole; /* pieces are all rows of a rank, since a search would take too long */
+    /* Steps in which no rank reads anything are left out. */
+    int32_t last_step;
     int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
+    memoi_exchange_step* steps;    /* (ring, n_parts) */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memo_run* piece_runs;          /* (ring, n_parts, most runs): positions of those it gets */
-    int64_t* busiest;              /* (4, ring): rows by step, of RING and DIRECT; of one rank */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
                                                         int32_t part) {
     return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
 }
-MEMOI memoi_exchange_ranges* memoi_exchange_hop(const memo_exchange* plan, int is_receive,
-                                                int32_t s, int32_t part) {
-    const int64_t rd = plan->shape.sharding.ring;
-    return &plan->hops[(is_receive * rd + s) * plan->shape.n_parts + part];
-}
-
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
@@ -6106,13 +6275,17 @@ MEMOI void memoi_exchange_deal_documents(memoi_shape_tokens* tokens) {
     }
 }
 
+#define MEMOI_FEW_RUNS (MEMO_RUNS_MAX + 3)
+
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
                                       memob_arrays* arrays) {
-    const int64_t most = 2 * sharding->n_documents + 1;
+    const int64_t n_slices =
+        sharding->slice_tokens ? (sharding->n_tokens - 1) / sharding->slice_tokens + 1 : 1;
+    const int64_t most = memob_max(2 * sharding->n_documents + 1, MEMO_RUNS_MAX * n_slices);
     int32_t r;
     tokens->sharding = *sharding;
     /* 3 more, so that the ranks' runs, written in turn, lie in other sets of a cache. */
-    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens), MEMO_RUNS_MAX) + 3;
+    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens) + 3, MEMOI_FEW_RUNS);
     tokens->runs =
         (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
     tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
@@ -6190,20 +6363,6 @@ MEMOI int memoi_exchange_rectangle(const memoi_shape* shape, const memo_mask* ma
     return r->q_end > 0;
 }
 
-/* All ranks must find the same step, so it looks at all of them. */
-MEMOI int32_t memoi_exchange_last_step(const memo_exchange* plan) {
-    const int32_t rd = plan->shape.sharding.ring;
-    int32_t step, rank, part;
-    memoi_exchange_step ignored;
-    for (step = rd - 1; step > 0; step--)
-        for (part = 0; part < plan->shape.n_parts; part++)
-            for (rank = 0; rank < rd; rank++)
-                if (memoi_exchange_rectangle(&plan->shape, &plan->masks[part], part, rank,
-                                             (rank - step + rd) % rd, &ignored))
-                    return step;
-    return 0;
-}
-
 /* The number of rows of the first n runs. */
 MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
@@ -6253,7 +6412,7 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
         r->q_end = s ? 0 : n_q; /* step 0: everything, because it sets every row */
         r->k_end = s ? 0 : n_k;
     }
-    if (s && plan->is_direct && !pieces->is_whole) { /* they arrive one after another */
+    if (s && !plan->is_whole) { /* they arrive one after another */
         memo_run* runs = plan->piece_runs +
                          ((int64_t)s * shape.n_parts + part) * memoi_exchange_most_runs(&shape);
         r->k_begin = 0;
@@ -6270,15 +6429,7 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->k_end - r->k_begin);
 }
 
-/* --- hops --- */
-
-/* Extends one range of rows by another. */
-MEMOI void memoi_exchange_extend(memoi_exchange_rows* rows, int64_t begin, int64_t end) {
-    if (begin >= end) return;
-    if (rows->begin >= rows->end) rows->begin = begin;
-    rows->begin = begin < rows->begin ? begin : rows->begin;
-    rows->end = memob_max(rows->end, end);
-}
+/* --- what each rank reads --- */
 
 /* Adds rows that do not begin before those of p. */
 MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
@@ -6318,7 +6469,6 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
-    const int64_t rd = shape->sharding.ring, n_all = memoi_shape_tokens_of(shape, 1, 0)->max_runs;
     /* A group of messages has at most 8 for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
     int32_t n_runs, n_q_runs, q, k = 0, i;
@@ -6328,9 +6478,7 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     memoi_exchange_step ignored;
     int64_t first = 0, row, low, high, begin, end; /* first: row of run k */
     memset(&p, 0, sizeof p);
-    if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS &&
-        n_all > MEMOI_EXCHANGE_SEARCH / (rd * rd * shape->n_parts)) {
-        p.is_whole = 1;
+    if (plan->is_whole) {
         p.n = memoi_exchange_rectangle(shape, mask, part, reader, owner, &ignored);
         p.n_rows = p.rows[0].end = p.n ? shape->key_sharding.ring_tokens : 0;
         return p;
@@ -6351,170 +6499,56 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     return p;
 }
 
-/* Extends rows, by run, by those that a rank reads. */
-MEMOI void memoi_exchange_read_rows(const memo_exchange* plan, int32_t part, int32_t owner,
-                                    const memoi_exchange_pieces* p, memoi_exchange_ranges* ranges) {
-    int32_t n_runs, i, k;
-    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
-    int64_t row = 0;
-    for (k = 0; k < n_runs; row += runs[k++].count)
-        for (i = 0; i < p->n; i++) {
-            const int64_t begin = memob_max(p->rows[i].begin - row, 0);
-            int64_t end = memob_min(p->rows[i].end - row, runs[k].count);
-            /* Padding goes with the last token, so that whole runs stay whole. */
-            if (begin < end && end == memoi_sharding_run_below(&runs[k], plan->masks[part].n_keys))
-                end = runs[k].count;
-            memoi_exchange_extend(&ranges->rows[k], begin, end);
-        }
-}
-
-/* From rows of each run to rows of the rank.  Returns whether a part of a run is among them. */
-MEMOI int memoi_exchange_place_rows(const memo_exchange* plan, int32_t part, int32_t owner,
-                                    memoi_exchange_ranges* ranges) {
-    int32_t n_runs, k;
-    const memo_run* runs = memoi_shape_runs(&plan->shape, 1, part, owner, &n_runs);
-    int64_t row = 0;
-    int is_cut = 0;
-    for (k = 0; k < n_runs; row += runs[k++].count) {
-        memoi_exchange_rows* rows = &ranges->rows[k];
-        int64_t n = rows->end - rows->begin;
-        if (8 * n > 7 * runs[k].count) { /* a cut would save less than clearing costs */
-            rows->begin = 0;
-            rows->end = n = runs[k].count;
-        }
-        is_cut |= n && n < runs[k].count;
-        ranges->n_rows += n;
-        rows->begin += n ? row : 0;
-        rows->end += n ? row : 0;
-    }
-    return is_cut;
-}
-
-/* An owner's keys on their way, from the last reader to the first: exchange s carries the rows that
- * steps after s read.  Sender and receiver both find them.  rows (2, ring): adds the number of rows
- * in each exchange of the way RING, and in each step of the way DIRECT. */
-MEMOI void memoi_exchange_make_hops(memo_exchange* plan, int32_t part, int32_t owner,
-                                    int64_t* rows) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int32_t distance = (me - owner + rd) % rd; /* hops to this rank */
-    memoi_exchange_ranges read, placed;
-    int32_t s, k;
-    memset(&read, 0, sizeof read);
-    memset(&placed, 0, sizeof placed);
-    for (s = plan->last_step - 1; s >= 0; s--) {
-        const memoi_exchange_pieces p =
-            memoi_exchange_read(plan, part, owner, (owner + s + 1) % rd);
-        int is_cut = 0;
-        if (!distance) *memoi_exchange_pieces_of(plan, 0, s + 1, part) = p;
-        if (s + 1 == distance) *memoi_exchange_pieces_of(plan, 1, s + 1, part) = p;
-        if (shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS) {
-            placed.rows[0].end = placed.n_rows = shape->key_sharding.ring_tokens;
-        } else {
-            memoi_exchange_read_rows(plan, part, owner, &p, &read);
-            placed = read;
-            is_cut = memoi_exchange_place_rows(plan, part, owner, &placed);
-        }
-        rows[s] += placed.n_rows;
-        rows[rd + s + 1] += p.n_rows;
-        if (s == distance) *memoi_exchange_hop(plan, 0, s, part) = placed;
-        if (s != (distance + rd - 1) % rd) continue;
-        *memoi_exchange_hop(plan, 1, s, part) = placed;
-        plan->cuts_runs |= is_cut;
-    }
-
-    /* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop
-     * overwrites the gradients of the others, which stay where step 0 left them.  Runs of all ranks
-     * are alike. */
-    for (k = 0; k < MEMO_RUNS_MAX; k++)
-        memoi_exchange_extend(&plan->carried.rows[k], placed.rows[k].begin, placed.rows[k].end);
-}
-
-/* Rows of keys count in both passes, rows of gradients by their bytes in the backward.  direct and
- * ring: rows of keys in all steps; gradient_rows: of RING. */
-MEMOI double memoi_exchange_ratio(const memoi_shape* shape, double direct, double ring,
-                                  double gradient_rows) {
-    const double weight =
-        (double)memo_type_bytes(shape->carried_type) / (double)memo_type_bytes(shape->type);
-    return (2 + weight) * direct / (2 * ring + weight * gradient_rows);
-}
-
-/* DIRECT must not take longer, and must save a tenth: of the time of the busiest ranks, or of the
- * bytes of all. */
-MEMOI int memoi_exchange_is_direct(const memo_exchange* plan, const double total[2]) {
-    const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring;
-    const double carried = (double)plan->carried.n_rows * shape->n_parts * (plan->last_step + 1);
-    double busiest[2] = {0, 0}, time, bytes;
-    int64_t s;
-    if (!plan->last_step || shape->way == MEMO_EXCHANGE_RING) return 0;
-    for (s = 0; s < 2 * rd; s++) busiest[s / rd] += (double)plan->busiest[s];
-    time = memoi_exchange_ratio(shape, busiest[1], busiest[0], carried);
-    bytes = memoi_exchange_ratio(shape, total[1], total[0], carried * (double)rd);
-    return shape->way == MEMO_EXCHANGE_DIRECT || (time <= 1 && (time < 0.9 || bytes < 0.9));
-}
-
-/* What passes need, once the tokens and the masks are there. */
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps:
+ * so, if this rank neither sends nor gets anything, the search goes on among the others. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring;
-    int64_t *busiest = plan->busiest, *rows = busiest + 2 * rd;
-    double total[2] = {0, 0};
-    int32_t part, s, owner, k;
-    plan->last_step = shape->gathers_keys ? 0 : memoi_exchange_last_step(plan);
-    for (owner = 0; owner < rd && plan->last_step; owner++) {
-        memset(rows, 0, 2 * (size_t)rd * sizeof *rows);
-        for (part = 0; part < shape->n_parts; part++)
-            memoi_exchange_make_hops(plan, part, owner, rows);
-        for (s = 0; s < 2 * rd; s++) {
-            busiest[s] = memob_max(busiest[s], rows[s]);
-            total[s / rd] += (double)rows[s];
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
+    int32_t part, s, i, n = 1;
+    plan->is_whole =
+        memoi_shape_tokens_of(shape, 1, 0)->max_runs >
+        memob_max(MEMOI_EXCHANGE_SEARCH / ((int64_t)rd * rd * shape->n_parts), MEMOI_FEW_RUNS);
+    for (s = 1; s < rd && !shape->gathers_keys; s++) {
+        int64_t n_rows = 0;
+        for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
+            const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
+            for (part = 0; part < shape->n_parts; part++) {
+                const memoi_exchange_pieces p =
+                    memoi_exchange_read(plan, part, owner, (owner + s) % rd);
+                if (i < 2) *memoi_exchange_pieces_of(plan, !i, s, part) = p;
+                n_rows += p.n_rows;
+            }
         }
+        if (n_rows) plan->distances[n++] = s;
     }
-    for (k = 0; k < MEMO_RUNS_MAX; k++)
-        plan->carried.n_rows += plan->carried.rows[k].end - plan->carried.rows[k].begin;
+    plan->last_step = n - 1;
 
-    plan->is_direct = memoi_exchange_is_direct(plan, total);
-    for (s = k = 0; s <= plan->last_step; s++)
-        if (!s || !plan->is_direct || busiest[rd + s]) plan->distances[k++] = s;
-    plan->last_step = k - 1;
-    if (plan->is_direct) {
-        plan->cuts_runs = 0; /* only rows that are read arrive */
+    if (!plan->is_whole)
         plan->piece_runs = (memo_run*)memob_arrays_add(
-            &plan->arrays, (int64_t)k * shape->n_parts * memoi_exchange_most_runs(shape),
+            &plan->arrays, (int64_t)n * shape->n_parts * memoi_exchange_most_runs(shape),
             sizeof(memo_run));
-        if (plan->arrays.failed) return;
-    }
-    for (part = 0; part < shape->n_parts; part++)
-        for (s = 0; s <= plan->last_step; s++) memoi_exchange_make_step(plan, s, part);
+    for (part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
+        for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
 }
 
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t rd = shape->sharding.ring, each = shape->n_batch / shape->n_parts;
-    int32_t part, s, is_whole = shape->gathers_keys;
+    int32_t part, s;
     memset(info, 0, sizeof *info);
-    info->way = shape->gathers_keys ? MEMO_EXCHANGE_GATHER
-                : plan->is_direct   ? MEMO_EXCHANGE_DIRECT
-                                    : MEMO_EXCHANGE_RING;
     info->n_steps = plan->last_step + 1;
-    for (part = 0; part < shape->n_parts; part++) {
+    for (part = 0; part < shape->n_parts; part++)
         for (s = 1; s < rd; s++) {
             const memoi_exchange_pieces* sends = memoi_exchange_pieces_of(plan, 0, s, part);
             const memoi_exchange_pieces* gets = memoi_exchange_pieces_of(plan, 1, s, part);
             info->needed_rows[0] += each * sends->n_rows;
             info->needed_rows[1] += each * gets->n_rows;
-            is_whole |= sends->is_whole | gets->is_whole;
-            info->sent_rows[0] += each * memoi_exchange_hop(plan, 0, s - 1, part)->n_rows;
         }
-        if (plan->last_step)
-            info->sent_rows[1] += each * plan->carried.n_rows * (plan->last_step + 1);
-    }
-    if (plan->is_direct) memcpy(info->sent_rows, info->needed_rows, sizeof info->sent_rows);
+    memcpy(info->sent_rows, info->needed_rows, sizeof info->sent_rows);
     if (shape->gathers_keys)
         info->sent_rows[0] = info->sent_rows[1] =
             (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
-    if (is_whole) info->needed_rows[0] = info->needed_rows[1] = -1;
+    if (shape->gathers_keys || plan->is_whole) info->needed_rows[0] = info->needed_rows[1] = -1;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6526,13 +6560,15 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
 typedef struct memoi_ring_buffers {
     char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
     float *block_out, *block_lse;
-    /* In carried_type.  Step s adds to, and exchange s + 1 sends, number (s + 1) % 2. */
-    char* d_kv[2][2];
-    float* d_kv_step[2]; /* the contribution of a step */
-    char* d_kv_in[2];    /* DIRECT: contributions that arrive */
+    float* d_kv[2];                 /* the sums of all steps */
+    float* d_kv_step[2];            /* the contribution of a step to another rank's keys */
+    char *d_kv_out[2], *d_kv_in[2]; /* in carried_type: that it sends; that arrives */
     /* Keys gathered from all ranks, by rank and by position. */
     char *gathered, *kv_all[2];
     float* d_kv_all[2];
+    /* Keys and values of latent rows: of a step's, and of some heads. */
+    char* expanded[2];
+    float* d_expanded[2];
 } memoi_ring_buffers;
 
 /* One forward or backward on one rank. */
@@ -6549,17 +6585,17 @@ typedef struct memoi_ring {
     float *out, *lse; /* merged so far; final at the end */
     const float* row_dots;
     float* d_q;
-    char* d_kv_final[2]; /* destination of the last hop; may be one of the buffers */
+    char* d_kv_final[2]; /* fp32 sums; GATHER: of this rank's rows, in kept_type */
     memoi_ring_buffers buffers;
 
-    int32_t last_step;   /* the last one in which any rank computes */
+    int32_t last_step;   /* the plan's; 0 on a rank without heads */
     memo_type kept_type; /* of d_kv_final */
     int32_t is_ready;    /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
     int32_t is_open;     /* the end needs no wait: a later ring of this pass waits for it */
     int32_t n_awaited;   /* exchanges that the compute stream has waited for */
     int32_t has_worked;  /* this rank computed in the previous step */
 
-    /* DIRECT.  Exchanges in which this rank takes no part are left out. */
+    /* Exchanges in which this rank takes no part are left out. */
     int32_t has_begun;   /* an exchange of this ring */
     int32_t n_exchanged; /* 1 + the latest exchange */
     int32_t n_given;     /* 1 + the latest that sent a contribution */
@@ -6579,7 +6615,7 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
 
 /* Elements of a row of k, or of v. */
 MEMOI int64_t memoi_ring_kv_row(const memoi_shape* shape, int is_v) {
-    return (int64_t)shape->heads.n_kv * (is_v ? shape->v_head_size : shape->head_size);
+    return (int64_t)shape->heads.n_kv * shape->kv_size[is_v];
 }
 MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
@@ -6588,79 +6624,9 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 /* Tensors that travel: of keys and values the rows that are needed later. */
 enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_K, MEMOI_RING_D_V, MEMOI_RING_N_TENSORS };
 
-/* Where k or v of step s lies, or d_k or d_v once step s has added to it; home at last. */
-MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s) {
-    const int is_v = tensor % 2;
-    if (tensor < MEMOI_RING_D_K) return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
-    return s > ring->last_step ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
-}
-
-/* One tensor of exchange s, one way: k or v for step s + 1; d_k or d_v of step s - 1, whose last
- * hop goes home.  Whole sequences that are alike are one piece; sender and receiver find the same
- * rows, so they agree.  Returns its bytes; enqueues 0: only that. */
-MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
-                              int enqueues) {
-    const memoi_shape* shape = ring->shape;
-    const int is_kv = tensor < MEMOI_RING_D_K, differs = is_kv && shape->n_parts > 1;
-    const int64_t n_tokens = shape->key_sharding.ring_tokens;
-    const int64_t row = memoi_ring_kv_row(shape, tensor % 2);
-    const memo_type type = is_kv ? shape->type : shape->carried_type;
-    const int64_t row_bytes = row * memo_type_bytes(type);
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int32_t distance = s > ring->last_step ? rd - ring->last_step : 1;
-    const int32_t peer = (me + (is_receive ? rd - distance : distance)) % rd;
-    char* const address = memoi_ring_place(ring, tensor, s - !is_kv + is_receive);
-    int64_t n_bytes = 0;
-    int32_t b, k, n_alike;
-
-    for (b = 0; b < shape->n_batch; b += n_alike) {
-        const memoi_exchange_ranges* ranges =
-            !is_kv ? &ring->plan->carried
-                   : memoi_exchange_hop(ring->plan, is_receive, s, differs ? b : 0);
-        n_alike = ranges->n_rows == n_tokens && !differs ? shape->n_batch : 1;
-        for (k = 0; k < MEMO_RUNS_MAX; k++) {
-            int64_t begin = ranges->rows[k].begin, end = ranges->rows[k].end, at, n;
-            while (k + 1 < MEMO_RUNS_MAX && ranges->rows[k + 1].begin == end) /* neighbors */
-                end = ranges->rows[++k].end;
-            at = (b * n_tokens + begin) * row_bytes;
-            n = (end - begin) * n_alike;
-            n_bytes += n * row_bytes;
-            if (enqueues)
-                memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                     address + at, n * row, type, peer);
-        }
-    }
-    return n_bytes;
-}
-
-/* Exchange s.  Only a recorder needs to know what it reads, writes and sends. */
-MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
-    const int end = ring->is_backward && s ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
-    memoi_target* target = ring->target;
-    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    int64_t n_bytes = 0;
-    int i;
-    if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
-        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-
-    /* Whole buffers are announced, whichever rows travel. */
-    for (i = first; i < end; i++) {
-        const int is_kv = i < MEMOI_RING_D_K;
-        const int64_t whole = memoi_ring_kv_elements(shape, i % 2) *
-                              memo_type_bytes(is_kv ? shape->type : shape->carried_type);
-        reads[i] = memob_range_at(memoi_ring_place(ring, i, s - !is_kv), whole);
-        writes[i] = memob_range_at(memoi_ring_place(ring, i, s + is_kv), whole);
-        if (memoi_target_is_heard(target)) n_bytes += memoi_ring_send(ring, i, s, 0, 0);
-    }
-    memoi_target_transfer(target, MEMOI_TARGET_RING, "ring exchange", reads + first, end - first,
-                          writes + first, end - first, n_bytes);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2, 1);
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
+/* Where k or v of step s lies. */
+MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
+    return s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
 }
 
 /* The compute stream waits for exchange s, unless it has already. */
@@ -6699,8 +6665,6 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
-    /* The step's d_k and d_v, from the ones that travel. */
-    const int is_apart = s || ring->kept_type != MEMO_TYPE_F32;
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     block.type = shape->type;
@@ -6719,8 +6683,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.mask = ring->plan->masks[part];
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
-    block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
-    block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
+    block.k_row_stride = memoi_ring_kv_row(shape, 0);
+    block.v_row_stride = memoi_ring_kv_row(shape, 1);
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
@@ -6731,15 +6695,15 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
 
     /* Addresses of row 0; then of the block's first rows. */
     block.q = ring->q;
-    block.k = memoi_ring_place(ring, MEMOI_RING_K, s);
-    block.v = memoi_ring_place(ring, MEMOI_RING_V, s);
+    block.k = memoi_ring_keys(ring, 0, s);
+    block.v = memoi_ring_keys(ring, 1, s);
     block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
-        block.d_k = is_apart ? buffers->d_kv_step[0] : (float*)(void*)buffers->d_kv[0][1];
-        block.d_v = is_apart ? buffers->d_kv_step[1] : (float*)(void*)buffers->d_kv[1][1];
+        block.d_k = s ? buffers->d_kv_step[0] : (float*)(void*)ring->d_kv_final[0];
+        block.d_v = s ? buffers->d_kv_step[1] : (float*)(void*)ring->d_kv_final[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -6778,26 +6742,81 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
     memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
 }
 
-/* In at most three parts of the rank's heads: the callback requires that query heads share key
- * heads evenly. */
+/* Calls a function of latent keys for each sequence of a block of n_rows; part has some of its
+ * heads. */
+MEMOI void memoi_ring_latent(const memoi_ring* ring, const memo_attention_block* block,
+                             const memo_attention_block* part, int32_t first_head, int64_t n_rows,
+                             memo_latent_function function) {
+    const memo_latent* latent = &ring->shape->latent;
+    const int64_t bytes = memo_type_bytes(block->type);
+    memoi_target* target = ring->target;
+    memo_latent_block rows;
+    int64_t b;
+    rows.type = block->type;
+    rows.first_kv_head = first_head;
+    rows.n_kv_heads = part->n_kv_heads;
+    rows.n_rows = n_rows;
+    for (b = 0; b < block->n_batch && !target->status; b++) {
+        rows.latent = (const char*)block->k + b * block->k_batch_stride * bytes;
+        rows.k = ring->buffers.expanded[0] + b * part->k_batch_stride * bytes;
+        rows.v = ring->buffers.expanded[1] + b * part->v_batch_stride * bytes;
+        rows.d_k = ring->is_backward ? part->d_k + b * part->k_batch_stride : NULL;
+        rows.d_v = ring->is_backward ? part->d_v + b * part->v_batch_stride : NULL;
+        rows.d_latent = ring->is_backward ? block->d_k + b * block->k_batch_stride : NULL;
+        target->status =
+            function(latent->user, target->streams[MEMOI_TARGET_COMPUTE], &rows, target->error);
+    }
+}
+
+/* Gives a part of a block its keys and values, from latent rows. */
+MEMOI void memoi_ring_expand(const memoi_ring* ring, const memo_attention_block* block,
+                             memo_attention_block* part, int32_t first_head, int64_t n_rows) {
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    part->k = buffers->expanded[0];
+    part->v = buffers->expanded[1];
+    part->k_row_stride = (int64_t)part->n_kv_heads * part->head_size;
+    part->v_row_stride = (int64_t)part->n_kv_heads * part->v_head_size;
+    part->k_batch_stride = n_rows * part->k_row_stride;
+    part->v_batch_stride = n_rows * part->v_row_stride;
+    if (ring->is_backward) {
+        part->d_k = buffers->d_expanded[0];
+        part->d_v = buffers->d_expanded[1];
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, part->d_k,
+                          part->n_batch * part->k_batch_stride * 4);
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, part->d_v,
+                          part->n_batch * part->v_batch_stride * 4);
+    }
+    memoi_ring_latent(ring, block, part, first_head, n_rows, ring->shape->latent.expand);
+}
+
+/* In at most three parts of the rank's heads, or more of latent keys: the callback requires that
+ * query heads share key heads evenly. */
 MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
                              const memoi_exchange_step* r) {
     const memo_attention* attention = ring->attention;
     const memo_ulysses_heads* own = &ring->shape->heads;
-    int32_t group = ring->shape->n_q_heads / ring->shape->n_kv_heads, q, next;
+    const memo_latent* latent = &ring->shape->latent;
+    int32_t group = ring->shape->n_q_heads / ring->shape->n_read_heads, q, next;
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
     for (q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
+        if (latent->size && latent->n_heads)
+            next = (int32_t)memob_min(next, ((int64_t)q / group + latent->n_heads) * group);
         if (next > end) next = end;
         part.first_q_head += q - own->first_q;
         part.n_q_heads = next - q;
         part.n_kv_heads = (next - 1) / group - q / group + 1;
-        memoi_ring_block_move(&part, 0, 0, q - own->first_q, q / group - own->first_kv);
-        target->status = (ring->is_backward ? attention->backward : attention->forward)(
-            attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
+        memoi_ring_block_move(&part, 0, 0, q - own->first_q,
+                              latent->size ? 0 : q / group - own->first_kv);
+        if (latent->size) memoi_ring_expand(ring, block, &part, q / group, r->n_k_rows);
+        if (!target->status)
+            target->status = (ring->is_backward ? attention->backward : attention->forward)(
+                attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
+        if (latent->size && ring->is_backward)
+            memoi_ring_latent(ring, block, &part, q / group, r->n_k_rows, latent->reduce);
     }
 }
 
@@ -6818,133 +6837,34 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
-/* A backward step into gradients that travel: the first step sets them, later ones add to them.
- * Its contribution, the rows of all key runs in each batch, is computed in d_kv_step. */
-MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block,
-                            const memoi_exchange_step* r, int32_t s) {
-    const memo_type type = ring->shape->carried_type;
-    const int64_t n[2] = {r->n_k_rows * block->k_row_stride, r->n_k_rows * block->v_row_stride};
-    const int64_t stride[2] = {block->k_batch_stride, block->v_batch_stride};
-    float* const from[2] = {block->d_k, block->d_v};
-    int32_t is_v, b;
-    for (is_v = 0; is_v < 2; is_v++)
-        for (b = 0; b < block->n_batch; b++)
-            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, from[is_v] + b * stride[is_v],
-                              n[is_v] * 4);
-    memoi_ring_attend(ring, block, r);
-    if (s) memoi_ring_await(ring, s); /* the gradients so far */
-    for (is_v = 0; is_v < 2; is_v++) {
-        const int64_t at = from[is_v] - ring->buffers.d_kv_step[is_v];
-        char* to = memoi_ring_place(ring, MEMOI_RING_D_K + is_v, s) + at * memo_type_bytes(type);
-        if (s)
-            memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, stride[is_v], from[is_v],
-                             MEMO_TYPE_F32, stride[is_v], n[is_v], block->n_batch);
-        else
-            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, to, type, from[is_v],
-                              MEMO_TYPE_F32, block->n_batch * stride[is_v]);
-    }
-}
-
-/* The first step's results are what those of later steps are merged with, or added to. */
-MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    int32_t part;
-    ring->has_worked = 0;
-    for (part = 0; part < shape->n_parts; part++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, part);
-        memo_attention_block block;
-        if (!step->q_end) continue;
-        ring->has_worked = 1;
-        block = memoi_ring_block(ring, part, step, s);
-        if (s) memoi_ring_await(ring, s - 1); /* the keys */
-        if (ring->is_backward && (s || ring->kept_type != MEMO_TYPE_F32)) {
-            memoi_ring_carry(ring, &block, step, s);
-        } else {
-            memoi_ring_attend(ring, &block, step);
-            if (s) memoi_ring_merge(ring, &block, step);
-        }
-    }
-
-    /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
-    if (ring->has_worked && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
-        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
-}
-
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    int32_t n_exchanges = memoi_ring_n_exchanges(ring), is_v, i;
+    int32_t is_v;
     ring->n_awaited = 0;
     ring->has_worked = 0;
     ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
-    if (ring->is_backward) {
-        /* The first step sets rounded gradients; an earlier group may have begun them. */
-        int is_cleared = ring->kept_type == MEMO_TYPE_F32 &&
-                         memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
-        for (is_v = 0; is_v < 2; is_v++) {
-            if (!ring->last_step) ring->buffers.d_kv[is_v][1] = ring->d_kv_final[is_v];
-            if (is_cleared)
-                memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv[is_v][1],
-                                  memoi_ring_kv_elements(shape, is_v) * 4);
-        }
-    }
 
-    /* Attention may load rows that nobody sees, and 0 times NaN is NaN. */
-    for (i = 0; i < 4 && n_exchanges && ring->plan->cuts_runs; i++)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.kv[i % 2][i / 2],
-                          memoi_ring_kv_elements(shape, i % 2) * memo_type_bytes(shape->type));
+    /* An earlier group may have begun the gradients of these keys. */
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++)
+        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
+                              memoi_ring_kv_elements(shape, is_v) * 4);
 
     /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
      * which the last steps of an earlier group used. */
-    if (n_exchanges && (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
+    if (memoi_ring_n_exchanges(ring) &&
+        (!ring->is_ready || ring->uses[0] || ring->uses[1] || ring->uses[2]))
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-/* Gradients of the rows that did not travel join the others: those before and between the ranges
- * that did, and the rest. */
-MEMOI void memoi_ring_join(const memoi_ring* ring, int is_v) {
-    const int64_t n_tokens = ring->shape->key_sharding.ring_tokens;
-    const int64_t row_bytes =
-        memoi_ring_kv_row(ring->shape, is_v) * memo_type_bytes(ring->shape->carried_type);
-    char *final = ring->d_kv_final[is_v], *first = ring->buffers.d_kv[is_v][1];
-    int64_t row = 0;
-    int32_t k;
-    for (k = 0; k <= MEMO_RUNS_MAX && final != first; k++) {
-        const memoi_exchange_rows rest = {n_tokens, n_tokens};
-        const memoi_exchange_rows* rows = k < MEMO_RUNS_MAX ? &ring->plan->carried.rows[k] : &rest;
-        const int64_t at = row * row_bytes;
-        if (k < MEMO_RUNS_MAX && rows->begin == rows->end) continue;
-        memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, final + at, n_tokens * row_bytes,
-                               first + at, n_tokens * row_bytes, (rows->begin - row) * row_bytes,
-                               ring->shape->n_batch);
-        row = rows->end;
-    }
-}
-
-/* The steps of a ring, whose keys go round; at the end the compute stream has passed all
- * exchanges. */
-MEMOI void memoi_ring_steps(memoi_ring* ring) {
-    const int32_t n_exchanges = memoi_ring_n_exchanges(ring);
-    const int32_t n_steps = ring->shape->heads.n_q ? ring->last_step + 1 : 0;
-    int32_t s, is_v;
-    memoi_ring_begin(ring);
-    for (s = 0; s < n_exchanges || s < n_steps; s++) {
-        if (s < n_exchanges) memoi_ring_exchange(ring, s);
-        if (s < n_steps) memoi_ring_step(ring, s);
-    }
-    if (!n_exchanges) return;
-    if (!ring->is_open) memoi_ring_await(ring, n_exchanges - 1);
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_join(ring, is_v);
-}
-
-/* --- each owner to its readers --- */
-
 /* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
  * step s - 1 to d_k or d_v, back to the owner.  Returns its bytes; enqueues 0: only that. */
-MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t s,
-                                     int32_t is_receive, int enqueues) {
+MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
+                              int enqueues) {
     const memoi_shape* shape = ring->shape;
     const int is_kv = tensor < MEMOI_RING_D_K, is_v = tensor % 2;
     const int is_own = is_kv != is_receive; /* rows of this rank's keys */
@@ -6953,9 +6873,9 @@ MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
     const memo_type type = is_kv ? shape->type : shape->carried_type;
     const int64_t row = memoi_ring_kv_row(shape, is_v), row_bytes = row * memo_type_bytes(type);
-    char* const address = is_kv        ? memoi_ring_place(ring, tensor, is_own ? 0 : step)
+    char* const address = is_kv        ? memoi_ring_keys(ring, is_v, is_own ? 0 : step)
                           : is_receive ? ring->buffers.d_kv_in[is_v]
-                                       : ring->buffers.d_kv[is_v][0];
+                                       : ring->buffers.d_kv_out[is_v];
     int64_t n_bytes = 0;
     int32_t b, k;
 
@@ -6978,7 +6898,7 @@ MEMOI int64_t memoi_ring_send_pieces(const memoi_ring* ring, int tensor, int32_t
 }
 
 /* Exchange s, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange_pieces(memoi_ring* ring, int32_t s) {
+MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
     const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
@@ -6992,17 +6912,17 @@ MEMOI void memoi_ring_exchange_pieces(memoi_ring* ring, int32_t s) {
         const int is_kv = i < MEMOI_RING_D_K, is_v = i % 2;
         const int64_t whole = memoi_ring_kv_elements(shape, is_v) *
                               memo_type_bytes(is_kv ? shape->type : shape->carried_type);
-        out[i] = memoi_ring_send_pieces(ring, i, s, 0, 0);
-        in[i] = memoi_ring_send_pieces(ring, i, s, 1, 0);
+        out[i] = memoi_ring_send(ring, i, s, 0, 0);
+        in[i] = memoi_ring_send(ring, i, s, 1, 0);
         n_out += out[i];
         n_in += in[i];
         /* Whole buffers are announced, whichever rows travel. */
         if (out[i])
             reads[n_reads++] = memob_range_at(
-                is_kv ? memoi_ring_place(ring, i, 0) : ring->buffers.d_kv[is_v][0], whole);
+                is_kv ? memoi_ring_keys(ring, is_v, 0) : ring->buffers.d_kv_out[is_v], whole);
         if (in[i])
             writes[n_writes++] = memob_range_at(
-                is_kv ? memoi_ring_place(ring, i, s + 1) : ring->buffers.d_kv_in[is_v], whole);
+                is_kv ? memoi_ring_keys(ring, is_v, s + 1) : ring->buffers.d_kv_in[is_v], whole);
     }
     if (!n_out && !n_in) return;
 
@@ -7013,11 +6933,11 @@ MEMOI void memoi_ring_exchange_pieces(memoi_ring* ring, int32_t s) {
         memset(ring->uses, 0, sizeof ring->uses);
     }
     ring->has_begun = 1;
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "direct exchange %d", (int)s);
+    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
     memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
                              ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send_pieces(ring, i / 2, s, i % 2, 1);
+    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2, 1);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
     ring->n_exchanged = s + 1;
@@ -7041,8 +6961,8 @@ MEMOI void memoi_ring_contribute(memoi_ring* ring, const memo_attention_block* b
                 float* made = ring->buffers.d_kv_step[is_v] + at;
                 if (is_copied)
                     memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE,
-                                      ring->buffers.d_kv[is_v][0] + at * bytes, shape->carried_type,
-                                      made, MEMO_TYPE_F32, n_rows * row);
+                                      ring->buffers.d_kv_out[is_v] + at * bytes,
+                                      shape->carried_type, made, MEMO_TYPE_F32, n_rows * row);
                 else
                     memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, made, n_rows * row * 4);
             }
@@ -7053,7 +6973,7 @@ MEMOI void memoi_ring_contribute(memoi_ring* ring, const memo_attention_block* b
 }
 
 /* Adds what the readers of step s return. */
-MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
+MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const memo_type type = shape->carried_type;
     int32_t is_v, b, k;
@@ -7082,7 +7002,7 @@ MEMOI void memoi_ring_add_pieces(memoi_ring* ring, int32_t s) {
 
 /* Step s, and what exchange s brought back of step s - 1.  A backward ends with step 0, behind
  * which the last contributions return. */
-MEMOI void memoi_ring_step_pieces(memoi_ring* ring, int32_t s) {
+MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
     const int is_idle = ring->is_backward && !s;
     int32_t part;
@@ -7104,18 +7024,18 @@ MEMOI void memoi_ring_step_pieces(memoi_ring* ring, int32_t s) {
             if (i) memoi_ring_merge(ring, &block, step);
         }
     }
-    if (ring->has_arrived) memoi_ring_add_pieces(ring, s - 1);
+    if (ring->has_arrived) memoi_ring_add(ring, s - 1);
     if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-MEMOI void memoi_ring_steps_direct(memoi_ring* ring) {
+MEMOI void memoi_ring_steps(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1 + ring->is_backward;
     int32_t s;
     memoi_ring_begin(ring);
-    for (s = 0; s < n; s++) {
-        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange_pieces(ring, s);
-        memoi_ring_step_pieces(ring, s);
+    for (s = 0; s < n && ring->shape->heads.n_q; s++) {
+        if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange(ring, s);
+        memoi_ring_step(ring, s);
     }
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
 }
@@ -7161,6 +7081,7 @@ MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
     memoi_target* target = ring->target;
     char* all = ring->buffers.kv_all[is_v];
 
+    if (!n) return; /* latent keys have no values */
     if (is_back && type == MEMO_TYPE_F32)
         all = (char*)(void*)ring->buffers.d_kv_all[is_v];
     else if (is_back) /* the keys are no longer used */
@@ -7185,14 +7106,12 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     memoi_ring all = *ring;
     int is_v;
     if (!shape.gathers_keys) {
-        (ring->last_step && ring->plan->is_direct ? memoi_ring_steps_direct
-                                                  : memoi_ring_steps)(ring);
+        memoi_ring_steps(ring);
         return;
     }
     if (!shape.heads.n_q) return;
     shape.has_gathered = 1;
     shape.key_sharding.ring_tokens = shape.key_sharding.padded_tokens;
-    shape.carried_type = all.kept_type = MEMO_TYPE_F32;
     all.shape = &shape;
     for (is_v = 0; is_v < 2; is_v++) {
         memoi_ring_gather(ring, is_v, 0);
@@ -7245,6 +7164,7 @@ MEMOI memo_status memoi_hybrid_alike_check(const char* what, const memo_sharding
     for (i = 0; i < n; i++)
         if (shardings[i].kind != own->kind || shardings[i].ring != own->ring ||
             shardings[i].ulysses != own->ulysses || shardings[i].n_tokens != own->n_tokens ||
+            shardings[i].slice_tokens != own->slice_tokens ||
             shardings[i].padded_tokens != own->padded_tokens ||
             shardings[i].local_tokens != own->local_tokens ||
             shardings[i].ring_tokens != own->ring_tokens)
@@ -7264,7 +7184,8 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->ulysses,
                                      sharding->n_tokens,
                                      sharding->document_begins,
-                                     sharding->n_documents};
+                                     sharding->n_documents,
+                                     sharding->slice_tokens};
     memo_sharding made;
     if (memo_sharding_make(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (made.padded_tokens == sharding->padded_tokens &&
@@ -7300,9 +7221,11 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, way, MEMO_EXCHANGE_AUTO, MEMO_EXCHANGE_GATHER) ||
+        MEMOI_INTEGER(name, desc, way, MEMO_EXCHANGE_DIRECT, MEMO_EXCHANGE_GATHER) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, first_q_head, 0, INT32_MAX - desc->n_q_heads) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7313,7 +7236,7 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
 MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int64_t head_size = memob_max(desc->head_size, desc->v_head_size);
+    int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
@@ -7386,9 +7309,13 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     /* The attention of a head. */
     shape->n_batch = desc->n_batch ? desc->n_batch : 1;
     shape->n_q_heads = desc->n_q_heads;
-    shape->n_kv_heads = desc->n_kv_heads;
+    shape->n_kv_heads = desc->latent.size ? 1 : desc->n_kv_heads;
+    shape->n_read_heads = desc->n_kv_heads;
     shape->head_size = desc->head_size;
     shape->v_head_size = desc->v_head_size ? desc->v_head_size : desc->head_size;
+    shape->kv_size[0] = desc->latent.size ? desc->latent.size : shape->head_size;
+    shape->kv_size[1] = desc->latent.size ? 0 : shape->v_head_size;
+    shape->latent = desc->latent;
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->softcap = desc->softcap;
@@ -7398,19 +7325,18 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->way = desc->sharding.ring > 1 ? desc->way : MEMO_EXCHANGE_RING;
-    shape->gathers_keys = shape->way == MEMO_EXCHANGE_GATHER;
+    shape->gathers_keys = desc->sharding.ring > 1 && desc->way == MEMO_EXCHANGE_GATHER;
     shape->group = -1;
     shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > desc->n_kv_heads;
+    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
     shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
     shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
     return MEMO_STATUS_OK;
 }
 
-/* size: of a head, head_size or v_head_size.  Gradients of replicas are summed before they are
+/* size: of a head.  Gradients of replicas are summed before they are
  * rounded. */
 MEMOI MEMOB_NOINLINE memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape,
                                                             const char* name, int32_t what,
@@ -7490,7 +7416,7 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
     int64_t size = memob_max(shape->head_size, shape->v_head_size);
     int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
     int64_t kv_bytes = shape->n_batch * shape->key_sharding.local_tokens * largest->needed[1] *
-                       size * kv_type_bytes;
+                       memob_max(shape->kv_size[0], shape->kv_size[1]) * kv_type_bytes;
     int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->needed[0] *
                       memob_max(size * element_bytes, 4); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
@@ -7520,7 +7446,6 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
-    int may_be_direct = has_ring && shape->way != MEMO_EXCHANGE_RING;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
             carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
@@ -7530,25 +7455,42 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
     for (is_v = 0; is_v < 2; is_v++) {
         int64_t n = memoi_ring_kv_elements(shape, is_v);
-        for (i = 0; i < 2; i++)
-            if (has_ring || (i == 1 && !memoi_hybrid_is_direct(shape))) /* DIRECT sums in fp32 */
-                buffers->ring.d_kv[is_v][i] =
-                    memoi_hybrid_carve(carver, n * (i && may_be_direct ? 4 : carried_bytes));
-        if (may_be_direct)
-            buffers->ring.d_kv_in[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
-        if (has_ring) buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
+        if (has_ring || !memoi_hybrid_is_direct(shape))
+            buffers->ring.d_kv[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
+        if (!has_ring) continue;
+        buffers->ring.d_kv_out[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
+        buffers->ring.d_kv_in[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
+        buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
     if (!has_ulysses || !shape->is_replicated) return;
 
     /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
     sums_bytes = shape->n_batch * shape->key_sharding.local_tokens * shape->n_kv_heads *
-                 memob_max(shape->head_size, shape->v_head_size) * 4;
+                 memob_max(shape->kv_size[0], shape->kv_size[1]) * 4;
     buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
         float** unused = has_ring ? buffers->ring.d_kv_step : buffers->ring.d_kv_all;
         for (is_v = 0; is_v < 2; is_v++) buffers->results[1 + is_v] = (char*)(void*)unused[is_v];
+    }
+}
+
+/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
+                                       int is_backward, memoi_ring_buffers* buffers) {
+    const int64_t n_rows =
+        shape->gathers_keys ? shape->key_sharding.padded_tokens : shape->key_sharding.ring_tokens;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
+    int is_v;
+    for (is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
+        buffers->expanded[is_v] =
+            memoi_hybrid_carve(carver, n * size * memo_type_bytes(shape->type));
+        if (is_backward)
+            buffers->d_expanded[is_v] = (float*)memoi_hybrid_carve(carver, n * size * 4);
     }
 }
 
@@ -7579,6 +7521,7 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
                     (float*)memoi_hybrid_carve(&carver, rd * n_kv[is_v] * 4);
         }
     }
+    memoi_hybrid_carve_expanded(shape, &carver, is_backward, &buffers->ring);
     if (shape->sharding.ulysses > 1)
         memoi_hybrid_carve_ulysses(largest, &carver, is_backward, buffers);
     if (!memoi_hybrid_is_direct(shape))
@@ -7608,9 +7551,9 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     const memoi_exchanged q = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, size);
     const memoi_exchanged out = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, v_size);
     /* Keys and values together. */
-    const memoi_exchanged kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_KV, size + v_size);
-    const memoi_exchanged d_kv =
-        memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_D_KV, size + v_size);
+    const int32_t kv_size = shape.kv_size[0] + shape.kv_size[1];
+    const memoi_exchanged kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_KV, kv_size);
+    const memoi_exchanged d_kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_D_KV, kv_size);
     const int64_t n_kv = memoi_ring_kv_elements(&shape, 0) + memoi_ring_kv_elements(&shape, 1);
     memoi_hybrid_buffers buffers[2];
     memoi_hybrid_carver saved = {NULL, 0};
@@ -7628,7 +7571,8 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     }
     sizes->saved_bytes = saved.n_bytes;
     sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
-    sizes->heads = shape.heads;
+    sizes->heads = memoi_shape_split_heads(shape.n_q_heads, shape.n_read_heads,
+                                           shape.sharding.ulysses, shape.ulysses_rank);
 
     /* Traffic. */
     to_heads = memoi_ulysses_measure(&shape, &q).to_heads_bytes +
@@ -7641,9 +7585,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
         memoi_ulysses_measure(&shape, &d_kv).to_rows_bytes + (shape.sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape.type) * (rd - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    if (rd > 1)
-        sizes->ring_backward_bytes +=
-            n_kv * memo_type_bytes(shape.carried_type) * (rd - shape.gathers_keys);
+    sizes->ring_backward_bytes += n_kv * memo_type_bytes(shape.carried_type) * (rd - 1);
     return MEMO_STATUS_OK;
 }
 
@@ -7657,7 +7599,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(SCALE, "memo_sp_attention_desc.scale")                                                       \
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
-    K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size or v_head_size")            \
+    K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
     K(WAY, "memo_sp_attention_desc: way, rounds_gradients, sends_again or "                        \
            "ulysses_groups")                                                                       \
@@ -7679,10 +7621,11 @@ static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_
 /* Of the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
                               const memoi_shape_tokens* tokens) {
-    const int64_t heads[] = {shape->n_q_heads, shape->n_kv_heads, shape->head_size,
-                             shape->v_head_size};
+    const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
+                             shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
-    const int64_t way[] = {shape->way, shape->carried_type, shape->sends_again, shape->n_groups};
+    const int64_t way[] = {shape->gathers_keys, shape->carried_type, shape->sends_again,
+                           shape->n_groups};
     int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
@@ -7698,6 +7641,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
         const memo_sharding* own = &tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
         memoi_label_add_number(label, field, own->n_tokens);
+        memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
     }
 }
@@ -7727,6 +7671,8 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
                           : !desc->stream                                ? "stream"
                           : !desc->attention.forward                     ? "attention.forward"
                           : !desc->attention.backward                    ? "attention.backward"
+                          : desc->latent.size && !desc->latent.expand    ? "latent.expand"
+                          : desc->latent.size && !desc->latent.reduce    ? "latent.reduce"
                           : !desc->ring && desc->sharding.ring > 1       ? "ring"
                           : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
                                                                          : NULL;
@@ -7884,12 +7830,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->masks = (memo_mask*)memob_arrays_add(&plan->arrays, shape->n_parts, sizeof(memo_mask));
     plan->steps =
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
-    plan->hops = (memoi_exchange_ranges*)memob_arrays_add(&plan->arrays, 2 * n_steps,
-                                                          sizeof(memoi_exchange_ranges));
     plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
-    plan->busiest = (int64_t*)memob_arrays_add(&plan->arrays, 4 * (int64_t)shape->sharding.ring, 8);
     for (i = 0; i < n_tokens && !plan->arrays.failed; i++)
         memoi_exchange_take_tokens(
             &tokens[i], i < shape->n_tokens_of ? &shardings[i] : &plan->attention->shardings[i],
@@ -7969,6 +7912,10 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->target.error = error;
     walk->buffers = a->buffers[is_backward];
     walk->tensors = *tensors;
+    if (walk->shape->latent.size) { /* no bytes of values travel; any address will do */
+        walk->tensors.v = tensors->k;
+        walk->tensors.d_v = tensors->d_k;
+    }
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
     walk->ulysses.comm = a->ulysses;
@@ -8014,8 +7961,10 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_hybrid_buffers* b = &walk->buffers;
     int32_t size = shape->head_size, v_size = shape->v_head_size;
     memoi_exchanged q = memoi_hybrid_exchanged(shape, "q to heads", MEMOI_MOVES_Q, size);
-    memoi_exchanged k = memoi_hybrid_exchanged(shape, "k to heads", MEMOI_MOVES_KV, size);
-    memoi_exchanged v = memoi_hybrid_exchanged(shape, "v to heads", MEMOI_MOVES_KV, v_size);
+    memoi_exchanged k =
+        memoi_hybrid_exchanged(shape, "k to heads", MEMOI_MOVES_KV, shape->kv_size[0]);
+    memoi_exchanged v =
+        memoi_hybrid_exchanged(shape, "v to heads", MEMOI_MOVES_KV, shape->kv_size[1]);
     memoi_exchanged d_out = memoi_hybrid_exchanged(shape, "d_out to heads", MEMOI_MOVES_Q, v_size);
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
@@ -8043,15 +7992,14 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
     int32_t i, n_later = 0;
     /* What was saved is complete since the first group, whose last exchange waited for its
      * steps. */
-    ring->is_ready =
-        ring->is_backward && !group->sends_again && walk->has_run && !ring->plan->cuts_runs;
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
     walk->has_run |= group->heads.n_q > 0;
 
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
      * there are two. */
     for (i = g + 1; i < group->n_groups && !ring->is_backward; i++)
         n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1) && !ring->plan->cuts_runs;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 }
 
 /* Gives a group's tensors and buffers to the ring. */
@@ -8060,8 +8008,7 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_hybrid_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
-    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1,
-        i;
+    int is_direct = memoi_hybrid_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
@@ -8081,23 +8028,14 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     }
     ring->d_out = has_ulysses ? b->d_out[g % 2] : (const char*)t->d_out;
     ring->row_dots = b->dots[g % 2];
-    ring->kept_type = group->carried_type;
     ring->d_q = is_direct ? (float*)t->d_q : b->out;
 
-    if (ring->last_step && ring->plan->is_direct) {
-        ring->kept_type = MEMO_TYPE_F32;
-        for (i = 0; i < 2; i++) ring->d_kv_final[i] = ring->buffers.d_kv[i][1];
-        return;
-    }
-
-    /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
-     * to receive. */
-    i = ring->last_step ? ring->last_step % 2 : 1;
-    is_direct = !has_ulysses && group->type == group->carried_type;
-    /* Without hops the only step reads k while it adds to d_k, which may be k. */
-    if (group->sharding.ring > 1 && !group->gathers_keys) is_direct &= ring->last_step > 0;
-    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : ring->buffers.d_kv[0][i];
-    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : ring->buffers.d_kv[1][i];
+    /* A step reads k while step 0 adds to d_k, which may be k. */
+    ring->kept_type = group->gathers_keys ? group->carried_type : MEMO_TYPE_F32;
+    is_direct = !has_ulysses && group->type == ring->kept_type &&
+                (group->sharding.ring == 1 || group->gathers_keys);
+    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : (char*)(void*)b->ring.d_kv[0];
+    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : (char*)(void*)b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -8116,8 +8054,9 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const memo_type type = i ? ring->kept_type : MEMO_TYPE_F32; /* as it was computed */
-    const int32_t k = ring->is_backward + i,
-                  size = k == 1 || k == 2 ? group->head_size : group->v_head_size;
+    const int32_t k = ring->is_backward + i, size = i        ? group->kv_size[i - 1]
+                                                    : k == 1 ? group->head_size
+                                                             : group->v_head_size;
     int has_ulysses = group->sharding.ulysses > 1;
     memoi_hybrid_result result;
     void* to;
@@ -8247,14 +8186,16 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
                                           memo_error* error) {
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
-    const char* missing = needs_qkv && (!t->q || !t->k || !t->v)           ? "q, k or v"
-                          : !t->out                                        ? "out"
-                          : !t->lse && a->shape.heads.n_q                  ? "lse"
-                          : !t->saved && needs_saved                       ? "saved"
-                          : is_backward && !t->d_out                       ? "d_out"
-                          : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
-                          : is_backward && t->sinks && !t->d_sinks         ? "d_sinks"
-                                                                           : NULL;
+    int has_v = !a->shape.latent.size;
+    const char* missing = needs_qkv && (!t->q || !t->k || (has_v && !t->v)) ? "q, k or v"
+                          : !t->out                                         ? "out"
+                          : !t->lse && a->shape.heads.n_q                   ? "lse"
+                          : !t->saved && needs_saved                        ? "saved"
+                          : is_backward && !t->d_out                        ? "d_out"
+                          : is_backward && (!t->d_q || !t->d_k || (has_v && !t->d_v))
+                              ? "d_q, d_k or d_v"
+                          : is_backward && t->sinks && !t->d_sinks ? "d_sinks"
+                                                                   : NULL;
 
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
@@ -9466,6 +9407,262 @@ memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo
 memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
                                     memo_error* error) {
     return memoi_scan_halo(scan, (char*)d_rows, (char*)(uintptr_t)d_halo, 1, error);
+}
+
+/* ---- >>experts ----------------------------------------------------------------------------------
+ * Knows: who has which experts, and how many rows each rank sends to each.  Knows nothing of what
+ * the rows are. */
+
+struct memo_experts {
+    memo_experts_desc desc;
+    memoi_target target;
+    memo_label agreed;
+    int32_t n_ranks, rank;
+    int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
+};
+
+MEMOB_ZERO_DEFAULT(memo_experts_desc)
+
+static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
+    "memo_experts_desc: n_experts or max_received",
+    "row_elements or type of a dispatch or combine"};
+
+MEMOI memo_status memoi_experts_prepare(memo_experts* x, memo_error* error) {
+    const memo_experts_desc* desc = &x->desc;
+    const int64_t n = desc->n_experts, n_bytes = x->n_ranks * n * 8;
+    void* memory = NULL;
+    memo_status status;
+    if (!desc->device || !desc->stream)
+        return MEMOB_INVALID(error, "memo_experts_desc.%s: NULL; it is required",
+                             desc->device ? "stream" : "device");
+    if (MEMOI_INTEGER("memo_experts_desc", desc, n_experts, 1, 1 << 20) ||
+        MEMOI_INTEGER("memo_experts_desc", desc, max_received, 0, MEMOB_BYTES_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* A message for each expert, and for each expert of this rank from each rank. */
+    if (desc->comm && n + memo_share_of(n, x->n_ranks, 0).count * x->n_ranks + x->n_ranks >
+                          desc->comm->max_waiting)
+        return MEMOB_INVALID(error,
+                             "memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
+                             "'%s' has at most %d messages",
+                             (int)n, (int)x->n_ranks, desc->comm->name,
+                             (int)desc->comm->max_waiting);
+
+    x->target.device = desc->device;
+    x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    status = memo_device_alloc(desc->device, n_bytes, &memory, error);
+    x->on_device = (int64_t*)memory;
+    if (!status) status = memo_host_alloc(desc->device, n_bytes, &memory, error);
+    if (status) return status;
+    x->on_host = (int64_t*)memory;
+
+    x->agreed.fields = memoi_experts_fields;
+    memoi_label_add_number(&x->agreed, 0, n);
+    memoi_label_add_number(&x->agreed, 0, desc->max_received);
+    if (x->n_ranks == 1) return MEMO_STATUS_OK;
+    memoi_comm_label(desc->comm, &x->agreed, 1, "experts", 0);
+    return memo_barrier(desc->comm, desc->stream, error);
+}
+
+memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** result,
+                                memo_error* error) {
+    memo_experts* x = (memo_experts*)memob_calloc(1, sizeof *x);
+    memo_status status;
+    *result = NULL;
+    if (!x) return memob_no_memory(error, "experts");
+    x->desc = *desc;
+    x->n_ranks = desc->comm ? desc->comm->size : 1;
+    x->rank = desc->comm ? desc->comm->rank : 0;
+    status = memoi_experts_prepare(x, error);
+    if (status)
+        memo_experts_destroy(x);
+    else
+        *result = x;
+    return status;
+}
+
+void memo_experts_destroy(memo_experts* x) {
+    if (!x) return;
+    if (x->target.device) memo_stream_synchronize(x->target.device, x->desc.stream, NULL);
+    if (x->on_device) memo_device_free(x->target.device, x->on_device, NULL);
+    if (x->on_host) memo_host_free(x->target.device, x->on_host, NULL);
+    MEMO_FREE(x);
+}
+
+/* --- counts --- */
+
+/* Checks the counts of all ranks, which all ranks see alike, and counts this rank's rows. */
+MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routing,
+                                      memo_error* error) {
+    const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
+    const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
+    int64_t e;
+    int32_t r, s;
+    routing->n_sent = routing->n_received = 0;
+    for (r = 0; r < x->n_ranks; r++)
+        for (e = 0; e < n; e++)
+            if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
+                return MEMOB_INVALID(error,
+                                     "memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
+                                     "to %lld are valid",
+                                     (int)r, (long long)routing->counts[r * n + e], (int)e,
+                                     (long long)most);
+
+    for (e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
+    for (r = 0; r < x->n_ranks; r++) {
+        const memo_share share = memo_share_of(n, x->n_ranks, r);
+        int64_t n_received = 0;
+        for (s = 0; s < x->n_ranks; s++)
+            for (e = share.begin; e < share.begin + share.count; e++)
+                n_received += routing->counts[s * n + e];
+        if (n_received > limit)
+            return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                  "memo_experts_desc.max_received: rank %d would receive %lld rows "
+                                  "(%lld); raise it, or send fewer rows",
+                                  (int)r, (long long)n_received, (long long)limit);
+        if (r == x->rank) routing->n_received = n_received;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
+                               memo_error* error) {
+    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
+    const memo_device* device = x->desc.device;
+    const memo_stream stream = x->desc.stream;
+    const int64_t* all = counts;
+    memo_status status = MEMO_STATUS_OK;
+    if (!counts || !routing->counts)
+        return MEMOB_INVALID(error, "memo_experts_route: counts or memo_routing.counts is NULL; "
+                                    "both are required");
+    if (x->n_ranks > 1) {
+        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
+        status =
+            memo_all_gather(x->desc.comm, stream, counts, x->on_device, n, MEMO_TYPE_I64, error);
+        all = x->on_device;
+    }
+
+    if (!status)
+        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->on_host, all, n_bytes, error);
+    if (!status) status = memo_stream_synchronize(device, stream, error);
+    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
+    if (status) return status;
+    memcpy(routing->counts, x->on_host, (size_t)n_bytes);
+    return memoi_experts_count(x, routing, error);
+}
+
+memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
+                                 memo_error* error) {
+    int64_t i;
+    if (!routing->counts) return MEMOB_INVALID(error, "memo_routing.counts: NULL; it is required");
+    for (i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++) routing->counts[i] = capacity;
+    return memoi_experts_count(x, routing, error);
+}
+
+/* --- rows --- */
+
+/* A block of rows that one rank sends to one expert: sorted is in the sender's order, placed in the
+ * expert's. */
+typedef struct memoi_experts_move {
+    memo_experts* x;
+    memoi_target target;
+    int is_back;
+    char *sorted, *placed;
+    int64_t row_elements, row_bytes;
+    memo_type type;
+} memoi_experts_move;
+
+/* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
+ * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
+    const memo_experts* x = move->x;
+    const int64_t n = x->desc.n_experts;
+    int64_t sorted_at = 0, placed_at = 0, n_left = 0, e;
+    int32_t owner, sender;
+    for (owner = 0; owner < x->n_ranks; owner++) {
+        const memo_share share = memo_share_of(n, x->n_ranks, owner);
+        for (e = share.begin; e < share.begin + share.count; e++) {
+            const int64_t count = counts[x->rank * n + e];
+            char* sorted = move->sorted + sorted_at * move->row_bytes;
+            sorted_at += count;
+
+            /* To another rank, or back from there. */
+            if (owner != x->rank) {
+                if (!move->is_back) n_left += count * move->row_bytes;
+                if (!own)
+                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm,
+                                         !move->is_back, sorted, count * move->row_elements,
+                                         move->type, owner);
+                continue;
+            }
+
+            /* The rows of an expert of this rank, by sender. */
+            for (sender = 0; sender < x->n_ranks; sender++) {
+                const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
+                char* placed = move->placed + placed_at * move->row_bytes;
+                placed_at += n_rows;
+                if (sender != x->rank && move->is_back) n_left += n_bytes;
+                if (sender != x->rank && !own)
+                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm,
+                                         move->is_back, placed, n_rows * move->row_elements,
+                                         move->type, sender);
+                else if (sender == x->rank && own)
+                    memoi_target_copy_rows(&move->target, MEMOI_TARGET_COMPUTE,
+                                           move->is_back ? sorted : placed, n_bytes,
+                                           move->is_back ? placed : sorted, n_bytes, n_bytes, 1);
+            }
+        }
+    }
+    return n_left;
+}
+
+MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routing, void* sorted,
+                                     void* placed, int64_t row_elements, memo_type type,
+                                     int is_back, memo_error* error) {
+    const char* name = is_back ? "combine" : "dispatch";
+    const int64_t row_bytes = row_elements * memo_type_bytes(type);
+    const int64_t most = memob_max(memob_max(routing->n_sent, routing->n_received), 1);
+    const memo_range at_sender = memob_range_at(sorted, routing->n_sent * row_bytes);
+    const memo_range at_expert = memob_range_at(placed, routing->n_received * row_bytes);
+    memoi_experts_move move = {
+        x, x->target, is_back, (char*)sorted, (char*)placed, row_elements, row_bytes, type};
+    memo_label agreed = x->agreed;
+    int64_t n_left;
+    if (memob_check_integer(name, "type", (int)type, 0, MEMO_TYPE_U8, error) ||
+        memob_check_integer(name, "row_elements", row_elements, 1, MEMOB_BYTES_MAX / 8 / most,
+                            error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!routing->counts || (!sorted && routing->n_sent) || (!placed && routing->n_received))
+        return MEMOB_INVALID(error,
+                             "%s: memo_routing.counts, rows or received is NULL; all are "
+                             "required",
+                             name);
+
+    /* Ranks must agree on a row, whatever the counts. */
+    memoi_label_add_number(&agreed, 1, row_elements);
+    memoi_label_add_number(&agreed, 1, type);
+    move.target.agreed = &agreed;
+    move.target.error = error;
+    n_left = memoi_experts_run(&move, routing->counts, 1);
+    if (x->n_ranks == 1) return move.target.status;
+    memoi_target_transfer(&move.target, MEMOI_TARGET_COMPUTE, name,
+                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
+                          1, n_left);
+    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_experts_run(&move, routing->counts, 0);
+    memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
+    return move.target.status;
+}
+
+memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing, const void* rows,
+                          void* received, int64_t row_elements, memo_type type, memo_error* error) {
+    return memoi_experts_pass(experts, routing, (void*)(uintptr_t)rows, received, row_elements,
+                              type, 0, error);
+}
+memo_status memo_combine(memo_experts* experts, const memo_routing* routing, const void* received,
+                         void* rows, int64_t row_elements, memo_type type, memo_error* error) {
+    return memoi_experts_pass(experts, routing, rows, (void*)(uintptr_t)received, row_elements,
+                              type, 1, error);
 }
 
 #endif /* MEMO_SP_IMPLEMENTATION */

@@ -186,6 +186,15 @@ static void prepare_products(void) {
     into_out = shape(4 * H, H, TILE, 1, 0, 4 * H, H, H, 1, 1);
     into_qkv.is_fp32 = into_o.is_fp32 = into_in.is_fp32 = into_out.is_fp32 = 1;
     for (gemm* g : all) gemm_prepare(&chain.library, g);
+
+    /* Any layer's weight and gradient of the MLP are as large as the largest matrices. */
+    const weights* w = &chain.layers[0];
+    printf("### Products of the chain\n\n");
+    printf("| m x n x k | pinned, TFLOP/s | fastest | time of fastest / pinned | which |\n");
+    printf("|---|---|---|---|---|\n");
+    for (gemm* g : all) gemm_print(&chain.library, g, w->in, w->d_in);
+    printf("\n");
+    CHECK_CUDA(cudaMemset(w->d_in, 0, 16ll * H * H));
 }
 
 static void* take(int64_t size_bytes) {

@@ -9,10 +9,9 @@
 #   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
 #                            memcheck on the trainer's model; the tests over NCCL with 2, 4 and 8 ranks, and the trainer
 #                            with 2 and 4, which share the GPU
-#   sh bench/device.sh C [TOKENS...]
-#                            the trainer beside PyTorch, in each of its ways at the first length: 8 layers of 4096, one sequence (default 65536 131072 262144
-#                            tokens; a length that found no time left: again, alone), and the step's products and
-#                            attention alone as a ceiling.  Not measured yet
+#   sh bench/device.sh C [TOKENS]
+#                            the trainer beside PyTorch: 8 layers of 4096, one sequence of 65536 tokens by default, and the step's
+#                            products and attention alone as a ceiling; 131072 and 262144 are calls of their own.  Not measured yet
 #
 # --dry-run as the first argument prints the commands.  bench/device_long.sh has longer sequences, one case a call.
 #
@@ -364,65 +363,44 @@ END
 
 # ---- C: the trainer beside PyTorch ----
 
-# The ratios of one length, by tokens/s, and the step against products and attention alone plus what the plan says that it
-# recomputes.
-trainer_goals() {
-    echo "| tokens | memo / PyTorch, layers recomputed | swap / keep | graph / calls | step of memo / (products and attention alone + recomputation of the plan) | memo / PyTorch's best |"
-    echo "|---|---|---|---|---|---|"
-    for tokens in "$@"; do
-        recompute_ms=$(sed -n 's/^predicted.* and \([0-9.]*\) ms recomputing.*/\1/p' "$folder/memo-$tokens.log")
-        awk -F' *[|] *' -v tokens="$tokens" -v recompute_s="${recompute_ms:-0}e-3" '
-            function ratio(a, b) { return a > 0 && b > 0 ? sprintf("%.3f", a / b) : "not measured" }
-            $3 == tokens { rate[$2] = $6 + 0 }
-            $3 == tokens && $2 ~ /^PyTorch/ && $6 + 0 > best { best = $6 + 0 }
-            END {
-                alone = rate["products and attention alone, forward and backward"]
-                bound_s = alone ? tokens / alone + recompute_s : 0
-                step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
-                printf "| %s | %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
-                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(rate["memo, memo, a graph"], rate["memo, memo"]),
-                    ratio(step_s, bound_s), ratio(rate["memo, memo"], best)
-            }' "$folder/trainer.md"
-    done
-    echo
-    echo "Goals: at least 1.18, 1.20 and 1.22 times PyTorch at 64K, 128K and 256K tokens; swap at least 0.98 of keep; the step"
-    echo "at most 1.06 of its products and attention plus what the plan recomputes."
-}
-
-part_c() { # TOKENS...
+# The rows of a length by worth, since time may run out: what gives the ratios of the goals, then PyTorch's other ways, which a
+# long length leaves out.  Of a step of half a minute there are two, the first of which does not count.
+part_c() { # [TOKENS]
+    tokens=${1:-65536}
+    [ $# -le 1 ] || stop "C: one length a call ($*)"
     begin "-trainer${1:+-$1}"
-    [ $# -gt 0 ] || set -- 65536 131072 262144
-    first=$1
     : >"$folder/trainer.md"
     build_trainer
-    for tokens in "$@"; do
-        layers=${LAYERS:-8} steps=${STEPS:-$((tokens > 200000 ? 2 : tokens > 100000 ? 3 : 5))}
-        seconds=$((60 + tokens / 1500))
-        train "memo-$tokens" $seconds memo "$tokens" "$layers" "$steps"
-        torch "pytorch-$tokens" $seconds "$tokens" "$layers" "$steps"
-        torch "alone-$tokens" $seconds "$tokens" "$layers" "$steps" --alone
-        train "recompute-$tokens" $seconds recompute "$tokens" "$layers" "$steps"
-        # Where all activations fit on the device.
-        [ "$tokens" != "$first" ] || for policy in keep swap; do
-            train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
-        done
-    done
-    # PyTorch's other ways; a length on the command line alone leaves them time.
-    for way in "select --compile" select keep offload "select --mlp-rows 8192"; do
-        # shellcheck disable=SC2086
-        torch "pytorch-$(echo "$way" | tr -d ' ')-$first" $((60 + first / 1500)) "$first" "${LAYERS:-8}" "${STEPS:-4}" --policy $way
-    done
-    # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
-    steps=${STEPS:-5}
-    [ "$first" -gt 131072 ] ||
-        train "graph-$first" $((60 + first / 1500)) memo "$first" "$layers" $((steps > 3 ? steps : 4)) --graph
+    layers=${LAYERS:-8} steps=${STEPS:-$((tokens > 200000 ? 2 : tokens > 100000 ? 3 : 5))}
+    seconds=$((60 + tokens / 1500))
+    c_train() { train "$1-$tokens" $seconds "$1" "$tokens" "$layers" "$steps"; }
+    c_torch() { # NAME FLAGS...
+        c_name=$1
+        shift
+        torch "$c_name-$tokens" $seconds "$tokens" "$layers" "$steps" "$@"
+    }
+    c_train memo
+    c_torch pytorch-select --policy select
+    c_torch alone --alone
+    c_torch pytorch
+    c_train recompute
+    if [ "$tokens" -le 131072 ]; then
+        c_train keep
+        c_torch pytorch-keep --policy keep
+        c_train swap
+        # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
+        train "graph-$tokens" $seconds memo "$tokens" "$layers" $((steps > 3 ? steps : 4)) --graph
+        c_torch pytorch-select-compile --policy select --compile
+        c_torch pytorch-offload --policy offload
+        c_torch pytorch-select-rows --policy select --mlp-rows 8192
+    fi
     is_dry && return
 
     {
-        write_head "sh bench/device.sh C $*"
+        write_head "sh bench/device.sh C $tokens"
         write_stages
         write_trainer
-        trainer_goals "$@"
+        trainer_goals "$tokens"
     } 2>/dev/null | end
 }
 

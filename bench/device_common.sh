@@ -351,3 +351,32 @@ write_trainer() {
     echo "the same states."
     echo
 }
+
+# The ratios of lengths, by tokens/s, and the step against products and attention alone plus what the plan says that it
+# recomputes.  Reads trainer.md and memo-TOKENS.log in $folder.
+trainer_goals() { # TOKENS...
+    echo "| tokens | memo / PyTorch, layers recomputed | memo / PyTorch's best but keeping | memo / PyTorch's best | swap / keep | graph / calls | step of memo / (products and attention alone + recomputation of the plan) |"
+    echo "|---|---|---|---|---|---|---|"
+    for tokens in "$@"; do
+        recompute_ms=$(sed -n 's/^predicted.* and \([0-9.]*\) ms recomputing.*/\1/p' "$folder/memo-$tokens.log")
+        awk -F' *[|] *' -v tokens="$tokens" -v recompute_s="${recompute_ms:-0}e-3" '
+            function ratio(a, b) { return a > 0 && b > 0 ? sprintf("%.3f", a / b) : "not measured" }
+            $3 == tokens { rate[$2] = $6 + 0 }
+            $3 == tokens && $2 ~ /^PyTorch/ && $6 + 0 > best { best = $6 + 0; best_way = $2 }
+            $3 == tokens && $2 ~ /^PyTorch/ && $2 !~ /everything kept/ && $6 + 0 > saving { saving = $6 + 0; saving_way = $2 }
+            function way(name) { sub(/^PyTorch, /, "", name); return name ? " (" name ")" : "" }
+            END {
+                alone = rate["products and attention alone, forward and backward"]
+                bound_s = alone ? tokens / alone + recompute_s : 0
+                step_s = rate["memo, memo"] ? tokens / rate["memo, memo"] : 0
+                printf "| %s | %s | %s | %s | %s | %s | %s |\n", tokens, ratio(rate["memo, memo"], rate["PyTorch, layers recomputed"]),
+                    ratio(rate["memo, memo"], saving) way(saving_way), ratio(rate["memo, memo"], best) way(best_way),
+                    ratio(rate["memo, swap"], rate["memo, keep"]), ratio(rate["memo, memo, a graph"], rate["memo, memo"]),
+                    ratio(step_s, bound_s)
+            }' "$folder/trainer.md"
+    done
+    echo
+    echo "Goals: at least 1.18, 1.20 and 1.22 times PyTorch with layers recomputed at 64K, 128K and 256K tokens, and 1.07, 1.045 and"
+    echo "1.05 times its best way but keeping everything; swap at least 0.98 of keep; the step at most 1.06 of its products and"
+    echo "attention plus what the plan recomputes."
+}

@@ -37,15 +37,14 @@ static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, in
     return n;
 }
 
-/* An operation that all ranks do together, or in the way DIRECT those that have its number.
- * Returns 0, or 1 + the number. */
+/* An operation that all ranks do together, or an exchange of the ring that ranks with the same
+ * number do together.  Returns 0, or 1 + the number. */
 static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
-    static const char direct[] = "direct exchange ";
+    static const char exchange[] = "ring exchange ";
     const char* name = part->text + op->name;
     if (op->kind != MEMO_OP_RUN) return 0;
-    if (!strncmp(name, direct, sizeof direct - 1)) return 1 + atoi(name + sizeof direct - 1);
-    return !strcmp(name, "ring exchange") || !strcmp(name, "gather keys") ||
-           !strcmp(name, "scatter gradients");
+    if (!strncmp(name, exchange, sizeof exchange - 1)) return 1 + atoi(name + sizeof exchange - 1);
+    return !strcmp(name, "gather keys") || !strcmp(name, "scatter gradients");
 }
 
 /* A rank's attention and links on paper. */

@@ -4,7 +4,7 @@
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | ways]
  *
  * host prints the host's time alone: of a plan of the exchange, and of a call of a layer.  ways
- * prints simulated times of the ways RING and DIRECT.
+ * prints simulated times beside the ideal ones.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -137,7 +137,7 @@ static memo_sp_attention_desc desc_of(const run* r) {
     desc.n_q_heads = desc.n_kv_heads = r->n_heads;
     desc.head_size = HEAD_SIZE;
     desc.ulysses_groups = r->groups;
-    desc.way = r->gathers ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
+    desc.way = r->gathers ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
     return desc;
 }
 
@@ -558,9 +558,9 @@ static void report_memory(void) {
 /* Causal attention of 131,072 tokens on a zigzag ring of 16, 32 heads, 8 key heads of 128, bf16:
  * 600 TFLOP/s, links of 50 GB/s and 10 us.  window 0: none. */
 static void report_ways(int64_t window, int32_t rounds_gradients) {
-    static const char* const names[] = {"auto", "ring", "direct"};
+    static const char* const names[] = {"direct", "gather"};
     int way, is_backward;
-    for (way = MEMO_EXCHANGE_RING; way <= MEMO_EXCHANGE_DIRECT; way++) {
+    for (way = MEMO_EXCHANGE_DIRECT; way <= MEMO_EXCHANGE_GATHER; way++) {
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_mask mask = memo_mask_default();

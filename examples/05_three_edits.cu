@@ -8,7 +8,7 @@
  * Expected output (the plan within the budget depends on the machine; not run on a GPU yet):
  *     keep      every tensor stays on the device
  *     plan      device 344 MiB of ... (2 buffers, optimal), host 0 B, 0 B moved each way
- *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256
+ *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last recomputes nothing
  *               ...
  *     plan      device ... of 128 MiB (..., optimal), host ..., ... moved each way
  *     gradients bitwise the same

@@ -5,10 +5,14 @@
  * returns the output.  8 query heads share 2 key heads, fewer than there are ranks.  q and k are 0
  * and v is the token's position, so the output is the mean position of all tokens up to this one.
  *
+ * A second run sends latent rows of 4 numbers, from which each rank computes k and v.
+ *
  * Build:
  *     cc -std=c99 -O2 -I. examples/10_ulysses_threads.c -o 10_ulysses_threads -lpthread -lm
  * Expected output:
  *     rank 0 holds 63 tokens, works on 252 tokens of 2 heads, and sends 72576 bytes
+ *     the output of token 200 is 100.0; all are right
+ *     rank 0 holds 63 tokens, works on 252 tokens of 2 heads, and sends 51408 bytes
  *     the output of token 200 is 100.0; all are right
  */
 #define MEMO_IMPLEMENTATION
@@ -18,8 +22,31 @@
 #include "thread_ranks.h"
 
 enum { N_RANKS = 4, N_TOKENS = 250, N_Q_HEADS = 8, N_KV_HEADS = 2, HEAD_SIZE = 16 };
-enum { Q_ROW = N_Q_HEADS * HEAD_SIZE, KV_ROW = N_KV_HEADS * HEAD_SIZE };
-static float v[N_TOKENS][KV_ROW], out[N_TOKENS][Q_ROW];
+enum { Q_ROW = N_Q_HEADS * HEAD_SIZE, KV_ROW = N_KV_HEADS * HEAD_SIZE, LATENT = 4 };
+static float v[N_TOKENS][KV_ROW], latent[N_TOKENS][LATENT], out[N_TOKENS][Q_ROW];
+
+/* A model multiplies latent rows with weights of the block's heads. */
+static memo_status expand_rows(void* args, memo_error* error) {
+    const memo_latent_block* b = (const memo_latent_block*)args;
+    const int64_t row = b->n_kv_heads * HEAD_SIZE;
+    (void)error;
+    for (int64_t i = 0; i < b->n_rows * row; i++) {
+        ((float*)b->k)[i] = 0;
+        ((float*)b->v)[i] = ((const float*)b->latent)[i / row * LATENT];
+    }
+    return MEMO_STATUS_OK;
+}
+static memo_status expand(void* device, memo_stream stream, const memo_latent_block* block,
+                          memo_error* error) {
+    memo_latent_block args = *block;
+    return memo_host_device_launch((memo_device*)device, stream, expand_rows, &args, sizeof args,
+                                   error);
+}
+static memo_status reduce(void* device, memo_stream stream, const memo_latent_block* block,
+                          memo_error* error) {
+    (void)device, (void)stream, (void)block;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "this example has no backward");
+}
 
 static memo_status attend(thread_rank* r, memo_error* error) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
@@ -31,7 +58,8 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     memo_sp_attention_sizes sizes;
     memo_sp_attention_tensors t;
     memo_device* d = r->device;
-    void* memory[5]; /* q, k, v, out, lse */
+    const int is_latent = *(const int*)r->user; /* then k is latent rows, and v is not used */
+    void* memory[5];                            /* q, k, v, out, lse */
     memo_status status;
 
     /* The tokens of this rank, and the attention over all of them. */
@@ -46,6 +74,10 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
     desc.sends_again = 1; /* without a backward, q, k and v by heads are not kept */
+    if (is_latent) {
+        const memo_latent keys = {LATENT, 0, expand, reduce, d};
+        desc.latent = keys;
+    }
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, error)) return error->status;
 
     for (int i = 0; i < 5; i++) {
@@ -62,7 +94,12 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     t.out = memory[3];
     t.lse = (float*)memory[4];
 
-    memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof v[0], v, memory[2]);
+    if (is_latent) {
+        memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof latent[0], latent,
+                              memory[1]);
+    } else {
+        memo_sharding_scatter(&desc.sharding, r->comm->rank, 1, sizeof v[0], v, memory[2]);
+    }
     status = memo_sp_attention_create(&desc, &attention, error);
     if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
     if (!status) status = memo_sp_attention_forward(attention, exchange, &t, error);
@@ -84,14 +121,17 @@ int main(void) {
     memo_error error;
     int n_wrong = 0;
     for (int i = 0; i < N_TOKENS * KV_ROW; i++) v[i / KV_ROW][i % KV_ROW] = (float)(i / KV_ROW);
-    if (thread_ranks_run(N_RANKS, attend, NULL, &error)) {
-        fprintf(stderr, "10_ulysses_threads: %s\n", error.message);
-        return 1;
+    for (int i = 0; i < N_TOKENS; i++) latent[i][0] = (float)i;
+    for (int is_latent = 0; is_latent < 2; is_latent++) {
+        if (thread_ranks_run(N_RANKS, attend, &is_latent, &error)) {
+            fprintf(stderr, "10_ulysses_threads: %s\n", error.message);
+            return 1;
+        }
+        for (int i = 0; i < N_TOKENS * Q_ROW; i++)
+            n_wrong += fabsf(out[i / Q_ROW][i % Q_ROW] - 0.5f * (float)(i / Q_ROW)) > 1e-4f;
+        printf("the output of token 200 is %.1f; %s\n", (double)out[200][0],
+               n_wrong ? "some are WRONG" : "all are right");
+        memset(out, 0, sizeof out);
     }
-
-    for (int i = 0; i < N_TOKENS * Q_ROW; i++)
-        n_wrong += fabsf(out[i / Q_ROW][i % Q_ROW] - 0.5f * (float)(i / Q_ROW)) > 1e-4f;
-    printf("the output of token 200 is %.1f; %s\n", (double)out[200][0],
-           n_wrong ? "some are WRONG" : "all are right");
     return n_wrong > 0;
 }

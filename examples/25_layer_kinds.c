@@ -82,7 +82,8 @@ static const memo_profile* times(void) {
 /* Plans and trains for a step; device_bytes 0: everything is kept. */
 static memo_status train(const char* name, int has_kinds, int has_traffic, int64_t device_bytes,
                          memo_error* error) {
-    static const memo_traffic traffic[N_KINDS] = {{0, 0}, {0, sizeof weights}}; /* to the device */
+    static const memo_traffic traffic[N_KINDS] = {{0, 0, 0, 0},
+                                                  {0, sizeof weights, 0, 0}}; /* to the device */
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;

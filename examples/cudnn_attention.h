@@ -84,14 +84,16 @@ struct attention_call {
     attention_shape shape; /* of one call */
     const attention_plan* plan;
     int64_t n_calls;
+    attention_shape whole;     /* of all heads */
     mutable int64_t n_checked; /* calls whose results were compared with exact rows */
 };
+struct attention_sample;
 
 struct attention_plans {
     cudnnHandle_t handle = nullptr;
     std::map<attention_shape, attention_plan> built;
     std::map<attention_shape, attention_call> prepared; /* by the shape of all heads */
-    float* off = nullptr; /* (ATTENTION_SAMPLES), pinned; NULL: nothing is compared */
+    attention_sample* samples = nullptr; /* (ATTENTION_SAMPLES), pinned; NULL: none is compared */
 };
 
 static inline memo_status attention_failed(memo_error* error, const char* what,
@@ -302,17 +304,19 @@ static inline int64_t attention_scratch_bytes(const attention_shape& s, int64_t 
 }
 
 /* Divides a shape into as few calls as fit in n_bytes, and builds their graph.  Building takes
- * seconds: no graph is built of a call whose scores alone do not fit. */
+ * seconds: no graph is built of a call that is expected not to fit, and of a single key head, which
+ * cannot be divided, none whose scores alone do not fit. */
 static inline memo_status attention_prepare(attention_plans* c, const attention_shape& s,
                                             int64_t n_bytes, memo_error* error) {
     int64_t needed = 0;
     memo_status status = MEMO_STATUS_OK;
     if (c->prepared.count(s)) return MEMO_STATUS_OK;
     for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
-        attention_call call = {attention_divide(s, n_calls), nullptr, n_calls, 0};
+        attention_call call = {attention_divide(s, n_calls), nullptr, n_calls, s, 0};
         if (s.h_k % n_calls) continue;
         const cudnn_call sizes = attention_sizes(call.shape);
-        needed = attention_carve(call.shape, nullptr).n_bytes + cudnn_scores_bytes(&sizes, 1);
+        needed = attention_carve(call.shape, nullptr).n_bytes +
+                 (n_calls < s.h_k ? cudnn_workspace_bytes(&sizes) : cudnn_scores_bytes(&sizes, 1));
         if (needed > n_bytes) continue;
         status = attention_find(c, call.shape, &call.plan, error);
         if (status) continue; /* fewer heads may work */
@@ -564,12 +568,18 @@ static inline memo_status attention_set_documents(cudaStream_t stream, const att
  *
  * A library whose indices overflow writes wrong numbers, and the loss of a first step does not show
  * them.  The first time that a call runs, rows of its results are computed again from the same
- * operands, exactly and slowly, and compared.  Rounding explains a distance of 2^-9 of a row, and
- * 2^-9 of the length that a sum's terms have if their directions are random; several times as much
- * is an error. */
+ * operands, exactly and slowly, and compared; of slices, which differ in their keys, only in the
+ * first, the middle and the last.  Rounding explains a distance of 2^-9 of a row, and 2^-9 of the
+ * length that a sum's terms have if their directions are random; several times as much is an error.
+ *
+ * A team of warps shares the terms of a row, since one warp would take a minute for the keys of a
+ * long sequence.  The host adds the parts. */
 
 #ifndef ATTENTION_SAMPLES
-#define ATTENTION_SAMPLES 256 /* rows of each result */
+#define ATTENTION_SAMPLES 32 /* rows of each result */
+#endif
+#ifndef ATTENTION_WARP_TERMS
+#define ATTENTION_WARP_TERMS 256 /* of a row's sum, for which another warp is worthwhile */
 #endif
 
 /* The operands of a call. */
@@ -598,10 +608,24 @@ __device__ static inline float attention_stat(const attention_operands& o, int64
                                               int64_t i) {
     return o.stats[o.begins ? i * o.at_q.h + h : (b * o.at_q.h + h) * o.at_q.n + i];
 }
-enum { ATTENTION_LANE_MAX = 8 }; /* elements of a head that a lane has */
+enum { ATTENTION_LANE_MAX = 8, ATTENTION_TEAM_MAX = 64 }; /* elements of a head that a lane has */
 struct attention_lanes {
     float v[ATTENTION_LANE_MAX];
 };
+
+/* Up to two rows of the library, and the parts of their exact sums: of terms that are factors of
+ * e^-max.  squares: of the terms.  weight: of a softmax; 0: the factors are final. */
+struct attention_part {
+    float sum[2][32 * ATTENTION_LANE_MAX], squares[2], max, weight;
+};
+struct attention_sample {
+    float row[2][32 * ATTENTION_LANE_MAX];
+    attention_part parts[ATTENTION_TEAM_MAX];
+};
+static inline int64_t attention_team(int64_t n_terms) {
+    const int64_t n = n_terms / ATTENTION_WARP_TERMS;
+    return n < 1 ? 1 : n < ATTENTION_TEAM_MAX ? n : (int64_t)ATTENTION_TEAM_MAX;
+}
 
 __device__ static inline float attention_sum(float value) {
     for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart, 32);
@@ -625,31 +649,47 @@ __device__ static inline void attention_add(attention_lanes* to, float factor,
                                             const attention_lanes& x) {
     for (int i = 0; i < ATTENTION_LANE_MAX; i++) to->v[i] += factor * x.v[i];
 }
-/* How far a row of the library is from `exact`, in units of what is allowed.  squares: of the terms
- * of its sum. */
-__device__ static inline float attention_off(const attention_lanes& exact, float squares,
-                                             const attention_lanes& row) {
-    attention_lanes difference = exact;
-    const float size = attention_dot(exact, exact);
-    attention_add(&difference, -1, row);
+__device__ static inline void attention_write(float* to, const attention_lanes& row) {
+    for (int i = 0; i < ATTENTION_LANE_MAX; i++) to[threadIdx.x % 32 + 32 * i] = row.v[i];
+}
+/* How far row k of the library is from the exact one, in units of what is allowed. */
+static inline double attention_off(const attention_sample& s, int k, int64_t n_team) {
+    double max = -INFINITY, weight = 0, squares = 0, size = 0, off = 0;
+    for (int64_t w = 0; w < n_team; w++) max = fmax(max, (double)s.parts[w].max);
+    std::vector<double> factors;
+    for (int64_t w = 0; w < n_team; w++) {
+        const double f = exp(s.parts[w].max - max);
+        factors.push_back(f);
+        weight += f * s.parts[w].weight;
+        squares += f * f * s.parts[w].squares[k];
+    }
+    if (weight == 0) weight = 1;
+    for (int e = 0; e < 32 * ATTENTION_LANE_MAX; e++) {
+        double sum = 0;
+        for (int64_t w = 0; w < n_team; w++)
+            sum += factors[(size_t)w] * s.parts[w].sum[k][e] / weight;
+        size += sum * sum;
+        off += (sum - s.row[k][e]) * (sum - s.row[k][e]);
+    }
     if (!(size < INFINITY)) return 0; /* the operands are not finite: the loss will say so */
-    return sqrtf(attention_dot(difference, difference)) /
-           (sqrtf(squares) / 32 + sqrtf(size) / 64 + 1e-20f);
+    off = sqrt(off) / (sqrt(squares) / weight / 32 + sqrt(size) / 64 + 1e-20);
+    return off < INFINITY ? off : INFINITY;
 }
 
 /* The item of sample s: spread over all, and not always of the same head. */
-__device__ static inline int64_t attention_sample(int64_t s, int64_t n_samples, int64_t total) {
+__device__ static inline int64_t attention_choose(int64_t s, int64_t n_samples, int64_t total) {
     const int64_t begin = total / n_samples * s,
                   n = s + 1 < n_samples ? total / n_samples : total - begin;
     return begin + (s + 1 < n_samples ? s * 7919 % n : n - 1);
 }
 
-/* A warp a query and its head: out, or with d_out, d_q. */
+/* A team of warps a query and its head: out, or with d_out, d_q. */
 __global__ static void attention_check_queries_kernel(attention_operands o, const uint16_t* result,
-                                                      float* off, int64_t n_samples,
-                                                      int64_t total) {
-    ATTENTION_EACH(thread, n_samples * 32) {
-        const int64_t x = attention_sample(thread / 32, n_samples, total), h = x % o.at_q.h;
+                                                      attention_sample* samples, int64_t n_samples,
+                                                      int64_t n_team, int64_t total) {
+    ATTENTION_EACH(thread, n_samples * n_team * 32) {
+        const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
+        const int64_t x = attention_choose(sample, n_samples, total), h = x % o.at_q.h;
         const int64_t i = x / o.at_q.h % o.at_q.n, b = x / o.at_q.h / o.at_q.n;
         int64_t first, n_keys;
         attention_document(o, i, &first, &n_keys);
@@ -663,7 +703,7 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
             delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
             max = attention_stat(o, b, h, i);
         }
-        for (int64_t j = first; j < n_keys; j++) {
+        for (int64_t j = first + warp; j < n_keys; j += n_team) {
             const attention_lanes k = attention_row(o.k, o.at_k, b, j, h / o.group);
             const attention_lanes v = attention_row(o.v, o.at_k, b, j, h / o.group);
             const float score = o.scale * attention_dot(q, k);
@@ -682,31 +722,35 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
                 max = larger;
             }
         }
-        if (!o.d_out) {
-            for (int e = 0; e < ATTENTION_LANE_MAX; e++) sum.v[e] /= weight;
-            squares /= weight * weight;
-        }
-        off[thread / 32] = attention_off(sum, squares, attention_row(result, o.at_out, b, i, h));
+        attention_part* part = &samples[sample].parts[warp];
+        attention_write(part->sum[0], sum);
+        part->squares[0] = squares;
+        part->max = o.d_out ? 0 : max;
+        part->weight = weight;
+        if (warp == 0)
+            attention_write(samples[sample].row[0], attention_row(result, o.at_out, b, i, h));
     }
 }
 
-/* A warp a key and its head: d_k and d_v. */
+/* A team of warps a key and its head: d_k and d_v. */
 __global__ static void attention_check_keys_kernel(attention_operands o, const uint16_t* d_k,
-                                                   const uint16_t* d_v, float* off,
-                                                   int64_t n_samples, int64_t total) {
-    ATTENTION_EACH(thread, n_samples * 32) {
-        const int64_t x = attention_sample(thread / 32, n_samples, total), g = x % o.at_k.h;
+                                                   const uint16_t* d_v, attention_sample* samples,
+                                                   int64_t n_samples, int64_t n_team,
+                                                   int64_t total) {
+    ATTENTION_EACH(thread, n_samples * n_team * 32) {
+        const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
+        const int64_t x = attention_choose(sample, n_samples, total), g = x % o.at_k.h;
         const int64_t j = x / o.at_k.h % o.at_k.n, b = x / o.at_k.h / o.at_k.n;
         const attention_lanes k = attention_row(o.k, o.at_k, b, j, g);
         const attention_lanes v = attention_row(o.v, o.at_k, b, j, g);
         attention_lanes sum_k = {}, sum_v = {};
-        float squares_k = 0, squares_v = 0, of_k, of_v;
+        float squares_k = 0, squares_v = 0;
         int64_t begin, end;
         attention_document(o, j, &begin, &end);
         if (!o.begins || end > o.at_q.n) end = o.at_q.n;
         if (o.window && j - o.ahead + o.window < end) end = j - o.ahead + o.window;
         for (int64_t h = g * o.group; h < (g + 1) * o.group; h++)
-            for (int64_t i = j > o.ahead ? j - o.ahead : 0; i < end; i++) {
+            for (int64_t i = (j > o.ahead ? j - o.ahead : 0) + warp; i < end; i += n_team) {
                 const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
                 const attention_lanes d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
                 const float delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
@@ -718,9 +762,15 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
                 squares_k += size * size * attention_dot(q, q);
                 squares_v += p * p * attention_dot(d_out, d_out);
             }
-        of_k = attention_off(sum_k, squares_k, attention_row(d_k, o.at_d_k, b, j, g));
-        of_v = attention_off(sum_v, squares_v, attention_row(d_v, o.at_d_k, b, j, g));
-        off[thread / 32] = of_k <= of_v ? of_v : of_k;
+        attention_part* part = &samples[sample].parts[warp];
+        attention_write(part->sum[0], sum_k);
+        attention_write(part->sum[1], sum_v);
+        part->squares[0] = squares_k;
+        part->squares[1] = squares_v;
+        part->max = part->weight = 0;
+        if (warp) continue;
+        attention_write(samples[sample].row[0], attention_row(d_k, o.at_d_k, b, j, g));
+        attention_write(samples[sample].row[1], attention_row(d_v, o.at_d_k, b, j, g));
     }
 }
 
@@ -732,20 +782,35 @@ static inline placed_rows attention_placed(const attention_shape& s, bool is_k,
 
 /* Waits, and fails if a sampled row is off. */
 static inline memo_status attention_read_off(const attention_plans* c, const attention_shape& s,
-                                             const char* what, int64_t n_samples,
-                                             cudaStream_t stream, memo_error* error) {
-    float worst = 0;
+                                             const char* what, int n_rows, int64_t n_samples,
+                                             int64_t n_team, cudaStream_t stream,
+                                             memo_error* error) {
+    double worst = 0;
     if (memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error))
         return error->status;
-    for (int64_t i = 0; i < n_samples; i++)
-        if (!(c->off[i] <= worst)) worst = c->off[i];
+    for (int64_t i = 0; i < n_samples * n_rows; i++)
+        worst = fmax(worst, attention_off(c->samples[i / n_rows], (int)(i % n_rows), n_team));
     if (worst <= 1) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "cuDNN's attention: %s of %lld queries, %lld keys and %lld heads is %.3g "
                           "times as far from exact rows as rounding explains; fewer tokens a rank, "
                           "another cuDNN, or a program built without CUDNN=, would work",
-                          what, (long long)s.n_q, (long long)s.n_k, (long long)s.h_q,
-                          (double)worst);
+                          what, (long long)s.n_q, (long long)s.n_k, (long long)s.h_q, worst);
+}
+
+/* Of slices, the first, the middle and the last are compared. */
+static inline bool attention_is_compared(const attention_plans* c, const attention_shape& s) {
+    int64_t n_before = 0, n = 0;
+    for (const auto& each : c->prepared) {
+        attention_shape other = each.first;
+        other.n_k = s.n_k;
+        other.k.batch = s.k.batch;
+        other.k_result.batch = s.k_result.batch;
+        if (other < s || s < other) continue;
+        n++;
+        n_before += each.first.n_k < s.n_k;
+    }
+    return n_before == 0 || n_before == n / 2 || n_before == n - 1;
 }
 
 /* Runs call number i of a shape, and compares its rows the first time. */
@@ -758,11 +823,14 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     const int64_t n_queries = s.b * s.n_q * s.h_q, n_keys = s.b * s.n_k * s.h_k;
     const int64_t n_q = n_queries < ATTENTION_SAMPLES ? n_queries : ATTENTION_SAMPLES;
     const int64_t n_k = n_keys < ATTENTION_SAMPLES ? n_keys : ATTENTION_SAMPLES;
+    const int64_t team_q = attention_team(s.n_k), team_k = attention_team(s.n_q);
     auto at = [&](int64_t uid) { return (uint16_t*)addresses[uid]; };
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     attention_operands o;
     if (attention_run(c, call->plan, addresses, workspace, stream, error)) return error->status;
-    if (!c->off || i != call->n_checked || s.d > 32 * ATTENTION_LANE_MAX) return MEMO_STATUS_OK;
+    if (!c->samples || i != call->n_checked || s.d > 32 * ATTENTION_LANE_MAX ||
+        !attention_is_compared(c, call->whole))
+        return MEMO_STATUS_OK;
     if (memo_cuda_check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", error))
         return error->status;
     if (capture != cudaStreamCaptureStatusNone) return MEMO_STATUS_OK; /* nothing runs now */
@@ -784,16 +852,17 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     o.begins = s.documents ? (const int64_t*)addresses[ATTENTION_BEGINS] : nullptr;
     o.n_documents = s.documents;
     o.scale = s.scale;
-    if (attention_launch(stream, n_q * 32, error, attention_check_queries_kernel, o,
-                         (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT), c->off,
-                         n_q, n_queries) ||
-        attention_read_off(c, s, s.is_backward ? "d_q" : "the output", n_q, stream, error))
+    if (attention_launch(stream, n_q * team_q * 32, error, attention_check_queries_kernel, o,
+                         (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT),
+                         c->samples, n_q, team_q, n_queries) ||
+        attention_read_off(c, s, s.is_backward ? "d_q" : "the output", 1, n_q, team_q, stream,
+                           error))
         return error->status;
     if (s.is_backward &&
-        (attention_launch(stream, n_k * 32, error, attention_check_keys_kernel, o,
+        (attention_launch(stream, n_k * team_k * 32, error, attention_check_keys_kernel, o,
                           (const uint16_t*)at(ATTENTION_D_K), (const uint16_t*)at(ATTENTION_D_V),
-                          c->off, n_k, n_keys) ||
-         attention_read_off(c, s, "d_k or d_v", n_k, stream, error)))
+                          c->samples, n_k, team_k, n_keys) ||
+         attention_read_off(c, s, "d_k or d_v", 2, n_k, team_k, stream, error)))
         return error->status;
     call->n_checked++;
     return MEMO_STATUS_OK;
@@ -1041,6 +1110,10 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                               "that %sulysses divides (%lld tokens)",
                               has_ring ? "zigzag" : "sequence", has_ring ? "2 x ring x " : "",
                               (long long)desc.sharding.n_tokens);
+    if (desc.key_sharding.slice_tokens)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention over ranks: takes no slices that ranks share; all "
+                              "rows at once would work");
     if ((window || documents) && (has_ring || (documents && desc.n_batch > 1)))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "cuDNN's attention over ranks: takes windows and documents of one "

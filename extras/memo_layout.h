@@ -730,7 +730,7 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     attention.type = s->desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     attention.rounds_gradients = s->desc->kv_gradient_bytes < 4;
     attention.ulysses_groups = way.n_groups;
-    attention.way = way.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
+    attention.way = way.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
     return !memo_sharding_make(&sharding, &attention.sharding, NULL) &&
            !memo_sp_attention_desc_get_sizes(&attention, sizes, NULL);
 }
@@ -896,7 +896,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
         } else {
             a.hops_s = fmax(0, hop - step) + (s->l->ring - 2) * fmax(0, hop - later);
 
-            /* dK and dV need one more hop, back to their owner. */
+            /* dK and dV of the last step return to their owner. */
             if (is_backward) a.hops_s += s->d_kv_bytes / n_groups / link + c->collective_s;
             a.blocks_s = s->l->ring * c->block_s;
         }
@@ -1131,16 +1131,15 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
 }
 
 /* Recomputation sends again what its part of the forward sent. */
-MEMOI void memoi_parallel_send(const memoi_parallel_share* s, memoi_parallel_way way,
-                               const memoi_parallel_again* again, double* sent) {
+MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parallel_again* again,
+                               double* sent) {
     const double n = s->n_micro * s->n_layers;
     sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
     sent[MEMO_PARALLEL_ULYSSES] =
         n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
-        (s->l->ring - 1) * s->kv_bytes * (2 * n + again->attention * again->n_layers);
-    if (s->l->ring > 1)
-        sent[MEMO_PARALLEL_RING] += (s->l->ring - way.gathers_keys) * s->d_kv_bytes * n;
+        (s->l->ring - 1) *
+        (s->kv_bytes * (2 * n + again->attention * again->n_layers) + s->d_kv_bytes * n);
 }
 
 /* A stage above 1 reduces gradients once per micro-batch, because it keeps no whole copy. */
@@ -1216,7 +1215,7 @@ MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_paral
         again.n_layers * (again.gemm_share * layer.gemm_s + again.attention * layer.attention_s +
                           again.ulysses_s + again.n_collectives * layer.collective_s);
 
-    memoi_parallel_send(s, way, &again, prediction->sent_bytes);
+    memoi_parallel_send(s, &again, prediction->sent_bytes);
     memoi_parallel_zero(s, prediction);
     memoi_parallel_sum(s, layer.weights, prediction);
 }

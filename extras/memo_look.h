@@ -3561,11 +3561,13 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
 }
 
 /* Its own copies, on streams of their own, from the moment that the layer begins. */
-MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traffic* traffic) {
+MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, int32_t step, int is_backward,
+                                       const memo_kind_times* times) {
     static const char* const names[] = {"traffic to host", "traffic to device"};
-    const int64_t n_bytes[] = {traffic->to_host_bytes, traffic->to_device_bytes};
     const memo_device* device = g->device;
+    int64_t n_bytes[2];
     int i;
+    memob_swap_traffic(&g->desc, step, is_backward, times, n_bytes);
     for (i = 0; i < 2; i++) {
         memo_op_desc op = memo_op_desc_default();
         if (n_bytes[i] <= 0 || g->status) continue;
@@ -3612,7 +3614,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     int32_t t, writes;
     memset(&times, 0, sizeof times);
     if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
-    memoi_swap_generate_traffic(g, is_backward ? &times.backward_traffic : &times.forward_traffic);
+    memoi_swap_generate_traffic(g, step, is_backward, &times);
     for (t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
@@ -3649,23 +3651,21 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 }
 
 MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
-    int32_t step, t;
-    for (step = 0; step < g->desc.n_layers && !g->status; step++) {
-        g->status = memo_swap_forward_begin(g->swap, step, g->error);
-        for (t = 0; t < g->desc.n_tensors && !g->status; t++) /* all steps have as many */
+    const memob_swap_placement* p = &g->swap->placement;
+    int32_t k, t;
+    for (k = 0; k < p->n_visits && !g->status; k++) {
+        const int32_t step = p->visits[k].step, is_backward = p->visits[k].is_backward;
+        if (is_backward && k % p->n_forwards == 0 && g->times->between_s > 0)
+            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+        g->status = memob_swap_begin(g->swap, is_backward, step, g->error);
+        for (t = 0; t < g->desc.n_tensors && !is_backward && !g->status; t++) /* as many in all */
             if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, step, t)) {
                 g->status = memo_swap_set_routed(g->swap, step, memob_swap_routed_rows(&g->desc, t),
                                                  g->error);
                 break;
             }
-        memoi_swap_generate_layer(g, step, 0);
-        if (!g->status) g->status = memo_swap_forward_end(g->swap, step, g->error);
-    }
-    if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
-    for (step = g->desc.n_layers - 1; step >= 0 && !g->status; step--) {
-        g->status = memo_swap_backward_begin(g->swap, step, g->error);
-        memoi_swap_generate_layer(g, step, 1);
-        if (!g->status) g->status = memo_swap_backward_end(g->swap, step, g->error);
+        memoi_swap_generate_layer(g, step, is_backward);
+        if (!g->status) g->status = memob_swap_end(g->swap, is_backward, step, g->error);
     }
 }
 

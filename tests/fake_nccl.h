@@ -37,14 +37,15 @@ struct ncclComm {
     int* is_aborted; /* of the world and its parts, which share resources */
     int world_ranks[FAKE_RANKS];
     int n_captured; /* operations in graphs that exist */
-    int n_windows;
+    char* window;   /* of symmetric memory; NULL: none */
+    size_t window_bytes;
     int has_met[FAKE_RANKS];
 };
 
 typedef struct fake_packet { /* on its way out, or in and not yet asked for */
     struct fake_packet* next;
     struct {
-        uint64_t comm, n_bytes, is_captured;
+        uint64_t comm, n_bytes, is_captured, place;
     } header;
     uint64_t n_moved; /* header included */
     char* bytes;
@@ -60,6 +61,7 @@ typedef struct fake_op {
     ncclComm_t comm;
     int n_tries, n_lost; /* tries; how often no other process of comm was there */
     int n_parts, is_started, is_reduction, is_parted, type, is_captured;
+    uint64_t place; /* of a collective's buffers in the window, alike on all ranks; 0: outside */
     fake_part* parts;
     char *temporary, *to; /* data goes to `to` when it is complete; NULL: is complete */
     size_t count;
@@ -146,32 +148,37 @@ static void fake_traffic(void) {
     }
 }
 
-static void fake_send(ncclComm_t comm, int peer, const void* from, uint64_t n_bytes,
-                      int is_captured) {
+static void fake_send(const fake_op* op, const fake_part* part) {
     fake_packet* p = (fake_packet*)calloc(1, sizeof *p);
-    p->header.is_captured = (uint64_t)is_captured;
-    p->header.comm = comm->id;
-    p->header.n_bytes = n_bytes;
-    p->bytes = (char*)malloc(n_bytes + 1);
-    if (n_bytes) memcpy(p->bytes, from, n_bytes);
-    fake_append(&fake.out[comm->world_ranks[peer]], p);
+    p->header.is_captured = (uint64_t)op->is_captured;
+    p->header.comm = op->comm->id;
+    p->header.n_bytes = part->n_bytes;
+    p->header.place = op->place;
+    p->bytes = (char*)malloc(part->n_bytes + 1);
+    if (part->n_bytes) memcpy(p->bytes, part->address, part->n_bytes);
+    fake_append(&fake.out[op->comm->world_ranks[part->peer]], p);
 }
 
 /* The oldest packet of comm from peer, if it is there; a wrong one ends the test. */
-static int fake_receive(ncclComm_t comm, int peer, void* to, uint64_t n_bytes, int is_captured) {
-    fake_packet** p = &fake.in[comm->world_ranks[peer]];
-    while (*p && (*p)->header.comm != comm->id) p = &(*p)->next;
+static int fake_receive(const fake_op* op, const fake_part* part) {
+    fake_packet** p = &fake.in[op->comm->world_ranks[part->peer]];
+    while (*p && (*p)->header.comm != op->comm->id) p = &(*p)->next;
     if (!*p) return 0;
-    if ((*p)->header.is_captured != (uint64_t)is_captured) {
+    if ((*p)->header.is_captured != (uint64_t)op->is_captured) {
         fprintf(stderr, "fake NCCL: an operation is captured on some ranks only\n");
         abort();
     }
-    if ((*p)->header.n_bytes != n_bytes) {
+    if ((*p)->header.n_bytes != part->n_bytes) {
         fprintf(stderr, "fake NCCL: a message of %llu bytes met a receive of %llu\n",
-                (unsigned long long)(*p)->header.n_bytes, (unsigned long long)n_bytes);
+                (unsigned long long)(*p)->header.n_bytes, (unsigned long long)part->n_bytes);
         abort();
     }
-    if (n_bytes) memcpy(to, (*p)->bytes, n_bytes);
+    if ((*p)->header.place != op->place) {
+        fprintf(stderr, "fake NCCL: a symmetric buffer is at %llu of a window and at %llu\n",
+                (unsigned long long)(*p)->header.place, (unsigned long long)op->place);
+        abort();
+    }
+    if (part->n_bytes) memcpy(part->address, (*p)->bytes, part->n_bytes);
     {
         fake_packet* done = *p;
         *p = done->next;
@@ -220,16 +227,13 @@ static int fake_step(fake_op* op) {
         fake_part* part = &op->parts[i];
         int is_next = 1; /* of the packets from its peer */
         if (part->is_send) {
-            if (!op->is_started)
-                fake_send(op->comm, part->peer, part->address, part->n_bytes, op->is_captured);
+            if (!op->is_started) fake_send(op, part);
             continue;
         }
         for (k = 0; k < i && !part->is_done; k++)
             if (!op->parts[k].is_send && !op->parts[k].is_done && op->parts[k].peer == part->peer)
                 is_next = 0;
-        if (!part->is_done && is_next)
-            part->is_done =
-                fake_receive(op->comm, part->peer, part->address, part->n_bytes, op->is_captured);
+        if (!part->is_done && is_next) part->is_done = fake_receive(op, part);
         is_done &= part->is_done;
     }
     op->is_started = 1;
@@ -435,6 +439,10 @@ static struct {
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
     int mine[2], all[FAKE_RANKS][2], r, k, n_missing = comm->size, has[FAKE_RANKS] = {0};
+    fake_part out = {(char*)mine, sizeof mine, 0, 1, 0};
+    fake_op meeting;
+    memset(&meeting, 0, sizeof meeting);
+    meeting.comm = comm;
     if (config->blocking || !config->splitShare) return ncclInvalidArgument;
     if (fake_endless.is_on) {
         *part = NULL;
@@ -449,16 +457,20 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     mine[1] = key;
     *part = NULL;
     comm->n_splits++;
-    for (r = 0; r < comm->size; r++) fake_send(comm, r, mine, sizeof mine, 0);
+    for (r = 0; r < comm->size; r++) {
+        out.peer = r;
+        fake_send(&meeting, &out);
+    }
     FAKE_UNLOCK();
     while (n_missing) {
         fake_progress();
         FAKE_LOCK();
-        for (r = 0; r < comm->size; r++)
-            if (!has[r] && fake_receive(comm, r, all[r], sizeof mine, 0)) {
-                has[r] = 1;
-                n_missing--;
-            }
+        for (r = 0; r < comm->size; r++) {
+            fake_part in = {(char*)all[r], sizeof mine, r, 0, 0};
+            if (has[r] || !fake_receive(&meeting, &in)) continue;
+            has[r] = 1;
+            n_missing--;
+        }
         FAKE_UNLOCK();
         if (n_missing) usleep(50);
     }
@@ -541,25 +553,28 @@ ncclResult_t ncclMemFree(void* address) {
     return ncclSuccess;
 }
 /* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets
- * none. */
+ * NULL and success, and so does all memory with $FAKE_NCCL_NO_WINDOW.  Symmetric buffers lie at the
+ * same place of each rank's. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
                                     ncclWindow_t* window, int flags) {
-    if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT ||
+    if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_COLL_SYMMETRIC ||
         ((uintptr_t)address | n_bytes) % NCCL_WIN_REQUIRED_ALIGNMENT)
         return ncclInvalidArgument;
     *window = NULL;
-    if (!((char*)address >= fake.memory &&
-          (char*)address + n_bytes <= fake.memory + fake.memory_bytes) &&
-        !fake_use_pages(address, n_bytes, 1))
+    if (getenv("FAKE_NCCL_NO_WINDOW") ||
+        (!((char*)address >= fake.memory &&
+           (char*)address + n_bytes <= fake.memory + fake.memory_bytes) &&
+         !fake_use_pages(address, n_bytes, 1)))
         return ncclSuccess;
     *window = (ncclWindow_t)address;
-    comm->n_windows++;
+    comm->window = (char*)address;
+    comm->window_bytes = n_bytes;
     return ncclSuccess;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     if (*comm->is_aborted || !window) return ncclInvalidArgument;
     (void)fake_use_pages(window, 1, -1);
-    comm->n_windows--;
+    comm->window = NULL;
     return ncclSuccess;
 }
 
@@ -643,6 +658,8 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
         return ncclInvalidArgument;
     memset(&op, 0, sizeof op);
     memset(parts, 0, sizeof parts);
+    if (comm->window && (char*)to >= comm->window && (char*)to < comm->window + comm->window_bytes)
+        op.place = 1 + (uint64_t)((char*)to - comm->window);
     op.temporary = (char*)malloc((size_t)comm->size * n_bytes + 1);
     op.to = (char*)to;
     op.count = count;

@@ -372,6 +372,7 @@ static void fuzz_session(fuzz_bytes* in) {
     memo_traffic* traffic[2];
     memo_profile profiles[FUZZ_N];
     memo_state states[FUZZ_N];
+    memo_session_alternative alternatives[FUZZ_N];
     memo_step_plan *plan = NULL, *each;
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
@@ -432,6 +433,9 @@ static void fuzz_session(fuzz_bytes* in) {
         fuzz_fill(in, &states[i], sizeof states[i]);
         states[i].name = "s";
     }
+    fuzz_fill(in, alternatives, sizeof alternatives);
+    desc.n_alternatives = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
+    desc.alternatives = fuzz_pick(in, 4) ? alternatives : NULL;
     desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
     desc.states = fuzz_pick(in, 4) ? states : NULL;
     desc.update = fuzz_pick(in, 4) ? fuzz_update : NULL;

@@ -13,8 +13,7 @@ enum { N_STEPS = 3 };
 typedef struct training {
     gpt_desc desc;
     int64_t accumulate;
-    int64_t n_promised; /* gpt_desc.n_micro_batches; 0: gradients are summed after the last one */
-    int32_t records;    /* count races in the last step, and sums beside the backward */
+    int32_t records; /* count races in the last step, and sums beside the backward */
 
     gpt_test_run planned; /* trace and plan, of every rank */
     memo_swap_sizes sizes;
@@ -118,11 +117,10 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (recorder) memo_recorder_pause(recorder);
     if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
-        status = memo_device_alloc(rank->device, 512, &taken, error);
+        status = memo_device_alloc(rank->device, t->planned.plan->peak_bytes - 512, &taken, error);
     desc.kernels = &kernels;
     desc.device = recorder ? memo_recorder_get_device(recorder) : rank->device;
     desc.mesh = mesh;
-    desc.n_micro_batches = t->n_promised;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status && t->resumed)
         status = gpt_read_checkpoint(model, t->resumed, 0, &resumed_step, error);
@@ -151,7 +149,7 @@ static inline memo_status train_all(training* t, memo_error* error) {
     memo_host_device_desc desc = {.device_memory_bytes = t->planned.plan->peak_bytes,
                                   .host_memory_bytes =
                                       t->sizes.host_bytes +
-                                      gpt_staging_bytes(&t->desc.config, t->n_promised)};
+                                      gpt_staging_bytes(&t->desc.config, t->accumulate)};
     memo_comm_threads_desc comm_desc = {.timeout_s = 120};
     return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }
@@ -160,7 +158,7 @@ static inline training training_of(gpt_config config, memo_policy policy, int64_
     training t = {0};
     CHECK_IS(N_STEPS * accumulate * config.batch * config.sequence, <, 2048);
     t.desc = gpt_test_desc(config, policy, 0.5);
-    t.accumulate = t.n_promised = accumulate;
+    t.accumulate = t.desc.n_micro_batches = accumulate;
     t.failing_rank = -1;
     (void)gpt_test_text(); /* before ranks read it */
     return t;

@@ -65,17 +65,12 @@ static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* 
  * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If
  * config.zero splits the gradients, the parts of other ranks are 0. */
 static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
-    if (gpt_reduce(model, error)) return model->status;
-    if (!model->zero)
-        gpt_copy_staged(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
-                        gpt_gradient_bytes(model));
-    else
-        memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
-    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
-        const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        gpt_copy_staged(model, MEMO_COPY_TO_HOST,
-                        (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
-                        gpt_sum_bytes(model, part.end - part.begin));
+    model->status = gpt_wait(model, &model->error);
+    memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config); b++) {
+        const gpt_rows rows = gpt_updated_part(model, b);
+        gpt_copy_array(model, 0, GPT_GRADIENTS, rows,
+                       (char*)gradients + gpt_sum_bytes(model, rows.begin));
     }
     return gpt_finish(model, error);
 }
@@ -83,17 +78,15 @@ static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, m
 static inline memo_status gpt_get_parameters(gpt_model* model, void* parameters,
                                              memo_error* error) {
     model->status = MEMO_STATUS_OK;
-    gpt_copy_staged(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
-                    gpt_n_bytes(model, model->layout.n));
+    gpt_copy_array(model, 0, GPT_WEIGHTS, gpt_rows_make(0, model->layout.n), parameters);
     return gpt_finish(model, error);
 }
 
 static inline memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                              memo_error* error) {
     model->status = MEMO_STATUS_OK;
-    gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, (void*)(uintptr_t)parameters, model->parameters,
-                    gpt_n_bytes(model, model->layout.n));
-    gpt_set_masters(model);
+    gpt_copy_array(model, 1, GPT_WEIGHTS, gpt_rows_make(0, model->layout.n),
+                   (void*)(uintptr_t)parameters);
     return gpt_finish(model, error);
 }
 
@@ -164,6 +157,11 @@ static inline int64_t* gpt_test_table(void) {
     return tables[next];
 }
 
+/* Micro-batches of a step of the including test. */
+#ifndef GPT_TEST_ACCUMULATED
+#define GPT_TEST_ACCUMULATED 1
+#endif
+
 /* MEMO_POLICY_KEEP: without a table. */
 static inline gpt_desc gpt_test_desc(gpt_config config, memo_policy policy, double alpha) {
     int64_t* rows = gpt_test_table();
@@ -172,6 +170,7 @@ static inline gpt_desc gpt_test_desc(gpt_config config, memo_policy policy, doub
     memset(&desc, 0, sizeof desc);
     desc.config = config;
     desc.kernels = gpt_test_kernels();
+    desc.n_micro_batches = GPT_TEST_ACCUMULATED;
     if (policy == MEMO_POLICY_KEEP) return desc;
     CHECK_IS(config.n_layers * gpt_n_slices(&config), <=, GPT_TEST_LAYERS);
     CHECK_OK(gpt_fill_rows(&config, policy, alpha, rows, &error));
@@ -223,7 +222,7 @@ static inline void gpt_test_attach(gpt_test_run* run, gpt_desc* desc) {
 /* Dry run, then a plan. */
 static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
-    memo_status status = gpt_plan(desc, NULL, &run->step, error);
+    memo_status status = gpt_plan(desc, NULL, &run->step, NULL, error);
     if (status) return status;
     run->trace = run->step->trace;
     run->plan = run->step->addresses;

@@ -51,6 +51,23 @@ static void check_deal(const memo_sharding* sharding, int64_t n_rows, int64_t* d
     }
 }
 
+/* Slice after slice; rows of a sequence rank follow each other. */
+static void check_deal_slices(const memo_sharding* sharding, int64_t* dealt) {
+    const int64_t n_ranks = sharding->ring * sharding->ulysses;
+    int64_t first, i;
+    for (first = 0; first < sharding->n_tokens; first += sharding->slice_tokens) {
+        const int64_t end = first + sharding->slice_tokens;
+        const int64_t n = (end < sharding->n_tokens ? end : sharding->padded_tokens) - first;
+        int64_t* slice = (int64_t*)calloc((size_t)n, sizeof *slice);
+        if (!slice) abort();
+        check_deal(sharding, n / sharding->ring, slice);
+        for (i = 0; i < n; i++)
+            dealt[i / (n / n_ranks) * sharding->local_tokens + first / n_ranks +
+                  i % (n / n_ranks)] = first + slice[i];
+        free(slice);
+    }
+}
+
 static memo_status check_compare(const memo_sharding* sharding, const int64_t* dealt,
                                  memo_run* runs, memo_error* error) {
     int64_t n_local = sharding->padded_tokens / sharding->ring / sharding->ulysses;
@@ -106,10 +123,13 @@ static memo_status sharding_check(const memo_sharding* sharding, memo_error* err
     n_rows = sharding->padded_tokens / sharding->ring;
     dealt = (int64_t*)calloc((size_t)sharding->padded_tokens, sizeof *dealt);
     seats = (int64_t*)calloc((size_t)sharding->ring, 4 * sizeof *seats);
-    runs = (memo_run*)calloc((size_t)(2 * sharding->n_documents + MEMO_RUNS_MAX), sizeof *runs);
+    runs = (memo_run*)calloc((size_t)(2 * sharding->n_documents + sharding->padded_tokens + 2),
+                             sizeof *runs);
     if (!dealt || !seats || !runs) abort();
     if (is_documents)
         check_deal_documents(sharding, n_rows, seats, dealt);
+    else if (sharding->slice_tokens)
+        check_deal_slices(sharding, dealt);
     else
         check_deal(sharding, n_rows, dealt);
     memo_status status = check_compare(sharding, dealt, runs, error);

@@ -24,6 +24,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 #define MAX_DOCUMENTS 16
 #define MAX_BATCH     64
 #define MAX_HEADS     64
+#define MAX_LATENT    8192 /* numbers of the weights of latent keys */
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
@@ -47,9 +48,11 @@ typedef struct attention_case {
     memo_sharding_kind key_sharding;
     /* Not NULL: n_batch - 1 cases with the masks of the other sequences of the batch. */
     const struct attention_case* others;
-    int64_t n_tokens;
+    int64_t n_tokens, slice_tokens; /* slice_tokens: of zigzag and plain shardings */
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t v_head_size; /* 0: head_size */
+    int32_t latent_size; /* not 0: k is latent rows */
+    int32_t latent_heads;
     memo_type type;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_exchange_way way;
@@ -75,7 +78,6 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     c.n_q_heads = n_q_heads;
     c.n_kv_heads = n_kv_heads;
     c.head_size = head_size;
-    c.way = MEMO_EXCHANGE_RING;
     return c;
 }
 
@@ -87,24 +89,22 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 }
 
 static const char* case_text(const attention_case* c) {
-    static char text[360];
+    static char text[400];
     snprintf(text, sizeof text,
              "ring %d ulysses %d%s %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
              "%d tokens %d keys "
              "%d heads "
-             "%d/%d of %d/%d in %d groups, attracts %g, %s%s%s%s%s%s",
+             "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
              c->has_intervals ? ", intervals," : "", (int)c->first_query, (int)c->n_documents,
              c->softcap > 0 ? " (softcap)" : "", c->others ? " (a mask for each)" : "", c->n_batch,
              (int)c->n_tokens, (int)c->n_keys, c->n_q_heads, c->n_kv_heads, c->head_size,
-             c->v_head_size, c->ulysses_groups, c->attracts, memo_type_name(c->type),
-             c->sends_again ? ", sends again" : "", c->rounds_gradients ? ", rounds gradients" : "",
-             c->way == MEMO_EXCHANGE_GATHER   ? ", gathers keys"
-             : c->way == MEMO_EXCHANGE_DIRECT ? ", direct"
-             : c->way == MEMO_EXCHANGE_AUTO   ? ", any way"
-                                              : "",
+             c->v_head_size, c->latent_size, (int)c->slice_tokens, c->ulysses_groups, c->attracts,
+             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->rounds_gradients ? ", rounds gradients" : "",
+             c->way == MEMO_EXCHANGE_GATHER ? ", gathers keys" : "",
              c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
@@ -125,6 +125,9 @@ typedef struct whole {
     double d_sinks[MAX_HEADS];
     double d_sinks_norm;     /* of the reference; root of the sum of squares of all terms */
     double terms[N_TENSORS]; /* sums of squares of what cancels in d_q and d_k */
+    /* Latent rows times these are keys and values: (latent size, key heads, both head sizes). */
+    float* latent_weights;
+    double* d_latent_weights; /* of the reference */
 } whole;
 
 static double test_normal(void) { /* nearly */
@@ -148,6 +151,29 @@ static double attracting(const attention_case* c, int64_t b, int t, int64_t i, i
 static int is_of_keys(int t) { return t == K || t == V || t == D_K || t == D_V; }
 static int is_result(int t) { return t == OUT || t == D_Q || t == D_K || t == D_V; }
 
+/* The elements of a key head and its value. */
+static int32_t both_sizes(const attention_case* c) {
+    return c->head_size + (c->v_head_size ? c->v_head_size : c->head_size);
+}
+
+/* As in DeepSeek-V2: an eighth of the latent is the end of every key as it is, for positions; keys
+ * and values are products of the rest. */
+static void whole_create_latent(whole* w, const attention_case* c) {
+    const int64_t n_each = both_sizes(c), n = c->latent_size * c->n_kv_heads * n_each;
+    const int64_t rotated = c->latent_size / 8 < c->head_size ? c->latent_size / 8 : c->head_size;
+    w->latent_weights = (float*)calloc((size_t)n + 1, sizeof(float));
+    w->d_latent_weights = (double*)calloc((size_t)n + 1, sizeof(double));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t l = i / n_each / c->n_kv_heads, e = i % n_each;
+        const int64_t from = l - (c->latent_size - rotated), to = e - (c->head_size - rotated);
+        const int is_copied = to >= 0 && to < rotated;
+        if (is_copied || from >= 0)
+            w->latent_weights[i] = is_copied && from == to;
+        else
+            w->latent_weights[i] = (float)(test_normal() / sqrt((double)c->latent_size));
+    }
+}
+
 static void whole_create(whole* w, const attention_case* c) {
     for (int64_t i = 0; i < MAX_HEADS;
          i++) /* one that outweighs most keys; one that is none; ordinary ones */
@@ -158,11 +184,16 @@ static void whole_create(whole* w, const attention_case* c) {
     memset(w->d_sinks, 0, sizeof w->d_sinks);
     memset(w->terms, 0, sizeof w->terms);
     w->d_sinks_norm = 0;
+    whole_create_latent(w, c);
     for (int t = 0; t < N_TENSORS; t++) {
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
         w->n_heads[t] = is_of_keys(t) ? c->n_kv_heads : c->n_q_heads;
         w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
+        if (c->latent_size && is_of_keys(t)) {
+            w->n_heads[t] = 1;
+            w->head_size[t] = is_v ? 0 : c->latent_size;
+        }
         w->n_tokens[t] = is_of_keys(t) ? keys_of(c) : c->n_tokens;
         w->n[t] = c->n_batch * w->n_tokens[t] * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
@@ -182,6 +213,8 @@ static void whole_create(whole* w, const attention_case* c) {
     }
 }
 static void whole_destroy(whole* w) {
+    free(w->latent_weights);
+    free(w->d_latent_weights);
     for (int t = 0; t < N_TENSORS; t++) {
         CASE_FREE(w->typed[t]);
         free(w->reference[t]);
@@ -209,7 +242,59 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
 
 static double slope_of_head(int64_t head) { return ldexp(0.5, -(int)(head % 5)); }
 
+static void reference_run(const attention_case* c, whole* w);
+
+/* The case with the keys and values of its latent rows. */
+static void whole_expand(const attention_case* c, const whole* w, attention_case* expanded,
+                         whole* x) {
+    const int64_t n_l = c->latent_size, n_h = c->n_kv_heads;
+    *expanded = *c;
+    expanded->latent_size = 0;
+    whole_create(x, expanded);
+    for (int t = Q; t <= D_OUT; t++) {
+        const int64_t size = x->head_size[t];
+        if (t == OUT) continue;
+        for (int64_t i = 0; i < x->n[t]; i++) {
+            double sum = is_of_keys(t) ? 0 : w->reference[t][i];
+            const int64_t row = i / size / n_h, e = (t == V ? c->head_size : 0) + i % size;
+            for (int64_t l = 0; l < n_l && is_of_keys(t); l++)
+                sum += w->reference[K][row * n_l + l] *
+                       w->latent_weights[(l * n_h + i / size % n_h) * both_sizes(c) + e];
+            typed_set(x->typed[t], i, c->type, sum);
+            x->reference[t][i] = c->type == MEMO_TYPE_F32 ? sum : typed_at(x->typed[t], i, c->type);
+        }
+    }
+}
+
+static void reference_run_latent(const attention_case* c, whole* w) {
+    const int64_t n_l = c->latent_size, n_h = c->n_kv_heads;
+    attention_case expanded;
+    whole x;
+    whole_expand(c, w, &expanded, &x);
+    reference_run(&expanded, &x);
+    memcpy(w->reference[OUT], x.reference[OUT], (size_t)w->n[OUT] * sizeof(double));
+    memcpy(w->reference[D_Q], x.reference[D_Q], (size_t)w->n[D_Q] * sizeof(double));
+    memcpy(w->d_sinks, x.d_sinks, sizeof w->d_sinks);
+    w->d_sinks_norm = x.d_sinks_norm;
+    w->terms[D_Q] = x.terms[D_Q];
+    for (int t = D_K; t <= D_V; t++)
+        for (int64_t i = 0; i < x.n[t]; i++) {
+            const int64_t size = x.head_size[t], row = i / size / n_h;
+            const int64_t e = (t == D_V ? c->head_size : 0) + i % size;
+            for (int64_t l = 0; l < n_l; l++) {
+                const int64_t at = (l * n_h + i / size % n_h) * both_sizes(c) + e;
+                w->reference[D_K][row * n_l + l] += x.reference[t][i] * w->latent_weights[at];
+                w->d_latent_weights[at] += x.reference[t][i] * w->reference[K][row * n_l + l];
+            }
+        }
+    whole_destroy(&x);
+}
+
 static void reference_run(const attention_case* c, whole* w) {
+    if (c->latent_size) {
+        reference_run_latent(c, w);
+        return;
+    }
     int64_t n = keys_of(c), d = w->head_size[Q], d_of_v = w->head_size[V], i, j, e, b, h;
     int64_t group = c->n_q_heads / c->n_kv_heads;
     double scale = 1 / sqrt((double)d);
@@ -283,6 +368,7 @@ static void reference_run(const attention_case* c, whole* w) {
  * sixteenth of these terms. */
 static double error_of(const attention_case* c, const whole* w, int t) {
     double sum = 0, norm = 0;
+    if (!w->n[t]) return 0;
     for (int64_t i = 0; i < w->n[t]; i++) {
         double x = typed_at(w->typed[t], i, c->type), r = w->reference[t][i];
         if (!(x > -1e30 && x < 1e30)) return HUGE_VAL;
@@ -310,8 +396,10 @@ typedef struct run_result {
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    int64_t device_bytes;     /* less free on the device, once created */
-    float d_sinks[MAX_HEADS]; /* of this rank */
+    int64_t device_bytes;                /* less free on the device, once created */
+    float d_sinks[MAX_HEADS];            /* of this rank */
+    double d_latent_weights[MAX_LATENT]; /* of this rank */
+    int32_t most_latent_heads;           /* in a call */
     long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
@@ -323,6 +411,7 @@ typedef struct world {
     int32_t n_repeats;
     int32_t has_two_layers; /* another layer comes in between */
     int32_t failing_rank;   /* whose local attention fails; -1: none */
+    int32_t fails_latent;   /* 1: instead, its expand; 2: its reduce */
     int32_t recorded_rank;  /* whose schedule is checked; -1: none */
     int32_t is_alone;       /* in this process: the other ranks are in others */
     int32_t own_rank;       /* if so */
@@ -333,6 +422,61 @@ static memo_status failing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_st
                                      MEMO_UNUSED const memo_attention_block* block,
                                      memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_DEVICE, "no attention on this rank");
+}
+
+/* A rank's functions of latent keys: one number after another. */
+typedef struct latent_args {
+    const world* all;
+    run_result* result;
+    memo_device* device;
+    memo_latent_block rows;
+    int32_t reduces, fails; /* fails: 1: expand; 2: reduce */
+} latent_args;
+
+static memo_status latent_work(void* args, MEMO_UNUSED memo_error* error) {
+    const latent_args* a = (const latent_args*)args;
+    const attention_case* c = a->all->c;
+    const memo_latent_block* r = &a->rows;
+    const int64_t n_l = c->latent_size, n_each = both_sizes(c), d = c->head_size;
+    const int64_t n = r->n_rows * r->n_kv_heads * n_each;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row_head = i / n_each, row = row_head / r->n_kv_heads;
+        const int64_t h = r->first_kv_head + row_head % r->n_kv_heads, e = i % n_each;
+        const int64_t at = e < d ? row_head * d + e : row_head * (n_each - d) + e - d;
+        const double gradient = !a->reduces ? 0 : (double)(e < d ? r->d_k : r->d_v)[at];
+        double sum = 0;
+        for (int64_t l = 0; l < n_l; l++) {
+            const int64_t w = (l * c->n_kv_heads + h) * n_each + e;
+            const double weight = a->all->w->latent_weights[w];
+            const double x = typed_at(r->latent, row * n_l + l, r->type);
+            sum += x * weight;
+            if (gradient == 0) continue; /* of padding, which may be NaN */
+            r->d_latent[row * n_l + l] += (float)(gradient * weight);
+            a->result->d_latent_weights[w] += gradient * x;
+        }
+        if (!a->reduces) typed_set(e < d ? r->k : r->v, at, r->type, sum);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status latent_call(void* user, memo_stream stream, const memo_latent_block* rows,
+                               int32_t reduces, memo_error* error) {
+    latent_args args = *(const latent_args*)user;
+    if (args.fails == 1 + reduces)
+        return memo_error_set(error, MEMO_STATUS_DEVICE, "no latent keys on this rank");
+    args.rows = *rows;
+    args.reduces = reduces;
+    if (rows->n_kv_heads > args.result->most_latent_heads)
+        args.result->most_latent_heads = rows->n_kv_heads;
+    return memo_host_device_launch(args.device, stream, latent_work, &args, sizeof args, error);
+}
+static memo_status latent_expand(void* user, memo_stream stream, const memo_latent_block* rows,
+                                 memo_error* error) {
+    return latent_call(user, stream, rows, 0, error);
+}
+static memo_status latent_reduce(void* user, memo_stream stream, const memo_latent_block* rows,
+                                 memo_error* error) {
+    return latent_call(user, stream, rows, 1, error);
 }
 
 /* Passes calls on to the user's attention, and writes them down. */
@@ -517,12 +661,22 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
                   : memo_copy(device, stream, ON_DEVICE, b->used, t->d_v, b->v_bytes, error);
 }
 
+/* Query heads that read a key head; the latent is one that all read. */
+static int32_t ratio_of(const attention_case* c) {
+    return c->n_q_heads / (c->latent_size ? 1 : c->n_kv_heads);
+}
+
 /* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n).
  * Without a ring, groups that have the same key head share its query heads, in order. */
-static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
-                             int32_t g) {
+static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* all_heads,
+                             int32_t n, int32_t g) {
+    memo_ulysses_heads own = *all_heads, *heads = &own;
     int64_t n_heads = 0;
-    int32_t h, kv, ratio = c->n_q_heads / c->n_kv_heads, end = heads->first_q + heads->n_q, k;
+    int32_t h, kv, ratio = ratio_of(c), end = heads->first_q + heads->n_q, k;
+    if (c->latent_size) {
+        own.first_kv = 0;
+        own.n_kv = 1;
+    }
     for (h = heads->first_q; h < end; h++) {
         kv = h / ratio - heads->first_kv;
         if (c->ring == 1 && n > heads->n_kv) {
@@ -552,8 +706,8 @@ static int32_t groups_of(const attention_case* c) {
         int32_t n = 0, last = -1;
         for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses;
              h++) {
-            n += c->ring == 1 || h / (c->n_q_heads / c->n_kv_heads) != last;
-            last = h / (c->n_q_heads / c->n_kv_heads);
+            n += c->ring == 1 || h / ratio_of(c) != last;
+            last = h / ratio_of(c);
         }
         if (n > most) most = n;
     }
@@ -566,53 +720,6 @@ static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* hea
     int32_t n = 0, g;
     for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
     return n;
-}
-
-/* Of these in forward, the rings that wait at their end: the last, and those whose keys another
- * group overwrites. */
-static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
-    int32_t n = 0, g, later;
-    for (g = 0; g < groups_of(c); g++) {
-        int is_last = 1, is_overwritten = 0, n_later = 0;
-        if (!group_q_heads(c, heads, groups_of(c), g)) continue;
-        for (later = g + 1; later < groups_of(c); later++)
-            if (group_q_heads(c, heads, groups_of(c), later)) {
-                is_last = 0;
-                is_overwritten |= c->sends_again && ++n_later % 2 == 0;
-            }
-        n += is_last || is_overwritten;
-    }
-    return n;
-}
-
-/* The last step of the ring: forward has as many exchanges, and backward two more. */
-static int32_t last_step_of(const memo_schedule* recorded, int32_t n_rings) {
-    int64_t op, n = 0;
-    for (op = 0; op < recorded->n_ops; op++)
-        n += recorded->ops[op].kind == MEMO_OP_RUN &&
-             !strcmp(memo_schedule_op_name(recorded, op), "ring exchange");
-    return n ? (int32_t)(n / n_rings - 2) / 2 : 0;
-}
-
-/* Buffers of keys are cleared before the first exchange of forward. */
-static int clears_buffers(const memo_schedule* recorded) {
-    for (int64_t op = 0; op < recorded->n_ops; op++) {
-        const char* name = memo_schedule_op_name(recorded, op);
-        if (recorded->ops[op].kind != MEMO_OP_RUN) continue;
-        if (!strcmp(name, "ring exchange")) return 0;
-        if (!strcmp(name, "fill")) return 1;
-    }
-    return 0;
-}
-
-/* A rank that works on keys of others, but not in the last step of the ring. */
-static int ends_early(const run_result* result, const memo_sharding* sharding, int32_t last_step) {
-    int32_t rank, step;
-    int64_t row;
-    if (sharding->ring == 1 || !last_step) return 0;
-    memo_sharding_find(sharding, result->asked[0][result->n_asked[0] - 1].k_start, &rank, &row);
-    step = (result->ring_rank - rank / sharding->ulysses + sharding->ring) % sharding->ring;
-    return step && step < last_step;
 }
 
 /* The keys that each query sees, pair by pair.  A query that sees none is between others. */
@@ -658,6 +765,7 @@ static memo_status sharding_of_case(const attention_case* c, memo_sharding* shar
     desc.ring = c->ring;
     desc.ulysses = c->ulysses;
     desc.n_tokens = c->n_tokens;
+    desc.slice_tokens = c->sharding <= MEMO_SHARDING_PLAIN ? c->slice_tokens : 0;
     if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
         desc.document_begins = c->document_begins;
         desc.n_documents = c->n_documents;
@@ -699,9 +807,9 @@ static void check_announced(const memo_schedule* recorded, const attention_case*
     }
 }
 
-/* In the way DIRECT two waits order what the schedule does not show: the end of a pass that only
- * returns gradients waits so that the caller may free the scratch memory, and an exchange that
- * begins a pass and only receives waits for whatever used the buffers before. */
+/* Two waits order what the schedule does not show: the end of a pass that only returns gradients
+ * waits so that the caller may free the scratch memory, and an exchange that begins a pass and only
+ * receives waits for whatever used the buffers before. */
 static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
     const int is_end = recorded->ops[wait].stream == 0;
     int64_t i = wait;
@@ -709,15 +817,13 @@ static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
         i += is_end ? 1 : -1;
         if (i < 0 || i == recorded->n_ops) break;
         if (!strcmp(memo_schedule_op_name(recorded, i), "on device")) break;
-        if (strstr(memo_schedule_op_name(recorded, i), "direct exchange")) return 0;
+        if (strstr(memo_schedule_op_name(recorded, i), "ring exchange")) return 0;
     }
     return is_end || recorded->ops[wait + 1].n_reads == 0;
 }
 
 /* What one rank has recorded has no race, and no wait too many. */
-static void check_schedule(memo_recorder* recorder, const attention_case* c,
-                           const run_result* result, const memo_sharding* sharding,
-                           int32_t n_repeats) {
+static void check_schedule(memo_recorder* recorder, const attention_case* c) {
     memo_schedule* recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
@@ -731,26 +837,11 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c,
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
-    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys
-     * that this rank uses, if the wait for an earlier exchange has released k and v. */
-    int32_t n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
-    if (c->way == MEMO_EXCHANGE_DIRECT) {
-        for (int64_t k = 0; k < check->n_redundant_waits; k++)
-            CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]),
-                       "%s: %d of %d waits, number %d is op %d", case_text(c),
-                       (int)check->n_redundant_waits, (int)check->n_waits, (int)k,
-                       (int)check->redundant_waits[k]);
-        memo_check_destroy(check);
-        return;
-    }
-    CHECK_CASE(check->n_redundant_waits ==
-                   (ends_early(result, sharding, last_step_of(recorded, n_rings)) &&
-                            !clears_buffers(recorded) /* which waits, too */
-                        ? n_repeats * n_ends_of(c, &result->sizes.heads)
-                        : 0),
-               "%s: %d of %d waits, the first is op %d", case_text(c),
-               (int)check->n_redundant_waits, (int)check->n_waits,
-               check->n_redundant_waits ? (int)check->redundant_waits[0] : -1);
+    for (int64_t k = 0; k < check->n_redundant_waits; k++)
+        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]),
+                   "%s: %d of %d waits, number %d is op %d", case_text(c),
+                   (int)check->n_redundant_waits, (int)check->n_waits, (int)k,
+                   (int)check->redundant_waits[k]);
     memo_check_destroy(check);
 }
 
@@ -795,6 +886,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
     watched_attention watched;
+    latent_args latent;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
     float* sinks = NULL;  /* and their gradients */
@@ -830,12 +922,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.rounds_gradients = c->rounds_gradients;
     desc.ulysses_groups = c->ulysses_groups;
     desc.way = c->way;
+    desc.latent.size = c->latent_size;
+    desc.latent.n_heads = c->latent_heads;
+    desc.latent.expand = latent_expand;
+    desc.latent.reduce = latent_reduce;
+    desc.latent.user = &latent;
+    latent.all = all;
+    latent.fails = rank == all->failing_rank ? all->fails_latent : 0;
+    latent.result = result;
+    latent.device = host;
 #ifdef CASE_ATTENTION
     desc.attention = CASE_ATTENTION(&desc, host);
 #else
     desc.attention = memo_host_attention_functions(&state);
 #endif
-    if (rank == all->failing_rank) desc.attention.forward = failing_attention;
+    if (rank == all->failing_rank && !all->fails_latent) desc.attention.forward = failing_attention;
     if (c->has_slopes) {
         desc.attention.forward = biased_forward;
         desc.attention.backward = biased_backward;
@@ -847,6 +948,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.attention.forward = watched_forward;
     desc.attention.backward = watched_backward;
     desc.attention.user = &watched;
+    memset(result->d_latent_weights, 0, sizeof result->d_latent_weights);
+    result->most_latent_heads = 0;
     result->ring_rank = mesh->ring->rank;
     result->ulysses_rank = mesh->ulysses->rank;
     status = memo_sp_attention_desc_get_sizes(&desc, &result->sizes, error);
@@ -892,6 +995,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     other_lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
     other_saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
     tensors = tensors_of(share, lse, saved);
+    if (c->latent_size) tensors.v = tensors.d_v = NULL;
     if (c->overwrites) {
         tensors.d_k = share[K];
         tensors.d_v = share[V];
@@ -941,7 +1045,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     wait_for_all(all);
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
-    if (!status && recorder) check_schedule(recorder, c, result, key_shardings, all->n_repeats);
+    if (!status && recorder) check_schedule(recorder, c);
     if (!status) {
         int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
         int32_t n_groups = groups_of(c), g;
@@ -955,7 +1059,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
                         result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
                     int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
                                                               holder, row % sharding.local_tokens);
-                    if (position >= c->n_tokens && !c->has_sinks)
+                    if (position >= c->n_tokens && !c->has_sinks && !sharding.slice_tokens)
                         n_wrong += lses[i * n_heads + h] != -INFINITY;
                 }
             lses += n_rows * n_heads;
@@ -1090,6 +1194,23 @@ static void expect_sinks(const attention_case* c, const whole* w, const world* a
     if (off > worst_gradient) worst_gradient = off;
 }
 
+/* Those of all ranks together. */
+static void expect_latent_weights(const attention_case* c, const whole* w, const world* all,
+                                  double bound) {
+    const int64_t n = c->latent_size * c->n_kv_heads * both_sizes(c);
+    double off = 0, norm = 0;
+    CHECK_IS(n, <=, MAX_LATENT);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int32_t r = 0; r < c->ring * c->ulysses; r++)
+            sum += all->results[r].d_latent_weights[i] / all->n_repeats;
+        off = hypot(off, sum - w->d_latent_weights[i]);
+        norm = hypot(norm, w->d_latent_weights[i]);
+    }
+    CHECK_CASE(off <= bound * norm, "%s: gradients of weights are off by %.3g", case_text(c),
+               off / norm);
+}
+
 static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
                          world* all) {
     static world scratch;
@@ -1120,6 +1241,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         if (error > *worst) *worst = error;
     }
     if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);
+    if (c->latent_size) expect_latent_weights(c, &w, all, gradient_bound);
     whole_destroy(&w);
 }
 
@@ -1153,6 +1275,12 @@ static inline int disagreement_is_possible(const disagreement* p) {
     return strstr(p->field, "way") || strstr(p->field, "rounds_gradients") ? p->ring > 1
            : strstr(p->field, "ulysses_groups")                            ? p->ulysses > 1
                                                                            : 1;
+}
+
+static inline memo_status no_latent(void* user, memo_stream stream, const memo_latent_block* rows,
+                                    memo_error* error) {
+    (void)user, (void)stream, (void)rows, (void)error;
+    return MEMO_STATUS_OK;
 }
 
 /* The work of a rank: two passes, which fail on every rank if there is an odd one. */
@@ -1224,10 +1352,12 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
     desc.softcap = IS_ODD("softcap") ? 30 : 0;
     desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;
-    desc.way = IS_ODD("way") ? (memo_exchange_way)(p->way % 3 + 1) : p->way; /* another one */
+    desc.way = IS_ODD("way") ? (memo_exchange_way)!p->way : p->way;
     desc.rounds_gradients = IS_ODD("rounds_gradients");
     desc.sends_again = IS_ODD("sends_again");
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;
+    desc.latent.size = IS_ODD("latent") ? SIZE : 0;
+    desc.latent.expand = desc.latent.reduce = no_latent;
     desc.attention = memo_host_attention_functions(&state);
     for (int t = 0; t < N_TENSORS; t++) at[t] = (char*)(memory + t * N);
     own = tensors_of(at, memory + 8 * N, memory + 9 * N);

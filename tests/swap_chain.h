@@ -13,6 +13,7 @@
 #define SWAP_CHAIN_H
 
 #include "owned.h"
+#include "random_order.h"
 
 #define CHAIN_TENSORS_MAX 8
 #define CHAIN_LAYERS_MAX  20 /* of chains with a table of rows; with slices, steps */
@@ -27,6 +28,7 @@ typedef struct chain {
     int32_t layer_kinds[CHAIN_LAYERS_MAX]; /* if has_kinds */
     uint32_t tensor_kinds[CHAIN_TENSORS_MAX];
     int32_t has_kinds;
+    int32_t order[RANDOM_ORDER_MAX]; /* if desc.n_order */
     memo_swap_desc desc;
     memo_swap* swap;
     int64_t n_rows; /* of this micro-batch */
@@ -275,12 +277,28 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     return status;
 }
 
+/* Turns of micro-batches in flight: each forward of a place is of another micro-batch. */
+static memo_status chain_turns(chain* c, int64_t micro_batch, int64_t n_calls) {
+    const int32_t n = c->desc.n_layers / c->desc.n_places;
+    int64_t number[CHAIN_LAYERS_MAX] = {0}, done = 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < c->desc.n_order * n && !status; k++) {
+        const int32_t of = c->order[k / n], place = of < 0 ? -1 - of : of, i = k % n;
+        if (done++ == n_calls) return memo_swap_abandon(c->swap, &error);
+        if (of >= 0 && i == 0) number[place] = RANDOM_ORDER_MAX * micro_batch + k / n;
+        status = of < 0 ? chain_backward(c, place * n + n - 1 - i, number[place])
+                        : chain_forward(c, place * n + i, number[place]);
+    }
+    return status;
+}
+
 /* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of
  * forward and backward, if there are so many. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls) {
     memo_status status = MEMO_STATUS_OK;
     int32_t layer, n = c->desc.n_layers;
     int64_t done = 0;
+    if (c->desc.n_order) return chain_turns(c, micro_batch, n_calls);
     for (layer = 0; layer < n && !status && done < n_calls; layer++, done++)
         status = chain_forward(c, layer, micro_batch);
     for (layer = n - 1; layer >= 0 && !status && done < n_calls; layer--, done++)
@@ -312,6 +330,7 @@ static memo_status chain_open(chain* c) {
     c->desc.compute_stream = c->compute;
     c->desc.tensors = c->tensors; /* of this copy of the chain */
     if (c->has_rows) c->desc.rows = c->rows;
+    if (c->desc.n_order) c->desc.order = c->order;
     chain_set_kinds(c);
     status = memo_swap_create(&c->desc, &c->swap, &error);
     if (status) {

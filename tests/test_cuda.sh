@@ -85,7 +85,7 @@ learns_on_the_emulated_grid() {
 # Every part and case prints its commands, and builds sources that exist.
 benchmarks_print_their_commands() {
     rm -f "$folder/commands.txt"
-    for part in A B C; do
+    for part in A B C "C 131072" "C 262144"; do
         CUDNN=none sh bench/device.sh --dry-run $part >>"$folder/commands.txt" || return 1
     done
     CUDNN=none sh bench/device.sh --dry-run pack >>"$folder/commands.txt" || return 1
@@ -119,6 +119,30 @@ arch=sm_80
 ! (check_pack test_step) 2>"$1/err" && grep 'test_step is stale: built for something else than sm_80' "$1/err"
 END
     sh "$folder/pack.sh" "$folder"
+}
+
+# The ratios of part C, from recorded rows: of the best way but keeping, and with what the plan recomputes.
+ratios_come_from_the_rows() {
+    cat >"$folder/goals.sh" <<'END'
+. bench/device_common.sh
+folder=$1/goals
+mkdir -p "$folder"
+cat >"$folder/trainer.md" <<'ROWS'
+| memo, memo | 65536 | 8 | 2000.0 ms | 32768.0 | 50 % | device 100 GiB |
+| PyTorch, layers recomputed, attention kept | 65536 | 8 | 2200.0 ms | 29789.1 | | device 90 GiB at most |
+| products and attention alone, forward and backward | 65536 | 8 | 1800.0 ms | 36408.9 | | device 9 GiB at most |
+| PyTorch, layers recomputed | 65536 | 8 | 2500.0 ms | 26214.4 | | device 80 GiB at most |
+| PyTorch, everything kept | 65536 | 8 | 1950.0 ms | 33608.2 | | device 130 GiB at most |
+| memo, swap | 131072 | 8 | 1.0 ms | 1.0 | 50 % | device 1 GiB |
+| memo, keep | 65536 | 8 | does not fit |  |  |  |
+ROWS
+echo 'predicted 2010.0 ms a micro-batch, of which 0.0 ms stalled and 100.0 ms recomputing' >"$folder/memo-65536.log"
+trainer_goals 65536
+END
+    sh "$folder/goals.sh" "$folder" >"$folder/goals.md"
+    cat "$folder/goals.md"
+    grep -q '^| 65536 | 1.250 | 1.100 (layers recomputed, attention kept) | 0.975 (everything kept) | not measured | not measured | 1.053 |$' \
+        "$folder/goals.md"
 }
 
 # One architecture; tests/test_compile.sh compiles memo_cuda.cuh for all of them.
@@ -156,6 +180,7 @@ test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" 
 test_is "the row kernels as their host twins, on an emulated grid" is_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "a stale packed program is refused" stale_programs_are_refused
+test_is "the ratios of part C come from its rows" ratios_come_from_the_rows
 test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"

@@ -5,7 +5,8 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 
-#define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */
+#define GPT_LOGITS_BYTES     8192 /* 8 rows of f32: so that models of a test have many chunks */
+#define GPT_TEST_ACCUMULATED 2
 #include "gpt_test.h"
 #include "stats.h"
 #include "owned.h"
@@ -547,7 +548,7 @@ TEST(too_many_documents_are_refused) {
 /* ---- every policy, bit by bit ------------------------------------------------------------------
  */
 
-enum { N_STEPS = 2, N_ACCUMULATED = 2 };
+enum { N_STEPS = 2, N_ACCUMULATED = GPT_TEST_ACCUMULATED };
 
 typedef struct history {
     double loss[N_STEPS], gradient_norm[N_STEPS];
@@ -1033,7 +1034,9 @@ TEST(recorded_steps_have_no_race) {
         memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = run.host});
         gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
+        memo_recorder_pause(recorder); /* states are zero at first */
         CHECK_OK(gpt_create(&desc, &run.model, &error));
+        memo_recorder_resume(recorder);
         for (int i = 0; i < 4 && run.model; i++) {
             CHECK_OK(gpt_micro_batch(run.model, gpt_test_text(), gpt_test_text() + 1, i / 2, i % 2,
                                      0.5 / (double)n_rows, &error));
@@ -1092,6 +1095,61 @@ TEST(a_model_chooses_its_rows) {
         CHECK(!memcmp(result.parameters, expected.parameters,
                       (size_t)gpt_n_parameters(&config) * sizeof(gpt_real)));
     }
+}
+
+/* ---- states that leave the device ------------------------------------------------------------- */
+
+/* Losses, norms, gradients, parameters and moments have the bits of a run with all states on the
+ * device, in devices of exactly the planned capacity, down to the least that a plan needs. */
+TEST(any_budget_gives_the_same_bits) {
+    int64_t n_streamed = 0;
+    for (int trial = 0; trial < 12; trial++) {
+        gpt_config config = gpt_test_config((int32_t)memo_test_int(1, 5), 16, 2, 1,
+                                            memo_test_int(3, 40), 1, 8, 0.1);
+        if (trial % 4 > 1 && GPT_REAL_TYPE == MEMO_TYPE_F32) config = bf16_config(config);
+        if (trial % 3 == 0) config.states = MEMO_TYPE_BF16;
+        if (trial % 5 == 0) config.slice_rows = 8;
+        gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+        const int64_t n = gpt_n_parameters(&config), all = gpt_test_peak(config, 0, 0);
+        memo_session_desc budgets = memo_session_desc_default();
+        own_history expected = train_kept(&config), result = history_make(&config);
+        own_memory char* moments = (char*)allocate(4 * n, sizeof(gpt_real));
+        own_run kept, run = {0};
+        memo_host_device_desc host = memo_host_device_desc_default();
+        CHECK_OK(gpt_test_open(&desc, &kept, &error));
+        CHECK_OK(train(kept.model, &config, N_STEPS, &expected));
+
+        desc.session = &budgets;
+        CHECK_OK(gpt_plan(&desc, NULL, NULL, &budgets.device_bytes, &error));
+        if (trial % 2) budgets.device_bytes = memo_test_int(budgets.device_bytes, all);
+        CHECK_OK(gpt_plan(&desc, NULL, &run.step, NULL, &error));
+        if (!run.step) continue;
+        host.device_memory_bytes = run.step->device_bytes;
+        host.host_memory_bytes =
+            run.step->host_bytes + gpt_staging_bytes(&config, desc.n_micro_batches);
+        n_streamed += run.step->n_streamed > 0;
+        desc.plan = run.step;
+        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+        gpt_test_attach(&run, &desc);
+        CHECK_OK(gpt_create(&desc, &run.model, &error));
+        if (!run.model || !kept.model) continue;
+        CHECK_OK(train(run.model, &config, N_STEPS, &result));
+        CHECK_CASE(
+            !memcmp(result.loss, expected.loss, sizeof result.loss) &&
+                !memcmp(result.gradient_norm, expected.gradient_norm,
+                        sizeof result.gradient_norm) &&
+                !memcmp(result.digests, expected.digests, sizeof result.digests) &&
+                !memcmp(result.parameters, expected.parameters, (size_t)gpt_n_bytes(run.model, n)),
+            "trial %d: %lld of %lld bytes, %d streamed", trial, (long long)budgets.device_bytes,
+            (long long)all, (int)run.step->n_streamed);
+        for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++) {
+            const int64_t n_bytes = gpt_array_bytes(run.model, array, n);
+            gpt_copy_array(run.model, 0, array, gpt_rows_make(0, n), moments);
+            gpt_copy_array(kept.model, 0, array, gpt_rows_make(0, n), moments + n_bytes);
+            CHECK(!run.model->status && !memcmp(moments, moments + n_bytes, (size_t)n_bytes));
+        }
+    }
+    CHECK_IS(n_streamed, >, 6);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------
@@ -1203,7 +1261,7 @@ TEST(invalid_tables_are_refused) {
         CHECK_OK(gpt_fill_rows(&config, MEMO_POLICY_SWAP, 0, rows, &error));
         rows[cases[i].cell] = cases[i].rows;
         memset(&error, 0, sizeof error);
-        CHECK(gpt_plan(&desc, NULL, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+        CHECK(gpt_plan(&desc, NULL, &plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
         CHECK_CASE(strstr(error.message, cases[i].reason), "%s", error.message);
     }
     CHECK_FAILS(gpt_fill_rows(&config, MEMO_POLICY_ALPHA, 1.5, rows, &error), INVALID_ARGUMENT);
@@ -1220,7 +1278,7 @@ TEST(too_small_a_device_is_refused) {
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     for (int i = 0; i < 2; i++) {
         const int64_t staging = gpt_staging_bytes(&desc.config, desc.n_micro_batches);
-        host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
+        host.device_memory_bytes = i == 0 ? run.step->activation_bytes : run.plan->peak_bytes;
         host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         gpt_test_attach(&run, &desc);
@@ -1251,6 +1309,7 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     int64_t n = gpt_n_parameters(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
+    desc.n_micro_batches = 1;
     for (int64_t i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;

@@ -7,10 +7,11 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#define GPT_TEST_ACCUMULATED 2
 #include "gpt_test.h"
 #include "owned.h"
 
-enum { N_MICRO_BATCHES = 2, N_SAMPLES = 6 };
+enum { N_MICRO_BATCHES = GPT_TEST_ACCUMULATED, N_SAMPLES = 6 };
 
 /* The loss of one step; the gradients stay until gpt_discard, which returns it. */
 static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradients) {

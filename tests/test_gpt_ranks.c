@@ -94,17 +94,33 @@ TEST(zero_stages_give_the_same_bits_in_slices) {
     training_free(&at_once);
 }
 
-TEST(sums_behind_the_backward_have_the_same_bits) {
-    static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
-    for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
-        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-            const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
-            own_training t = trained(config, MEMO_POLICY_MEMO, accumulate);
-            own_training late = training_of(config, MEMO_POLICY_MEMO, accumulate);
-            late.n_promised = 0;
-            CHECK_OK(train_all(&late, &error));
-            CHECK_CASE(are_the_same(&late, &t), "case %d", (int)k);
-        }
+/* Each rank has a share of each slice.  Losses and gradients are those of one rank; policies give
+ * the same bits. */
+TEST(slices_over_ranks_do_what_one_rank_does) {
+    static const int32_t cases[][4] = {{1, 2, 1, 0}, {1, 1, 2, 2}, {1, 2, 2, 1},
+                                       {2, 2, 1, 2}, {1, 3, 1, 1}, {2, 1, 2, 1}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        gpt_config config = config_of(1, 1, 1, 0);
+        config.batch = cases[k][0];
+        if (k % 2) config.window = 7;
+        own_training one = trained(config, MEMO_POLICY_KEEP, 1);
+        config.data = cases[k][0];
+        config.ring = cases[k][1];
+        config.ulysses = cases[k][2];
+        config.zero = cases[k][3];
+        config.slice_rows = 4;
+        own_training keep = trained(config, MEMO_POLICY_KEEP, 1);
+        CHECK_CASE(loss_difference(&one, &keep) < 1e-6 && gradient_difference(&one, &keep) < 2e-6 &&
+                       copies_are_equal(&keep),
+                   "case %d: losses differ by %g, gradients by %g", (int)k,
+                   loss_difference(&one, &keep), gradient_difference(&one, &keep));
+        own_training memo = trained(config, MEMO_POLICY_MEMO, 1);
+        CHECK_CASE(are_the_same(&keep, &memo), "case %d", (int)k);
+        config.type = MEMO_TYPE_BF16;
+        own_training narrow = trained(config, MEMO_POLICY_KEEP, 1);
+        own_training swapped = trained(config, MEMO_POLICY_SWAP, 1);
+        CHECK_CASE(are_the_same(&narrow, &swapped), "case %d", (int)k);
+    }
 }
 
 static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type type) {
@@ -189,7 +205,9 @@ TEST(recorded_steps_have_no_race) {
     static const int32_t cases[][4] = {{1, 2, 2, 2}, {2, 2, 1, 1}, {2, 1, 2, 0}};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
-        const gpt_config config = k ? plain : with_masks(plain, 7, 21);
+        gpt_config config = k ? plain : with_masks(plain, 7, 21);
+        if (k == 1) config.batch = 2; /* one sequence for each data rank, in slices */
+        if (k == 1) config.slice_rows = 4;
         own_training t = training_of(config, MEMO_POLICY_MEMO, 1);
         t.records = 1;
         t.n_races = -1;
@@ -199,27 +217,26 @@ TEST(recorded_steps_have_no_race) {
 }
 
 /* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the
- * last sum, and with zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
+ * last sum. */
 TEST(sums_run_beside_the_backward) {
-    for (int32_t zero = 0; zero < 3; zero++)
-        for (int32_t sums_late = 0; sums_late < 2; sums_late++) {
-            own_training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
-            t.records = 1;
-            t.n_promised = sums_late ? 0 : 1;
-            CHECK_OK(train_all(&t, &error));
-            CHECK_CASE(t.n_races == 0 && t.n_sums == 5 &&
-                           t.n_sums_beside == (sums_late && zero < 2 ? 0 : 4),
-                       "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
-                       (int)t.n_sums_beside, (int)t.n_sums);
-        }
+    for (int32_t zero = 0; zero < 3; zero++) {
+        own_training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
+        t.records = 1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(t.n_races == 0 && t.n_sums == 5 && t.n_sums_beside == 4,
+                   "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
+                   (int)t.n_sums_beside, (int)t.n_sums);
+    }
 }
 
-/* A second micro-batch of a step of one. */
-TEST(a_micro_batch_behind_the_sums_is_refused) {
-    own_training t = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
-    t.n_promised = 1;
-    CHECK_ERROR(train_all(&t, &error), INVALID_STATE,
-                "the gradients are already summed over ranks");
+/* A step of one micro-batch has no second, a step of two not one. */
+TEST(a_step_has_its_micro_batches) {
+    own_training more = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
+    own_training fewer = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 1);
+    more.desc.n_micro_batches = 1;
+    fewer.desc.n_micro_batches = 2;
+    CHECK_ERROR(train_all(&more, &error), INVALID_STATE, "last micro-batch of a step is over");
+    CHECK_ERROR(train_all(&fewer, &error), INVALID_STATE, "the last of 2 micro-batches");
 }
 
 /* The others get to know, and the error is that of the rank that failed. */
@@ -239,6 +256,16 @@ TEST(impossible_ranks_are_refused) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]),
                              MEMO_POLICY_KEEP, 0);
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    }
+    /* Slices over ranks: two sequences of a rank, documents, an odd number of rows. */
+    for (int k = 0; k < 3; k++) {
+        gpt_config config = config_of(1, 2, 1, 0);
+        config.slice_rows = 4;
+        config.batch = k ? 1 : 2;
+        if (k == 1) config = with_masks(config, 0, 21);
+        if (k == 2) config.slice_rows = config.tile_rows = 3;
+        desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+        CHECK_ERROR(gpt_swap_sizes(&desc, &sizes, &error), UNSUPPORTED, "--slice-rows");
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);
     own_run run = {.host = new_device(memo_host_device_desc_default())};

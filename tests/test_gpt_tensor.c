@@ -234,30 +234,21 @@ TEST(recorded_steps_have_no_race) {
     check_recorded(MEMO_POLICY_SWAP, mixed_degrees, 0, 1, 0); /* gathers */
 }
 
-/* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for
- * the end of the step, none does. */
+/* Two norms of three layers: the last sum finds nothing of the backward left. */
 TEST(sums_of_norms_run_beside_the_backward) {
     for (int32_t data = 1; data < 3; data++)
         for (int32_t zero = 0; zero < 3; zero++)
             for (int32_t is_mixed = 0; is_mixed < 2; is_mixed++) {
                 gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
-                own_training late, early;
                 config.data = data;
                 config.zero = zero;
                 if (is_mixed) config.degrees = mixed_degrees;
-                late = early = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
-                late.records = early.records = 1;
-                late.n_promised = 0;
-                CHECK_OK(train_all(&late, &error));
-                CHECK_OK(train_all(&early, &error));
-                CHECK_CASE(are_the_same(&late, &early), "data %d, zero %d, mixed %d: other bits",
-                           (int)data, (int)zero, (int)is_mixed);
-                CHECK_CASE(!late.n_races && !early.n_races, "data %d, zero %d: %d, %d races",
-                           (int)data, (int)zero, (int)late.n_races, (int)early.n_races);
-                CHECK_IS(early.n_sums_beside, >, late.n_sums_beside);
-                if (data == 1 && !is_mixed)
-                    CHECK(late.n_sums == 6 && late.n_sums_beside == 0 && early.n_sums == 6 &&
-                          early.n_sums_beside == 5);
+                own_training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
+                t.records = 1;
+                CHECK_OK(train_all(&t, &error));
+                CHECK_CASE(!t.n_races && t.n_sums_beside > 0, "data %d, zero %d: %d races",
+                           (int)data, (int)zero, (int)t.n_races);
+                if (data == 1 && !is_mixed) CHECK(t.n_sums == 6 && t.n_sums_beside == 5);
             }
 }
 

@@ -390,7 +390,7 @@ TEST(bytes_sent_are_the_formulas) {
             if (last - first + 1 > most_kv) most_kv = last - first + 1;
         }
         kv = S / R * most_kv * (head + v_head); /* elements of a rank's keys and values */
-        ring = layers * (2 * (2 * kv) * (R - 1) + (R > 1 ? 4 * kv * R : 0));
+        ring = layers * (2 * (2 * kv) + 4 * kv) * (R - 1);
         P = memo_parallel_parameters(&d.model) / (T * l.pipeline);
         stay = P * (N - 1) / N;
         CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_TENSOR], tensor), "round %d", round);
@@ -453,8 +453,8 @@ TEST(recomputing_sends_the_forward_again) {
      * ranks. */
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_ULYSSES], 1.5 * p.sent_bytes[MEMO_PARALLEL_ULYSSES] -
                                                         0.5 * 2 * 32 * 4 * 65536 / 4.0 * 16 / 2));
-    /* KV 1 hop each way at 2 B, dKV 2 hops at 4 B: 12 halves; and KV again. */
-    CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING], 7.0 / 6 * p.sent_bytes[MEMO_PARALLEL_RING]));
+    /* KV each way at 2 B, dKV at 4 B: 8 bytes; and KV again. */
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING], 5.0 / 4 * p.sent_bytes[MEMO_PARALLEL_RING]));
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_GRADIENTS], p.sent_bytes[MEMO_PARALLEL_GRADIENTS]));
     CHECK(q.time.recompute_s > 0 && q.time.step_s > p.time.step_s);
     CHECK_IS(q.memory.activations_bytes, <, p.memory.activations_bytes);
@@ -510,7 +510,7 @@ TEST(attention_memory_is_that_of_memo_sp) {
         a.type = d.element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         a.rounds_gradients = d.kv_gradient_bytes < 4;
         a.ulysses_groups = p.ulysses_groups;
-        a.way = p.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_RING;
+        a.way = p.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
         for (a.ulysses_rank = 0; a.ulysses_rank < l.ulysses; a.ulysses_rank++) {
             CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
             if (sizes.device_bytes > most) most = sizes.device_bytes;
@@ -899,9 +899,9 @@ TEST(keys_are_gathered_where_that_is_faster) {
     CHECK(near(p.backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
     CHECK(near(p.time.ring_s, 8 * (p.forward.hops_s + p.forward.blocks_s + p.backward.hops_s +
                                    p.backward.blocks_s)));
-    /* Three times the rank's keys each way, and three times their gradients instead of four. */
+    /* Three times the rank's keys each way, and three times their gradients, in both ways. */
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
-    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
+    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], p.sent_bytes[MEMO_PARALLEL_RING]));
     /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32; beside them dQ, row
      * dots, and the rank's own gradients, all in fp32. */
     CHECK(
@@ -942,7 +942,7 @@ TEST(gathering_keys_never_loses) {
               (with.fits == without.fits && with.time.step_s <= without.time.step_s));
         CHECK(l.ring > 1 || !with.gathers_keys);
         if (with.gathers_keys)
-            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] < without.sent_bytes[MEMO_PARALLEL_RING] ||
+            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] <= without.sent_bytes[MEMO_PARALLEL_RING] ||
                   l.activations == MEMO_PARALLEL_SWAP);
     }
     CHECK(n_gathered > 0);
@@ -1290,7 +1290,7 @@ TEST(tool_explains) {
          "does not divide the 8 key/value heads", "and --kv-heads-must-divide forbids"},
         {"0 --gpus 16 --explain 1,1,1,8,2",
          "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1",
-         "attention 0.25, logits 2.94; 70.67 of 80.00: fits"},
+         "attention 0.28, logits 2.94; 70.70 of 80.00: fits"},
         {"0 --gpus 16 --explain 1,1,1,8,2 --loss-tile 64M", "logits 0.06"},
         {"0 --gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3",
          "alpha 0.", "ZeRO 3"},
@@ -1298,8 +1298,8 @@ TEST(tool_explains) {
          "activations keep, 4 groups of heads\n"},
         {FEW_KEYS, "keys are gathered"},
         {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "!gathered, ", "!keys are gathered"},
-        {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "ring 0.029"},
-        {FEW_KEYS " --never-gather-keys --rounds-gradients", "ring 0.021"}};
+        {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "ring 0.025"},
+        {FEW_KEYS " --never-gather-keys --rounds-gradients", "ring 0.019"}};
     tool_prints(cases, sizeof cases / sizeof *cases);
 }
 

@@ -25,6 +25,7 @@ typedef struct model {
     int32_t failing_layer; /* fails in its forward; -1: none */
     int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
     int64_t n_setups, n_dry, n_calls;
+    int64_t n_seen; /* tokens of a generation */
 } model;
 
 /* --- the computation of a layer --- */
@@ -946,9 +947,10 @@ TEST(unequal_descs_are_refused) {
     static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
                                         "policy",   "tensors",      "rows",   "backward_recomputes",
                                         "buffers",  "device_bytes", "shapes", "forward_traffic"};
-    static const memo_traffic traffic = {1 << 20, 0};
-    static const memo_session_buffer buffer = {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION,
-                                               0,     0};
+    static const memo_traffic traffic = {1 << 20, 0, 0, 0};
+    static const memo_session_buffer buffer[2] = {
+        {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"one", 2, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
     int64_t rows[2][2 * 8 * 4];
     for (int32_t i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
     rows[1][1] = 0;
@@ -966,9 +968,9 @@ TEST(unequal_descs_are_refused) {
             ranks[i].m.desc.rows = rows[i];
         }
         if (k == 7) d->backward_recomputes = 1;
-        if (k == 8) {
-            d->buffers = &buffer;
-            d->n_buffers = 1;
+        for (int32_t i = 0; i < 2 && k == 8; i++) { /* of other sizes */
+            ranks[i].m.desc.buffers = &buffer[i];
+            ranks[i].m.desc.n_buffers = 1;
         }
         if (k == 10) d->n_shapes = 1;
         if (k == 11) d->forward_traffic = &traffic;
@@ -1266,7 +1268,7 @@ TEST(layers_have_kinds) {
     others[3] = 0;
     m.desc.policy = MEMO_POLICY_SWAP;
     for (int k = 0; k < 2; k++) profile.copies[k].out_s = 9 * (k + 1);
-    traffic = (memo_traffic*)malloc(3 * sizeof *traffic);
+    traffic = (memo_traffic*)calloc(3, sizeof *traffic);
     for (int k = 0; k < 3; k++)
         traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
     for (int k = 0; k < 3; k++) {
@@ -1419,6 +1421,187 @@ TEST(buffers_are_of_kinds) {
     expect_refused(&m.desc, "buffers[2]: `c` has kinds, but");
 }
 
+/* --- alternatives of buffers --- */
+
+enum { OF_FORWARD, OF_BACKWARD, OF_LOSS, N_OF };
+static memo_session_buffer of_step[N_OF] = {
+    {"scores", 0, 300, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 2},
+    {"up", 40000, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+    {"logits", 0, 900, MEMO_PASS_FORWARD, 3, MEMO_PASS_BACKWARD, 3, 0}};
+static memo_session_alternative less[] = {{OF_LOSS, 0, 500, 0},
+                                          {OF_BACKWARD, 20000, 0, 0},
+                                          {OF_LOSS, 4000, 60, 0},
+                                          {OF_FORWARD, 8000, 0, 0}};
+enum { N_LESS = 4 };
+static const int32_t of_layers[4] = {0, 1, 0, 1};
+
+/* A layer's scratch has the bytes of its alternative, and nothing else lies there. */
+static void use_scratch(model* m, memo_session* s, int32_t layer, int32_t b, int checks) {
+    const int32_t k = memo_session_get_alternative(s, b);
+    const int64_t n_rows = memo_session_get_batch(s).n_rows;
+    const int64_t n_bytes = k ? less[k - 1].size_bytes + n_rows * less[k - 1].row_bytes
+                              : of_step[b].size_bytes + n_rows * of_step[b].row_bytes;
+    CHECK(!k || less[k - 1].buffer == b);
+    if (b == OF_FORWARD && of_layers[layer] == 0) return;
+    if (b == OF_LOSS && layer < m->desc.n_layers - 1) return;
+    launch(m, s, memo_session_get_buffer(s, b), 0, n_bytes, 11 + (uint64_t)b, checks);
+}
+static void scratch_forward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    use_scratch(m, s, layer, OF_FORWARD, 0);
+    forward(user, s, layer);
+    use_scratch(m, s, layer, OF_FORWARD, 1);
+    use_scratch(m, s, layer, OF_LOSS, 0);
+}
+static void scratch_backward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    use_scratch(m, s, layer, OF_BACKWARD, 0);
+    backward(user, s, layer);
+    use_scratch(m, s, layer, OF_BACKWARD, 1);
+    use_scratch(m, s, layer, OF_LOSS, 1);
+}
+
+/* The step of given alternatives: buffers of their sizes, in a profile with their times.  Negative:
+ * it does not fit. */
+static double step_of(const model* m, const memo_profile* profile, const int32_t* chosen) {
+    memo_session_desc desc = m->desc;
+    memo_session_buffer own[N_OF];
+    memo_profile times = *profile;
+    memo_step_plan* plan = NULL;
+    double step_s = -1;
+    desc.n_alternatives = 0;
+    desc.buffers = own;
+    for (int b = 0; b < N_OF; b++) {
+        own[b] = of_step[b];
+        if (!chosen[b]) continue;
+        const memo_session_alternative* a = &less[chosen[b] - 1];
+        own[b].size_bytes = a->size_bytes, own[b].row_bytes = a->row_bytes;
+        if (b == OF_FORWARD) times.forward_s[1] += 64 * a->s_per_row;
+        if (b == OF_BACKWARD) times.backward_s[0] += 64 * a->s_per_row;
+        if (b == OF_BACKWARD) times.backward_s[1] += 64 * a->s_per_row;
+        if (b == OF_LOSS) times.between_s += 64 * a->s_per_row;
+    }
+    CHECK_OK(memo_session_plan(&desc, &times, &plan, &error));
+    if (plan && plan->fits) step_s = plan->times->step_s;
+    memo_step_plan_destroy(plan);
+    return step_s;
+}
+
+/* Plans choose alternatives with the rows, as well as a search of all combinations does; they run
+ * within their peak, and are read again. */
+TEST(alternatives_are_planned_with_rows) {
+    const int n_rounds = memo_test_all() ? 20 : 3;
+    int n_fit = 0, n_less = 0;
+    for (int round = 0; round < n_rounds; round++) {
+        memo_step_plan *plan = NULL, *again = NULL;
+        memo_session* s = NULL;
+        memo_profile profile;
+        int64_t least_bytes[2];
+        double best_s = -1;
+        own_model m;
+        tight_model(&m);
+        m.desc.step = NULL, m.desc.setup = NULL;
+        m.desc.forward = scratch_forward, m.desc.backward = scratch_backward;
+        m.desc.layer_kinds = of_layers, m.desc.n_layers = 4;
+        m.desc.buffers = of_step, m.desc.n_buffers = N_OF;
+        CHECK_OK(memo_session_get_least(&m.desc, &least_bytes[0], &error));
+        m.desc.alternatives = less, m.desc.n_alternatives = N_LESS;
+        for (int i = 0; i < N_LESS; i++)
+            less[i].s_per_row = 0.004 * (1 + i / 2) * memo_test_real() * (i == 2 ? 2 : 1);
+        less[2].s_per_row += less[0].s_per_row;
+        CHECK_OK(memo_session_get_least(&m.desc, &least_bytes[1], &error));
+        CHECK_IS(least_bytes[1], <=, least_bytes[0] - 20000);
+
+        memset(&profile, 0, sizeof profile);
+        profile.n_rows = 64, profile.n_kinds = 2, profile.n_tensors = 4;
+        profile.between_s = 0.1;
+        for (int k = 0; k < 2; k++) {
+            profile.forward_s[k] = 1, profile.backward_s[k] = 2;
+            profile.copies[k].size_bytes = 4000 * (k + 1);
+            profile.copies[k].out_s = profile.copies[k].back_s = 0.3 * (k + 1);
+        }
+        for (int t = 0; t < 4; t++) {
+            snprintf(profile.tensors[t].name, 32, "%s", m.tensors[t].name);
+            for (int k = 0; k < 2; k++)
+                profile.tensors[t].recompute_s_per_row[k] = t ? 0.2 * memo_test_real() / 64 : -1;
+        }
+        m.desc.device_bytes = least_bytes[1] + memo_test_int(0, 60000);
+        CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
+        if (!plan) return;
+        CHECK(plan->fits && plan->device_bytes <= m.desc.device_bytes);
+        for (int code = 0; code < 12; code++) {
+            const int32_t chosen[N_OF] = {code % 2 * 4, code / 2 % 2 * 2,
+                                          code / 4 == 2 ? 3 : code / 4};
+            const double step_s = step_of(&m, &profile, chosen);
+            if (step_s < 0) continue;
+            n_fit++;
+            if (best_s < 0 || step_s < best_s) best_s = step_s;
+            if (!memcmp(chosen, plan->alternatives, sizeof chosen))
+                CHECK_CASE(fabs(plan->times->step_s / step_s - 1) < 1e-3, "%g, %g",
+                           plan->times->step_s, step_s);
+        }
+        for (int b = 0; b < N_OF; b++) n_less += plan->alternatives[b] > 0;
+        CHECK_CASE(plan->times->step_s <= 1.005 * best_s, "%.6g, not %.6g", plan->times->step_s,
+                   best_s);
+
+        /* As a file, and on a device of the plan's bytes. */
+        m.desc.computes_on_host = round % 2;
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        CHECK_OK(memo_step_plan_read(&m.desc, scratch_file(), &again, &error));
+        CHECK(again && !memcmp(again->alternatives, plan->alternatives, sizeof plan->alternatives));
+        open_device(&m, plan->device_bytes, 0);
+        CHECK_OK(memo_session_open(&m.desc, again, &s, &error));
+        for (m.micro_batch = 0; s && m.micro_batch < 3; m.micro_batch++)
+            CHECK_OK(memo_session_run(s, NULL, &error));
+        CHECK_IS(m.n_wrong, ==, 0);
+        memo_session_destroy(s);
+        m.desc.n_alternatives = 3;
+        if (plan->alternatives[OF_FORWARD])
+            CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
+                        "it has other alternatives");
+        memo_step_plan_destroy(again);
+        memo_step_plan_destroy(plan);
+    }
+    printf("# %d combinations fit, %d buffers take less\n", n_fit, n_less);
+    CHECK(n_less > 0 && n_fit > 0);
+}
+
+/* Times are measured with small buffers, and are those of the buffers as declared. */
+TEST(alternatives_are_measured_and_checked) {
+    static const memo_session_alternative wrong[] = {{N_OF, 1, 0, 0},
+                                                     {OF_BACKWARD, 40000, 0, 0},
+                                                     {OF_BACKWARD, 2000, 0, -1},
+                                                     {OF_FORWARD, -1, 0, 0}};
+    memo_session_info info;
+    own_model m;
+    tight_model(&m);
+    m.desc.step = NULL, m.desc.setup = NULL;
+    m.desc.forward = scratch_forward, m.desc.backward = scratch_backward;
+    m.desc.layer_kinds = of_layers, m.desc.n_layers = 4;
+    m.desc.buffers = of_step, m.desc.n_buffers = N_OF;
+    for (int i = 0; i < 4; i++) {
+        m.desc.alternatives = &wrong[i], m.desc.n_alternatives = 1;
+        expect_refused(&m.desc, "alternatives[0]: it has ");
+    }
+    m.desc.alternatives = less, m.desc.n_alternatives = N_LESS;
+    for (int i = 0; i < N_LESS; i++) less[i].s_per_row = 1e-12 * (1 + i);
+    CHECK_OK(memo_session_get_least(&m.desc, &m.desc.device_bytes, &error));
+    m.desc.is_checked = 1, m.desc.computes_on_host = 1;
+    memo_session* s = NULL;
+    open_device(&m, 0, 0);
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    if (!s) return;
+    memo_session_get_info(s, &info);
+    CHECK_IS(info.plan->alternatives[OF_LOSS], ==, 3);
+    expect_words(info.plan, "less      buffers[2] by alternatives[2]\n");
+    for (m.micro_batch = 0; m.micro_batch < 3; m.micro_batch++)
+        CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_IS(m.n_wrong, ==, 0);
+    CHECK_IS(memo_session_get_alternative(s, N_OF), ==, 0); /* an error */
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_ARGUMENT, "memo_session_get_alternative: ");
+    memo_session_destroy(s);
+}
+
 /* --- shapes that exclude each other --- */
 
 enum { N_SHAPES = 9, OUTPUT = 1 };
@@ -1481,7 +1664,7 @@ TEST(shapes_share_memory) {
             if (plan->device_bytes > most_bytes) most_bytes = plan->device_bytes;
             if (plan->host_bytes > host_bytes) host_bytes = plan->host_bytes;
         }
-        CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 3);
+        CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
         CHECK_IS(most_bytes, ==, longest->device_bytes);
         memo_host_device_get_stats(m.host, &stats);
         CHECK(round == 2 || (stats.device_bytes <= most_bytes && stats.host_bytes <= host_bytes));
@@ -1551,6 +1734,66 @@ TEST(shapes_share_memory) {
         close_device(&m);
         remove(scratch_file());
     }
+}
+
+/* Keys of tokens that a generation has seen so far: they stay from call to call. */
+enum { GENERATE = 1, G_TOKENS = 200 };
+static const memo_session_buffer of_generation[] = {
+    {"keys", 8 * G_TOKENS, 0, MEMO_PASS_SESSION, MEMO_IN_SHAPE(GENERATE), MEMO_PASS_SESSION, 0, 0},
+    {"values", 0, 100, MEMO_PASS_SESSION, MEMO_IN_SHAPE(GENERATE), MEMO_PASS_SESSION, 0, 0}};
+
+static void generate(void* user, memo_session* s, int32_t layer) {
+    const memo_batch batch = memo_session_get_batch(s);
+    model* m = (model*)user;
+    int64_t* keys = (int64_t*)memo_session_get_buffer(s, 0);
+    if (batch.shape == GENERATE && layer == 7) { /* the host writes: after what is under way */
+        CHECK_OK(memo_stream_synchronize(m->host, m->compute, &error));
+        for (int64_t i = 0; i < m->n_seen; i++) m->n_wrong += keys[i] != 3 * i + 1;
+        for (int64_t i = 0; i < batch.n_rows; i++, m->n_seen++) keys[m->n_seen] = 3 * m->n_seen + 1;
+        memset(memo_session_get_buffer(s, 1), 5, (size_t)(100 * batch.n_rows));
+    }
+    if (batch.shape != GENERATE) CHECK(!keys);
+    forward(user, s, layer);
+}
+
+TEST(keys_of_a_generation_grow_between_steps) {
+    static const memo_shape train_and_generate[] = {{64, 0}, {9, 1}};
+    own_step_plan* plan = NULL;
+    memo_session* s = NULL;
+    model m;
+    int64_t device_bytes[2];
+    tight_model(&m);
+    m.desc.step = NULL, m.desc.forward = generate, m.desc.backward = backward;
+    m.desc.shapes = train_and_generate, m.desc.n_shapes = 2;
+    for (int k = 0; k < 2; k++) { /* they take nothing from training, in the same bytes */
+        memo_step_plan_destroy(plan);
+        m.desc.buffers = of_generation, m.desc.n_buffers = 2 * k;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        device_bytes[k] = plan->next->device_bytes;
+        if (k) CHECK_IS(plan->next->persistent_bytes - m.setup_bytes, >=, 8 * G_TOKENS + 900);
+        CHECK_IS(plan->next->device_bytes, <, plan->device_bytes);
+    }
+    CHECK_IS(device_bytes[1] - device_bytes[0], ==, 2048 + 1024);
+
+    open_device(&m, m.desc.device_bytes, 0);
+    CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
+    for (int step = 0; step < 3 && s; step++) {
+        memo_batch batch = {0, 1, GENERATE, 0};
+        m.n_seen = 0;
+        m.micro_batch++;
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        for (int i = 0; i < 30; i++) { /* nine tokens at once, then one at a time */
+            batch.n_rows = i ? 1 : 9;
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+        CHECK_IS(m.n_seen, ==, 38);
+        CHECK_IS(m.n_wrong, ==, 0);
+    }
+    memo_session_destroy(s);
+    close_device(&m);
+    m.desc.n_shapes = 1;
+    expect_refused(&m.desc, "buffers[0]: `keys` has MEMO_IN_SHAPE of a shape that the desc lacks");
 }
 
 /* Opens shapes without call k of the device: an error, and nothing is left.  Returns the number of

@@ -38,10 +38,22 @@ static memo_sharding sharding_of_documents(int32_t ring, int32_t ulysses, const 
     CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
     return sharding;
 }
+/* In slices, the last of them short or not. */
+static memo_sharding sharding_of_slices(int32_t ring, int32_t ulysses, int64_t n_tokens) {
+    memo_sharding sharding;
+    memo_sharding_desc desc = {.kind = (memo_sharding_kind)memo_test_int(0, 1),
+                               .ring = ring,
+                               .ulysses = ulysses,
+                               .n_tokens = n_tokens,
+                               .slice_tokens = 2 * ring * ulysses * memo_test_int(1, 5)};
+    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+    return sharding;
+}
 /* Any kind; begins as above. */
 static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_tokens,
                                      int64_t* begins) {
     memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 3);
+    if (memo_test_int(0, 3) == 0) return sharding_of_slices(ring, ulysses, n_tokens);
     return kind == MEMO_SHARDING_DOCUMENTS
                ? sharding_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
                : sharding_of(kind, ring, ulysses, n_tokens);
@@ -58,6 +70,32 @@ TEST(every_sharding_validates) {
                                memo_sharding_name(sharding.kind), ring, ulysses, error.message);
                     CHECK_IS(sharding.local_tokens * ring * ulysses, ==, sharding.padded_tokens);
                 }
+}
+
+/* A slice, and the slices so far, are shardings as memo_sharding_make makes them. */
+TEST(every_sharding_of_slices_validates) {
+    for (int i = 0; i < 300; i++) {
+        const int32_t ring = (int32_t)memo_test_int(1, 9), ulysses = (int32_t)memo_test_int(1, 9);
+        const memo_sharding all = sharding_of_slices(ring, ulysses, memo_test_int(1, 2000));
+        memo_sharding slice, so_far, made;
+        int64_t row = 0;
+        CHECK_CASE(!sharding_check(&all, &error), "ring %d ulysses %d slices of %d: %s", ring,
+                   ulysses, (int)all.slice_tokens, error.message);
+        for (int64_t k = 0; k * all.slice_tokens < all.n_tokens; k++) {
+            const int32_t rank = (int32_t)memo_test_int(0, ring * ulysses - 1);
+            memo_sharding_slice(&all, k, &slice, &so_far);
+            CHECK_OK(sharding_check(&slice, &error));
+            CHECK_OK(sharding_check(&so_far, &error));
+            made = sharding_of(all.kind, ring, ulysses, slice.n_tokens);
+            CHECK(made.local_tokens == slice.local_tokens && !slice.slice_tokens);
+            CHECK_IS(row, ==, so_far.local_tokens - slice.local_tokens);
+            CHECK_IS(memo_sharding_position(&all, rank, row), ==,
+                     k * all.slice_tokens + memo_sharding_position(&slice, rank, 0));
+            row += slice.local_tokens;
+        }
+        CHECK_IS(row, ==, all.local_tokens);
+        CHECK(!memcmp(&so_far, &all, sizeof all));
+    }
 }
 
 TEST(every_sharding_of_documents_validates) {
@@ -199,8 +237,8 @@ TEST(invalid_arguments_are_refused) {
     documents.document_begins = begins;
     documents.n_documents = 2;
     CHECK_OK(memo_sharding_make(&documents, &sharding, &error));
-    for (int k = 0; k < 7; k++) {
-        memo_sharding_desc bad = k < 4 ? plain : documents;
+    for (int k = 0; k < 11; k++) {
+        memo_sharding_desc bad = k < 4 || k > 7 ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
         if (k == 1) bad.ring = -1;
         if (k == 2) bad.ring = bad.ulysses = 0x7fffffff;
@@ -208,6 +246,10 @@ TEST(invalid_arguments_are_refused) {
         if (k == 4) bad.document_begins = NULL, bad.n_documents = 0;
         if (k == 5) bad.n_tokens = 9;
         if (k == 6) bad.kind = MEMO_SHARDING_ZIGZAG;
+        if (k == 7) bad.slice_tokens = 4;
+        if (k == 8) bad.slice_tokens = -4;
+        if (k == 9) bad.slice_tokens = 6, bad.ring = 2;
+        if (k == 10) bad.slice_tokens = 4, bad.kind = MEMO_SHARDING_STRIPED;
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
     }

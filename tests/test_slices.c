@@ -46,7 +46,7 @@ typedef struct model {
     double w[LAYERS][5][C][C], gw[LAYERS][5][C][C]; /* q, k, v, 1, 2 */
     double gx[ROWS_MOST][C], loss;
     int32_t n_recomputed;
-    int breaks_order, forgets_input, mixes_rows, zeroes_last;
+    int breaks_order, forgets_input, mixes_rows, zeroes_last, forgets_routed;
     double* output; /* of the last slice, if not NULL */
 } model;
 
@@ -128,7 +128,7 @@ static void forward(void* user, memo_session* s, int32_t layer) {
     for (r = 0; r < end - begin; r++) { /* all of one row, but LAYER tensors */
         double* first[N_TENSORS];
         memo_session_get_addresses(m->session, layer, m->mixes_rows ? begin + r : r, (void**)first);
-        for (int32_t t = 0; t < N_TENSORS && !m->mixes_rows; t++)
+        for (int32_t t = 0; t < T_EXPERT && !m->mixes_rows; t++)
             CHECK(first[t] ==
                   rows(m, layer, t) + (t == T_K || t == T_V || t >= T_STATE ? 0 : r * C));
         double add[C], *h = rows(m, layer, T_HANDED) + r * C;
@@ -142,7 +142,7 @@ static void forward(void* user, memo_session* s, int32_t layer) {
     }
     int64_t n = 0, k = 0;
     for (r = 0; r < end - begin; r++) n += is_routed(rows(m, layer, T_INPUT) + r * C);
-    memo_session_set_routed(m->session, layer, n);
+    if (m->forgets_routed < 2) memo_session_set_routed(m->session, layer, n - m->forgets_routed);
     for (r = 0; r < end - begin; r++) {
         double *in = rows(m, layer, T_INPUT) + r * C, *h = rows(m, layer, T_HANDED) + r * C, *up;
         if (!is_routed(in)) continue;
@@ -481,6 +481,32 @@ TEST(forwards_alone_and_plans_from_files) {
     memo_step_plan_destroy(plan);
 }
 
+static void scratch_of_a_layer(void* user, memo_session* s, int32_t layer) {
+    const int is_checked = ((model*)user)->desc.is_checked; /* elsewhere NULL, or an error */
+    double* scratch = NULL;
+    if (!is_checked || layer == 2) scratch = (double*)memo_session_get_buffer(s, N_BUFFERS);
+    CHECK_CASE((scratch != NULL) == (layer == 2), "layer %d", (int)layer);
+    for (int i = 0; scratch && i < 6 * 9; i++) scratch[i] = i; /* rows of a slice */
+    own_forward(user, s, layer);
+}
+
+/* A buffer of each slice of one layer. */
+TEST(buffers_are_of_slices_of_a_layer) {
+    static model m;
+    memo_session_buffer of_layer[N_BUFFERS + 1];
+    model_init(&m, 30, 6, MEMO_POLICY_KEEP);
+    memcpy(of_layer, m.buffers, sizeof m.buffers);
+    of_layer[N_BUFFERS] = (memo_session_buffer){.name = "scratch",
+                                                .row_bytes = 9 * (int64_t)sizeof(double),
+                                                .first = MEMO_PASS_FORWARD,
+                                                .first_layer = MEMO_EACH_SLICE_OF(2)};
+    m.desc.step = NULL, m.desc.forward = scratch_of_a_layer, m.desc.backward = backward;
+    m.desc.buffers = of_layer, m.desc.n_buffers = N_BUFFERS + 1;
+    for (m.desc.is_checked = 0; m.desc.is_checked < 2; m.desc.is_checked++) model_run_once(&m, 29);
+    of_layer[N_BUFFERS].first_layer = MEMO_EACH_SLICE_OF(LAYERS);
+    CHECK_ERROR(model_run(&m, 29), INVALID_ARGUMENT, "buffers[3]: `scratch` has an unknown pass");
+}
+
 TEST(mistakes_are_errors) {
     static model m;
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
@@ -516,6 +542,20 @@ TEST(mistakes_are_errors) {
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT,
                 "memo_session_set_routed.n_rows: out of range");
     memo_session_destroy(m.session);
+
+    /* Too few rows for the expert, or no number at all. */
+    for (int k = 1; k < 3; k++) {
+        model_init(&m, 30, 0, MEMO_POLICY_KEEP);
+        m.desc.is_checked = 1;
+        m.forgets_routed = k;
+        CHECK_CASE(model_run(&m, 30) &&
+                       strstr(error.message,
+                              k == 1 ? "layer 0, tensor `expert`, row"
+                                     : "layer 0, tensor `expert`: its rows are not known; call "
+                                       "memo_session_set_routed first"),
+                   "%s", error.message);
+        memo_session_destroy(m.session);
+    }
 
     /* An INPUT that is not what HANDED was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);

@@ -137,8 +137,8 @@ static void expect_bytes(const attention_case* c, const run_result* x, int64_t u
     CHECK_CASE(x->ring_backward_bytes == ring_backward, "%s", case_text(c));
     CHECK_IS(x->sizes.ulysses_forward_bytes, ==, ulysses_forward);
     CHECK_IS(x->sizes.ulysses_backward_bytes, ==, ulysses_backward);
-    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring_forward);
-    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
+    CHECK_IS(x->sizes.ring_forward_bytes, >=, ring_forward); /* with padding */
+    CHECK_IS(x->sizes.ring_backward_bytes, >=, ring_backward);
 }
 
 /* n documents; begins has n + 1 numbers. */
@@ -165,7 +165,6 @@ static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int
     desc.n_kv_heads = n_kv_heads;
     desc.head_size = head_size;
     desc.type = type;
-    desc.way = MEMO_EXCHANGE_RING;
     return desc;
 }
 
@@ -289,23 +288,20 @@ TEST(every_mask_in_every_sharding_is_exact) {
         for (int sharding = 0; sharding < 4; sharding++)
             for (int mask = 0; mask < 2; mask++)
                 for (int window = 0; window < 6; window += 1 + 2 * IS_SLOW)
-                    for (int k = 0; k < 4;
-                         k++) { /* documents; prefixes, now with and now without; both ways */
-                        const memo_exchange_way way =
-                            k < 2 ? MEMO_EXCHANGE_RING : MEMO_EXCHANGE_DIRECT;
+                    for (int k = 0; k < 2;
+                         k++) { /* documents; prefixes, now with and now without */
                         attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
-                        if (k >= 2 && c.ring == 1) continue;
                         c.sharding = (memo_sharding_kind)sharding;
                         c.mask = (memo_mask_kind)mask;
                         c.window = windows[window][0];
                         c.window_after = windows[window][1];
                         c.has_prefixes = (k + window + i) % 2;
                         memcpy(c.prefixes, prefixes, sizeof prefixes);
-                        if (k % 2 || sharding == MEMO_SHARDING_DOCUMENTS)
+                        if (k || sharding == MEMO_SHARDING_DOCUMENTS)
                             set_documents(&c, begins, 5);
                         else
                             c.prefixes[0] = 23;
-                        c.way = i == 1 && window % 3 == 2 ? MEMO_EXCHANGE_GATHER : way;
+                        if (i == 1 && window % 3 == 2) c.way = MEMO_EXCHANGE_GATHER;
                         expect_exact(&c);
                     }
     report_worst();
@@ -419,11 +415,12 @@ TEST(random_cases_are_exact) {
             case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
         c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        if (memo_test_int(0, 3) == 0) c.slice_tokens = 2 * ring * ulysses * memo_test_int(1, 3);
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
-        c.way = (memo_exchange_way)memo_test_int(0, 3);
+        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
@@ -483,7 +480,7 @@ TEST(any_intervals_are_exact) {
                                    memo_test_int(4, 150), 4, 2, 8);
         int64_t first[150], end[150], q = 0;
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
-        c.way = (memo_exchange_way)memo_test_int(0, 3);
+        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.ulysses_groups = (int32_t)memo_test_int(0, 2);
         c.has_sinks = (int32_t)memo_test_int(0, 1);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -531,10 +528,10 @@ TEST(the_ring_adds_no_error_to_bf16) {
     expect_no_worse(c, rings, 2, 1.02, 0);
 }
 
-/* d_k and d_v that travel as bf16 are rounded at each hop.  The header states this growth. */
+/* d_k and d_v that travel as bf16: each step's contribution is rounded once. */
 TEST(rounded_gradients_lose_little) {
     static const int rings[] = {1, 2, 4, 8, 16};
-    static const double bounds[] = {1, 1.5, 2, 2.8, 4}; /* of the error of one rank */
+    static const double bounds[] = {1, 1.2, 1.3, 1.4, 1.5}; /* of the error of one rank */
     attention_case c = case_of(1, 1, IS_SLOW ? 256 : 1024, 1, 1, 64);
     double errors[2][N_TENSORS];
     own_whole w;
@@ -549,13 +546,15 @@ TEST(rounded_gradients_lose_little) {
         for (int t = D_Q; t < N_TENSORS; t++)
             CHECK_CASE(errors[i > 0][t] <= (t == D_Q ? 1.02 : bounds[i]) * errors[0][t],
                        "%s at ring %d", tensor_names[t], rings[i]);
-        for (int r = 0; r < c.ring; r++) { /* as much as keys and values, one hop more */
-            int64_t hop = 2 * (c.n_tokens / c.ring) * 64 * 2;
+        int64_t forward = 0, backward = 0;
+        for (int r = 0; r < c.ring; r++) { /* gradients: as much as keys and values */
+            int64_t block = 2 * (c.n_tokens / c.ring) * 64 * 2;
             const run_result* x = &all.results[r];
-            CHECK_IS(x->ring_backward_bytes - x->ring_forward_bytes, ==,
-                     c.ring > 1 ? c.ring * hop : 0);
-            CHECK_IS(x->sizes.ring_backward_bytes, ==, c.ring > 1 ? (2 * c.ring - 1) * hop : 0);
+            forward += x->ring_forward_bytes;
+            backward += x->ring_backward_bytes;
+            CHECK_IS(x->sizes.ring_backward_bytes, ==, 2 * (c.ring - 1) * block);
         }
+        CHECK_IS(backward, ==, 2 * forward);
     }
 }
 
@@ -799,13 +798,16 @@ TEST(zigzag_is_balanced_and_plain_is_not) {
     for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
-/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.
+/* The expected call for these runs: the smallest range of runs that holds all queries that see a
+ * key; in step 0 all keys, later those that are seen.
  * Adds to *most_scores the scores of tiles of queries against the keys from the first to the last
  * visible one, and to *pairs the visible pairs. */
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
-    int32_t q, k, q_first = -1, q_last = -1, k_first = n_k_runs, k_last = -1;
+    int32_t q, k, q_first = -1, q_last = -1;
+    own_memory char* seen = (char*)calloc((size_t)c->n_tokens, 1); /* by key */
+    int64_t key;
     memset(expected, 0, sizeof *expected);
     for (q = 0; q < n_q_runs; q++)
         for (k = 0; k < n_k_runs; k++) {
@@ -816,12 +818,13 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
                 for (j = 0; j < k_runs[k].count; j++)
                     for (i = tile; i < end; i++) {
                         int64_t query = q_runs[q].start + i * q_runs[q].stride;
-                        int64_t key = k_runs[k].start + j * k_runs[k].stride;
+                        key = k_runs[k].start + j * k_runs[k].stride;
                         if (query >= c->n_tokens || key >= c->n_tokens) continue;
                         if (!is_visible(c, query, key)) continue;
                         if (first < 0) first = j;
                         last = j;
                         n_seen++;
+                        seen[key] = 1;
                     }
                 /* In a striped run the keys next to the ends may lie between the visible ranges of
                  * two queries. */
@@ -832,19 +835,21 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
             if (!n_seen) continue;
             if (q_first < 0) q_first = q;
             q_last = q;
-            if (k < k_first) k_first = k;
-            if (k > k_last) k_last = k;
         }
     if (is_whole) {
-        q_first = k_first = 0;
+        q_first = 0;
         q_last = n_q_runs - 1;
-        k_last = n_k_runs - 1;
     }
     if (q_last < 0) return 0;
     expected->q_start = q_runs[q_first].start;
-    expected->k_start = k_runs[k_first].start;
     for (q = q_first; q <= q_last; q++) expected->q_rows += q_runs[q].count;
-    for (k = k_first; k <= k_last; k++) expected->k_rows += k_runs[k].count;
+    for (key = c->n_tokens - 1; key >= 0; key--)
+        if (seen[key] && !is_whole) {
+            expected->k_start = key;
+            expected->k_rows++;
+        }
+    for (k = 0; k < n_k_runs && is_whole; k++) expected->k_rows += k_runs[k].count;
+    if (is_whole) expected->k_start = k_runs[0].start;
     return 1;
 }
 
@@ -875,7 +880,15 @@ static void expect_only_what_is_seen(const attention_case* c) {
                 continue;
             expected.n_q_heads = result->sizes.heads.n_q;
             for (int32_t pass = 0; pass < 2; pass++) {
-                const asked_call* asked = &result->asked[pass][n_calls];
+                /* Backward ends with step 0. */
+                const int32_t n = (int32_t)result->n_asked[pass], shift = pass ? n - n_parts : 0;
+                const asked_call* asked = &result->asked[pass][(n_calls + shift) % n];
+                /* Between short documents striped queries leave out a few keys, which travel. */
+                if (step && c->sharding == MEMO_SHARDING_STRIPED &&
+                    expected.k_rows <= asked->k_rows && asked->k_rows <= expected.k_rows + 12) {
+                    expected.k_rows = asked->k_rows;
+                    if (asked->k_start < expected.k_start) expected.k_start = asked->k_start;
+                }
                 CHECK_CASE(!memcmp(asked, &expected, sizeof expected),
                            "%s: rank %d, step %d, pass %d: %lld queries from %lld, %lld keys from "
                            "%lld; expected %lld from %lld, %lld from %lld",
@@ -939,10 +952,10 @@ static int is_read_by(const attention_case* c, const memo_sharding* sharding, in
     return 0;
 }
 
-/* In the way DIRECT each row goes once to each rank that reads it, and its gradient comes back
- * once: no more and no less, found pair by pair. */
-TEST(direct_rows_are_those_that_are_read) {
-    int64_t n_sent = 0, n_read = 0, n_of_ring = 0;
+/* Each row goes once to each rank that reads it, and its gradient comes back once: no more and no
+ * less, found pair by pair. */
+TEST(only_rows_that_are_read_travel) {
+    int64_t n_sent = 0, n_read = 0;
     for (int i = 0; i < (IS_SLOW ? 6 : 40); i++) {
         attention_case c = case_of((int32_t)memo_test_int(2, 6), (int32_t)memo_test_int(1, 2),
                                    memo_test_int(12, 150), 2, 2, 4);
@@ -953,7 +966,6 @@ TEST(direct_rows_are_those_that_are_read) {
         c.mask = (memo_mask_kind)(i % 5 == 4);
         c.window = memo_test_int(0, 2) ? memo_test_int(1, 40) : 0;
         if (c.sharding == MEMO_SHARDING_DOCUMENTS || memo_test_int(0, 1)) random_documents(&c, 6);
-        c.way = MEMO_EXCHANGE_DIRECT;
         CHECK_OK(sharding_of_case(&c, &sharding, &error));
         for (key = 0; key < c.n_tokens; key++)
             for (int32_t reader = 0; reader < c.ring; reader++) {
@@ -979,13 +991,7 @@ TEST(direct_rows_are_those_that_are_read) {
             n_read += (2 * rows[0][x->ring_rank] + rows[1][x->ring_rank]) * bytes;
             n_sent += x->ring_forward_bytes + x->ring_backward_bytes;
         }
-        c.way = MEMO_EXCHANGE_RING;
-        world_of(&c, &all);
-        for (int32_t r = 0; r < c.ring * c.ulysses; r++)
-            n_of_ring += all.results[r].ring_forward_bytes + all.results[r].ring_backward_bytes;
     }
-    printf("# RING sends %.2f times the bytes of DIRECT\n", (double)n_of_ring / (double)n_sent);
-    CHECK(n_of_ring > n_sent);
     CHECK_CASE((double)n_sent <= 1.02 * (double)n_read, "%lld bytes, %lld are read",
                (long long)n_sent, (long long)n_read);
 }
@@ -996,19 +1002,16 @@ static memo_status refusing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_s
     return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "not this one");
 }
 
-/* Under a causal mask DIRECT saves a third of all bytes; under a full mask, and if all rows of
- * documents travel, nothing.  Rows are counted before they are sent. */
-TEST(each_exchange_takes_the_way_that_saves_bytes) {
+TEST(rows_are_counted_before_they_are_sent) {
     static const struct {
         memo_sharding_kind kind;
         memo_mask mask;
-        memo_exchange_way way;
         int64_t needed; /* by all ranks, in quarters of a rank's rows; -1: not counted */
-    } cases[] = {{MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_CAUSAL}, MEMO_EXCHANGE_DIRECT, 36},
-                 {MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_FULL}, MEMO_EXCHANGE_RING, 48},
-                 {MEMO_SHARDING_PLAIN, {.kind = MEMO_MASK_CAUSAL}, MEMO_EXCHANGE_DIRECT, 24},
-                 {MEMO_SHARDING_ZIGZAG, {.window_before = 65}, MEMO_EXCHANGE_DIRECT, 6},
-                 {MEMO_SHARDING_DOCUMENTS, {.kind = MEMO_MASK_CAUSAL}, MEMO_EXCHANGE_DIRECT, 36}};
+    } cases[] = {{MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_CAUSAL}, 36},
+                 {MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_FULL}, 48},
+                 {MEMO_SHARDING_PLAIN, {.kind = MEMO_MASK_CAUSAL}, 24},
+                 {MEMO_SHARDING_ZIGZAG, {.window_before = 65}, 6},
+                 {MEMO_SHARDING_DOCUMENTS, {.kind = MEMO_MASK_CAUSAL}, 36}};
     static const int64_t begins[] = {0, 500, 1024};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         memo_exchange_desc exchange_desc = {.masks = &cases[i].mask};
@@ -1028,7 +1031,6 @@ TEST(each_exchange_takes_the_way_that_saves_bytes) {
                 sharding.n_documents = 2;
             }
             CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-            desc.way = MEMO_EXCHANGE_AUTO;
             desc.device = memo_recorder_get_device(recorder);
             CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
             desc.ring = &ring;
@@ -1037,13 +1039,9 @@ TEST(each_exchange_takes_the_way_that_saves_bytes) {
             CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
             CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
             memo_exchange_get_info(exchange, &info);
-            CHECK_CASE(info.way == cases[i].way, "case %d: way %d", (int)i, (int)info.way);
             for (int k = 0; k < 2; k++) {
                 needed[k] += info.needed_rows[k];
-                if (info.way == MEMO_EXCHANGE_DIRECT)
-                    CHECK_IS(info.sent_rows[k], ==, info.needed_rows[k]);
-                else
-                    CHECK_IS(info.sent_rows[k], >=, info.needed_rows[k]);
+                CHECK_IS(info.sent_rows[k], ==, info.needed_rows[k]);
             }
         }
         for (int k = 0; k < 2; k++)
@@ -1052,8 +1050,8 @@ TEST(each_exchange_takes_the_way_that_saves_bytes) {
     }
 }
 
-/* What one rank enqueues in the way DIRECT has no race, and no wait too many. */
-TEST(direct_waits_are_necessary) {
+/* What one rank enqueues has no race, and no wait too many. */
+TEST(waits_of_random_cases_are_necessary) {
     for (int i = 0; i < (IS_SLOW ? 8 : 60); i++) {
         attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 2),
                                    memo_test_int(12, 120), 4, (int32_t)memo_test_int(1, 2) * 2, 8);
@@ -1066,7 +1064,6 @@ TEST(direct_waits_are_necessary) {
         c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         c.rounds_gradients = (int32_t)memo_test_int(0, 1);
         c.overwrites = i % 2;
-        c.way = MEMO_EXCHANGE_DIRECT;
         expect_recorded(&c, (int32_t)memo_test_int(0, c.ring * c.ulysses - 1), 1 + !c.overwrites,
                         3e-3, 1e-2);
     }
@@ -1100,7 +1097,6 @@ TEST(only_narrow_gaps_travel) {
         attention_case c = case_of(2 + i % 3, 1, 120, 1, 1, 4);
         c.n_batch = 64;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
-        c.way = MEMO_EXCHANGE_DIRECT;
         c.window = i % 2 ? 5 : 0;
         random_documents(&c, MAX_DOCUMENTS);
         expect_exact(&c);
@@ -1109,10 +1105,9 @@ TEST(only_narrow_gaps_travel) {
 
 /* Buffers that the last steps of a group used wait for them in the next group, also on a rank whose
  * first steps there see nothing. */
-TEST(groups_of_direct_have_no_race) {
+TEST(groups_of_rings_have_no_race) {
     attention_case c = case_of(8, 2, 102, 4, 4, 8);
     c.ulysses_groups = 2;
-    c.way = MEMO_EXCHANGE_DIRECT;
     for (int32_t rank = 0; rank < 16; rank++) expect_recorded(&c, rank, 1, 2e-6, 5e-6);
 }
 
@@ -1187,7 +1182,8 @@ TEST(dealt_documents_are_the_runs_of_the_sharding) {
                                    (int32_t)memo_test_int(1, 3),
                                    memo_test_int(1, 300),
                                    begins,
-                                   memo_test_int(1, 40)};
+                                   memo_test_int(1, 40),
+                                   0};
         memo_sharding sharding;
         memob_arrays arrays = {NULL, 0};
         memoi_shape_tokens tokens = {0};
@@ -1208,143 +1204,9 @@ TEST(dealt_documents_are_the_runs_of_the_sharding) {
     }
 }
 
-/* Marks the rows of a rank's keys that steps after `step` may read: of each run those from the
- * first to the last position that a run of queries sees; obviously, pair by pair.  Padding goes
- * with the last token. */
-static void mark_rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
-                              int32_t step, int32_t* last_step, char* marks) {
-    memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
-    int32_t n_k_runs = memoi_sharding_ring_runs(sharding, owner, k_runs), later, k, q;
-    int64_t row = 0, i, j, key;
-    for (k = 0; k < n_k_runs; row += k_runs[k++].count) {
-        int64_t first = k_runs[k].count, last = -1;
-        for (later = step + 1; later < c->ring; later++) {
-            int32_t n_q_runs =
-                memoi_sharding_ring_runs(sharding, (owner + later) % c->ring, q_runs);
-            for (q = 0; q < n_q_runs; q++) {
-                int64_t low = INT64_MAX, high = -1;
-                int sees_run = 0;
-                for (i = 0; i < q_runs[q].count; i++)
-                    for (key = 0; key < c->n_tokens; key++) {
-                        int64_t query = q_runs[q].start + i * q_runs[q].stride;
-                        if (query >= c->n_tokens || !is_visible(c, query, key)) continue;
-                        if (key < low) low = key;
-                        if (key > high) high = key;
-                        sees_run |= key >= k_runs[k].start &&
-                                    (key - k_runs[k].start) % k_runs[k].stride == 0 &&
-                                    (key - k_runs[k].start) / k_runs[k].stride < k_runs[k].count;
-                    }
-                if (!sees_run) continue;
-                if (later > *last_step) *last_step = later;
-                for (j = 0; j < k_runs[k].count; j++) {
-                    key = k_runs[k].start + j * k_runs[k].stride;
-                    if (key < low || key > high) continue;
-                    if (j < first) first = j;
-                    if (j > last) last = j;
-                }
-            }
-        }
-        if (last >= 0 && k_runs[k].start + (last + 1) * k_runs[k].stride >= c->n_tokens)
-            last = k_runs[k].count - 1;
-        if (sharding->kind == MEMO_SHARDING_DOCUMENTS) { /* all */
-            first = 0;
-            last = k_runs[k].count - 1;
-        }
-        if (8 * (last - first + 1) > 7 * k_runs[k].count) { /* nearly all */
-            first = 0;
-            last = k_runs[k].count - 1;
-        }
-        for (j = first; j <= last; j++) marks[row + j] = 1;
-    }
-}
-
-static int64_t rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
-                            int32_t step, int32_t* last_step) {
-    char marks[256] = {0};
-    int64_t n = 0, i;
-    mark_rows_to_send(c, sharding, owner, step, last_step, marks);
-    for (i = 0; i < sharding->ring_tokens; i++) n += marks[i];
-    return n;
-}
-
-/* The rows whose gradients travel: those of any rank's keys, in each sequence.  In each run of rank
- * 0, a plain one aside a half, from the first to the last. */
-static int64_t rows_of_gradients(const attention_case* c, const memo_sharding* sharding,
-                                 int32_t* last_step) {
-    char marks[256] = {0};
-    memo_run runs[2 * MAX_DOCUMENTS + 1];
-    int32_t n_runs = memoi_sharding_ring_runs(sharding, 0, runs), owner, b, k;
-    int64_t n = 0, row = 0, i;
-    for (owner = 0; owner < c->ring; owner++)
-        for (b = 0; b < c->n_batch; b++)
-            mark_rows_to_send(case_of_row(c, b), sharding, owner, 0, last_step, marks);
-    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) return sharding->ring_tokens;
-    for (k = 0; k < n_runs; row += runs[k++].count) {
-        int64_t first = -1, last = -2;
-        for (i = row; i < row + runs[k].count; i++)
-            if (marks[i]) {
-                if (first < 0) first = i;
-                last = i;
-            }
-        n += first < 0 ? 0 : last - first + 1;
-    }
-    return n;
-}
-
-TEST(only_rows_that_are_read_travel) {
-    int i, n = IS_SLOW ? 8 : 60;
-    int64_t least_percent = 100, k;
-    for (i = 0; i < n; i++) {
-        int32_t ring = (int32_t)memo_test_int(2, 6), r, s, b, last_step = 0;
-        attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
-                       others[2];
-        memo_sharding sharding;
-        world all;
-        c.sharding = (memo_sharding_kind)(i % 4);
-        c.mask = i % 5 == 4 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
-        c.window = memo_test_int(0, 1) * memo_test_int(ring, 40);
-        c.window_after = memo_test_int(0, 2) ? 0 : memo_test_int(ring, 40);
-        c.n_batch = (int32_t)memo_test_int(1, 3);
-        c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-        if (c.sharding == MEMO_SHARDING_DOCUMENTS ||
-            (c.sharding != MEMO_SHARDING_STRIPED && memo_test_int(0, 1)))
-            random_documents(&c, 6);
-        if (i % 3 == 0 && c.sharding != MEMO_SHARDING_DOCUMENTS) { /* a mask for each sequence */
-            for (k = 0; k < 2; k++) {
-                others[k] = c;
-                others[k].window = memo_test_int(0, 1) * memo_test_int(ring, 30);
-                others[k].prefixes[0] = memo_test_int(0, 20);
-                others[k].has_prefixes = (int32_t)memo_test_int(0, 1);
-            }
-            c.others = others;
-        }
-        CHECK_OK(sharding_of_case(&c, &sharding, &error));
-        world_of(&c, &all);
-        int64_t n_carried = rows_of_gradients(&c, &sharding, &last_step);
-        for (r = 0; r < ring * c.ulysses; r++) {
-            const run_result* x = &all.results[r];
-            int64_t row_bytes = 2 * x->sizes.heads.n_kv * 8 * memo_type_bytes(c.type);
-            int64_t forward = 0, carried = 2 * x->sizes.heads.n_kv * 8 * 4 * c.n_batch;
-            carried *= last_step ? (last_step + 1) * n_carried : 0;
-            for (s = 0; s < last_step; s++)
-                for (b = 0; b < c.n_batch; b++)
-                    forward +=
-                        row_bytes * rows_to_send(case_of_row(&c, b), &sharding,
-                                                 (x->ring_rank - s + ring) % ring, s, &last_step);
-            CHECK_CASE(x->ring_forward_bytes == forward, "%s: rank %d sends %lld bytes, not %lld",
-                       case_text(&c), (int)r, (long long)x->ring_forward_bytes, (long long)forward);
-            CHECK_CASE(x->ring_backward_bytes == forward + carried, "%s", case_text(&c));
-            CHECK(forward <= x->sizes.ring_forward_bytes);
-            if (100 * forward < least_percent * x->sizes.ring_forward_bytes)
-                least_percent = 100 * forward / x->sizes.ring_forward_bytes;
-        }
-    }
-    CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
-}
-
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
- * in fp32 counted twice, that the busiest rank sends.  Whole runs would be 32768 and 163840 in a
- * zigzag ring, 8192 and 40960 in a plain one. */
+ * in fp32 counted twice, that the busiest ranks send, summed over exchanges.  A run's last 127
+ * rows go to its successor: in zigzag those of a rank's two runs are one and seven steps away. */
 TEST(a_window_sends_the_ends_of_runs) {
     for (int is_plain = 0; is_plain < 2; is_plain++)
         for (int is_backward = 0; is_backward < 2; is_backward++) {
@@ -1352,14 +1214,11 @@ TEST(a_window_sends_the_ends_of_runs) {
                 desc_of(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536, 8, 1,
                         64, MEMO_TYPE_BF16);
             int64_t op, n_rows = 0;
-            /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two
-             * runs are one and seven steps away; both runs' gradients make eight hops. */
-            int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
-                                        : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
+            int64_t expected = (is_plain ? 1 : 2) * (127 + is_backward * 2 * 127);
             memo_mask mask = {.window_before = 128};
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (op = 0; op < schedule->n_ops; op++)
-                if (!strcmp(memo_schedule_op_name(schedule, op), "ring exchange"))
+                if (strstr(memo_schedule_op_name(schedule, op), "ring exchange"))
                     n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
             printf("# %s, ring 8, 65536 tokens, window 128, %s: %d rows\n",
                    memo_sharding_name(desc.sharding.kind), is_backward ? "backward" : "forward",
@@ -1402,6 +1261,15 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
     return n;
 }
 
+/* Rows of a zigzag ring rank's keys without padding. */
+static int64_t rows_with_tokens(const attention_case* c, int32_t rank, int64_t n_padded) {
+    const int64_t chunk = n_padded / (2 * c->ring);
+    int64_t n = 0, key;
+    for (key = 0; key < keys_of(c); key++)
+        n += key / chunk == rank || key / chunk == 2 * c->ring - 1 - rank;
+    return n;
+}
+
 /* The bytes that each rank sends follow from the heads that each rank needs, with key heads that
  * are split, replicated or cross the borders of ranks, and keys of another length. */
 TEST(bytes_follow_the_heads_that_ranks_need) {
@@ -1423,7 +1291,7 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                 if (k / 2) c.n_keys = padded[1] = 95;
                 c.n_batch = 1 + type % 2;
                 c.v_head_size = i % 2 ? 6 : 0;
-                c.mask = MEMO_MASK_FULL; /* and no run has padding only */
+                c.mask = MEMO_MASK_FULL;
                 both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
                 for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
                 for (r = 0; r < 2; r++) /* zigzag */
@@ -1445,8 +1313,11 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                     int64_t d_kv = n_kv * (ud - 1) * both * m *
                                    (all_kv > c.n_kv_heads ? 4 : element); /* of replicas fp32 */
                     int64_t backward = d_out + dots + d_q + d_kv + (c.sends_again ? to_heads : 0);
-                    int64_t ring = n_kv * ud * both * m * (rd - 1) * element;
-                    int64_t carried = rd > 1 ? n_kv * ud * both * m * rd * 4 : 0;
+                    /* Of the keys' rows; padding stays. */
+                    int64_t own = c.n_batch * rows_with_tokens(&c, x->ring_rank, padded[1]);
+                    int64_t others = c.n_batch * keys_of(&c) - own;
+                    int64_t ring = n_kv * both * own * (rd - 1) * element;
+                    int64_t carried = n_kv * both * others * 4;
                     expect_bytes(&c, x, to_heads + out, backward, ring, ring + carried);
                 }
             }
@@ -1881,57 +1752,41 @@ TEST(the_ring_s_schedule_overlaps) {
     for (size_t k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 4096, 1, 1, 64, MEMO_TYPE_F32);
-        memo_mask mask = memo_mask_default();
+        memo_mask mask = {.kind = MEMO_MASK_FULL};
         own_times* simulation = NULL;
-        double step_s = 512.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s, sum_s = 0;
-        double computed_s[4], sent_s[5], carried_s;
+        double step_s = 1024.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s;
+        double computed_s[5] = {0}, sent_s[5];
         int64_t op, n_steps = 0, n_exchanges = 0;
         is_backward = k % 2;
         ring_costs costs = {.forward_s_per_score = 1e-9, .backward_s_per_score = 2e-9};
         if (is_backward) step_s *= 2;
         costs.ring_bytes_per_s = 2 * 1024 * 64 * 4 / hop_s;
-        /* Exchange s brings the keys of step s + 1 and, in backward, the d_k and d_v that step s
-         * adds to. */
-        computed_s[0] = step_s + 512 * (is_backward ? 2e-9 : 1e-9); /* the diagonal */
-        sent_s[0] = hop_s;
-        for (int s = 1; s < 4; s++) {
-            carried_s = (s < 3 ? hop_s : 0) + (is_backward ? hop_s : 0);
-            sent_s[s] = sent_s[s - 1];
-            if ((is_backward || s > 1) && computed_s[s - 1] > sent_s[s])
-                sent_s[s] = computed_s[s - 1];
-            sent_s[s] += carried_s;
-            computed_s[s] = fmax(computed_s[s - 1], sent_s[s - 1]) + step_s;
-            if (is_backward) computed_s[s] = fmax(computed_s[s], sent_s[s]);
+        /* Exchange s brings the keys of step s + 1; in backward it returns what step s - 1 gave,
+         * and step 0 comes last. */
+        if (!is_backward) computed_s[0] = step_s;
+        for (int s = 0; s < 5; s++) {
+            const double used_s = s > 1 ? computed_s[s - 1] : 0; /* the buffer that it fills */
+            sent_s[s] = fmax(s ? sent_s[s - 1] : 0, used_s) + (s < 3 ? hop_s : 0) +
+                        (is_backward && s > 1 ? hop_s : 0);
+            if (s) computed_s[s] = fmax(computed_s[s - 1], sent_s[s - 1]) + step_s;
         }
-        sent_s[4] = fmax(sent_s[3], computed_s[3]) + hop_s;
-        sum_s = is_backward ? sent_s[4] : computed_s[3];
+        if (is_backward) computed_s[4] = fmax(computed_s[3], sent_s[3]) + step_s;
         own_schedule* schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
-        CHECK_CASE(fabs(simulation->makespan_s / sum_s - 1) < 1e-6, "%g s, not %g",
-                   simulation->makespan_s, sum_s);
+        const double end_s = is_backward ? fmax(computed_s[4], sent_s[4]) : computed_s[3];
+        CHECK_CASE(fabs(simulation->makespan_s / end_s - 1) < 1e-6, "%g s, not %g",
+                   simulation->makespan_s, end_s);
         for (op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
             const char* name = memo_schedule_op_name(schedule, op);
-            if (!strcmp(name, "ring exchange")) {
-                CHECK_CASE(fabs(simulation->end_s[op] / sent_s[n_exchanges] - 1) < 1e-6,
-                           "backward %d, hop %g, exchange %d ends at %g s, not %g", is_backward,
-                           hops[k / 2], (int)n_exchanges, simulation->end_s[op],
-                           sent_s[n_exchanges]);
-                n_exchanges++;
-            }
-            if (schedule->ops[op].stream == 0 &&
-                !strcmp(name, !is_backward ? n_steps ? "merge" : "attention"
-                              : n_steps    ? "add"
-                                           : "attention backward")) {
-                int is_first_add = is_backward && n_steps && n_steps < 7 && n_steps % 2;
-                int at = is_backward ? (int)(n_steps + 1) / 2 : (int)n_steps;
-                if (!is_first_add)
-                    CHECK_CASE(fabs(simulation->end_s[op] / computed_s[at] - 1) < 1e-6,
-                               "backward %d, hop %g, step %d ends at %g s, not %g", is_backward,
-                               hops[k / 2], at, simulation->end_s[op], computed_s[at]);
-                n_steps++;
-            }
+            const int is_exchange = strstr(name, "ring exchange") != NULL;
+            if (!is_exchange && (schedule->ops[op].stream || !strstr(name, "attention"))) continue;
+            const double expected_s =
+                is_exchange ? sent_s[n_exchanges++] : computed_s[is_backward + n_steps++];
+            CHECK_CASE(fabs(simulation->end_s[op] / expected_s - 1) < 1e-6,
+                       "backward %d, hop %g, %s ends at %g s, not %g", is_backward, hops[k / 2],
+                       name, simulation->end_s[op], expected_s);
         }
         CHECK_CASE(n_exchanges == (is_backward ? 5 : 3), "%d", (int)n_exchanges);
-        CHECK_CASE(n_steps == (is_backward ? 1 + 3 * 2 : 4), "%d", (int)n_steps); /* d_k, d_v */
+        CHECK_CASE(n_steps == 4, "%d", (int)n_steps);
     }
 }
 
@@ -1943,6 +1798,288 @@ TEST(layers_share_the_scratch) {
         world_init(&all, &c, NULL);
         all.has_two_layers = 1;
         expect_right(&c, 2e-6, 5e-6, &all);
+    }
+}
+
+/* ---- latent keys ---- */
+
+static void expect_equal_bits(const attention_case* c, const whole* a, const whole* b, int t) {
+    CHECK_CASE(!memcmp(a->typed[t], b->typed[t], (size_t)(a->n[t] * memo_type_bytes(c->type))),
+               "%s: %s has other bits", case_text(c), tensor_names[t]);
+}
+
+/* Any ring, mask, sharding, group of heads; gradients of weights, too.  One call expands at most
+ * latent_heads heads. */
+TEST(latent_keys_are_exact) {
+    for (int i = 0; i < (IS_SLOW ? 12 : 120); i++) {
+        const int32_t ring = i % 8 + 1, kv = (int32_t)memo_test_int(1, 6);
+        attention_case c =
+            case_of(ring, ring > 5 ? 1 : (int32_t)memo_test_int(1, 3), memo_test_int(20, 120),
+                    kv * (int32_t)memo_test_int(1, 3), kv, (int32_t)memo_test_int(2, 12));
+        c.latent_size = (int32_t)memo_test_int(1, 24);
+        c.latent_heads = (int32_t)memo_test_int(0, 3);
+        c.v_head_size = (int32_t)memo_test_int(0, 12);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
+        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
+        c.n_batch = (int32_t)memo_test_int(1, 2);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        c.has_slopes = memo_test_int(0, 3) == 0;
+        c.has_sinks = (int32_t)memo_test_int(0, 1);
+        c.rounds_gradients = memo_test_int(0, 2) == 0;
+        c.overwrites = c.ring * c.ulysses > 1 && memo_test_int(0, 1);
+        c.is_poisoned = !c.has_slopes && memo_test_int(0, 2) == 0;
+        if (!c.has_slopes && memo_test_int(0, 4) == 0) c.type = MEMO_TYPE_BF16;
+        set_random_mask(&c);
+        expect_recorded(&c, (int32_t)memo_test_int(-1, c.ring * c.ulysses - 1), 2 - c.overwrites,
+                        6e-3, 3e-2);
+    }
+    report_worst();
+}
+
+/* Outputs and d_q are those of the keys that latent rows stand for, bit by bit, in every way and
+ * with any number of heads at a time.  Bytes of the ring are fewer by the ratio of the rows. */
+TEST(latent_keys_have_the_bits_of_their_keys) {
+    static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {3, 2}, {1, 4}, {8, 1}};
+    for (int i = 0; i < 5 * 4; i++) {
+        attention_case c = case_of(degrees[i / 4][0], degrees[i / 4][1], 70, 8, 4, 12), expanded;
+        own_whole latent, keys;
+        world all, of_keys;
+        c.latent_size = 8;
+        c.latent_heads = i % 3;
+        c.v_head_size = 8;
+        c.window = i % 2 ? 30 : 0;
+        c.way = (memo_exchange_way)(i % 4 == 3);
+        c.ring_is_inner = i % 2;
+        c.type = i % 5 ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
+        whole_create(&latent, &c);
+        whole_expand(&c, &latent, &expanded, &keys);
+        world_init(&all, &c, &latent);
+        world_init(&of_keys, &expanded, &keys);
+        CHECK_CASE(world_run(&all) && world_run(&of_keys), "%s", case_text(&c));
+        expect_equal_bits(&c, &latent, &keys, OUT);
+        expect_equal_bits(&c, &latent, &keys, D_Q);
+        for (int32_t r = 0; r < c.ring * c.ulysses; r++) {
+            const run_result *x = &all.results[r], *y = &of_keys.results[r];
+            const int64_t heads = y->sizes.heads.n_kv;
+            CHECK_IS(x->sizes.heads.n_kv, ==, heads);
+            CHECK_IS(x->most_latent_heads, ==,
+                     (c.latent_heads && c.latent_heads < heads ? c.latent_heads : heads));
+            CHECK_IS(x->ring_forward_bytes * heads * (12 + 8), ==, y->ring_forward_bytes * 8);
+            CHECK_IS(x->ring_backward_bytes * heads * (12 + 8), ==, y->ring_backward_bytes * 8);
+            CHECK_IS(x->sizes.ring_forward_bytes * heads * 20, ==, y->sizes.ring_forward_bytes * 8);
+        }
+    }
+}
+
+static int64_t link_bytes_of(const memo_sp_attention_desc* desc, int is_backward) {
+    const memo_mask mask = memo_mask_default();
+    own_schedule* schedule = schedule_of(desc, &mask, is_backward, NULL, NULL);
+    int64_t n_bytes = 0;
+    for (int64_t i = 0; i < schedule->n_ops; i++)
+        if (strstr(memo_schedule_op_name(schedule, i), "ring exchange"))
+            n_bytes += schedule->ops[i].link_bytes;
+    return n_bytes;
+}
+
+/* DeepSeek-V2's shape: 512 + 64 numbers for 128 heads of 192 and 128, 71 times as many. */
+TEST(latent_keys_send_71_times_less) {
+    memo_sp_attention_desc desc =
+        desc_of(MEMO_SHARDING_ZIGZAG, 8, 1, 131072, 128, 128, 192, MEMO_TYPE_BF16);
+    memo_sp_attention_sizes sizes[2]; /* of keys, of latent keys */
+    int64_t n_bytes[2][2];
+    desc.v_head_size = 128;
+    for (int i = 0; i < 2; i++) {
+        desc.latent.size = i ? 512 + 64 : 0;
+        desc.latent.n_heads = 16;
+        desc.latent.expand = desc.latent.reduce = no_latent;
+        sizes[i] = sizes_of(&desc);
+        for (int is_backward = 0; is_backward < 2; is_backward++)
+            n_bytes[i][is_backward] = link_bytes_of(&desc, is_backward);
+    }
+    printf("# sent by a rank: forward %lld MiB, latent %lld; scratch %lld and %lld MiB\n",
+           (long long)sizes[0].ring_forward_bytes >> 20,
+           (long long)sizes[1].ring_forward_bytes >> 20, (long long)sizes[0].device_bytes >> 20,
+           (long long)sizes[1].device_bytes >> 20);
+    CHECK_IS(sizes[1].ring_forward_bytes, ==, 7LL * 16384 * 576 * 2);
+    CHECK_IS(sizes[0].ring_forward_bytes, >, 71 * sizes[1].ring_forward_bytes);
+    CHECK_IS(sizes[0].ring_backward_bytes, >, 71 * sizes[1].ring_backward_bytes);
+    for (int i = 0; i < 2; i++) {
+        CHECK_IS(n_bytes[1][i], >, 0);
+        CHECK_IS(n_bytes[0][i], >, 71 * n_bytes[1][i]);
+    }
+    CHECK_IS(5 * sizes[1].device_bytes, <, sizes[0].device_bytes);
+}
+
+/* Whichever function of whichever rank. */
+TEST(latent_functions_that_fail_are_seen_by_all) {
+    for (int i = 0; i < 2 * 4 * 3; i++) {
+        attention_case c = case_of(i / 8 == 2 ? 4 : 2, i / 8 == 2 ? 1 : 2, 40, 4, 2, 8);
+        world all;
+        own_whole w;
+        c.latent_size = 6;
+        c.way = (memo_exchange_way)(i / 8 == 1);
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        all.failing_rank = i / 2 % 4;
+        all.fails_latent = 1 + i % 2;
+        CHECK(!world_run(&all));
+        for (int32_t r = 0; r < 4; r++)
+            CHECK_IS(all.results[r].status, ==,
+                     (r == all.failing_rank ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
+    }
+}
+
+/* ---- slices of a sequence ---- */
+
+typedef struct sliced_run {
+    world all;
+    int64_t slice_tokens;
+} sliced_run;
+
+#define MAX_SLICES 8
+
+/* Slice k of a sequence, causal and in fp32: its queries against the keys of slices 0 .. k of all
+ * ranks.  Adds up the gradients of these keys. */
+static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* mesh,
+                             const memo_sharding* sharding, int64_t k,
+                             float* const share[N_TENSORS], float* const sums[N_TENSORS],
+                             memo_error* e) {
+    const attention_case* c = run->all.c;
+    const whole* w = run->all.w;
+    run_result* result = &run->all.results[r->comm->rank];
+    latent_args latent = {&run->all, result, r->device, {0}, 0, 0};
+    memo_host_attention state = {r->device, 0};
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_exchange_desc exchange_desc = {.has_sinks = c->has_sinks};
+    memo_mask mask = {.first_query = k * run->slice_tokens, .window_before = c->window};
+    memo_sp_attention* attention = NULL;
+    memo_exchange* exchange = NULL;
+    int64_t documents[MAX_DOCUMENTS + 1];
+    float d_sinks[MAX_HEADS];
+    char* at[N_TENSORS];
+    memo_sharding_slice(sharding, k, &desc.sharding, &desc.key_sharding);
+    desc.device = r->device;
+    desc.stream = r->stream;
+    desc.ring = mesh->ring;
+    desc.ulysses = mesh->ulysses;
+    desc.n_q_heads = c->n_q_heads;
+    desc.n_kv_heads = c->n_kv_heads;
+    desc.head_size = c->head_size;
+    desc.v_head_size = c->v_head_size;
+    desc.sends_again = c->sends_again;
+    desc.ulysses_groups = c->ulysses_groups;
+    desc.way = c->way;
+    desc.attention = memo_host_attention_functions(&state);
+    desc.latent = (memo_latent){c->latent_size, 0, latent_expand, latent_reduce, &latent};
+    for (int64_t i = 0; i <= c->n_documents; i++)
+        documents[i] = c->document_begins[i] < desc.key_sharding.n_tokens
+                           ? c->document_begins[i]
+                           : desc.key_sharding.n_tokens;
+    mask.document_begins = c->n_documents ? documents : NULL;
+    mask.n_documents = c->n_documents;
+    exchange_desc.masks = &mask;
+
+    /* Rows of the slice, and all rows of keys so far. */
+    for (int t = 0; t < N_TENSORS; t++) {
+        const int64_t first = desc.key_sharding.local_tokens - desc.sharding.local_tokens;
+        at[t] = (char*)(share[t] + !is_of_keys(t) * first * w->n_heads[t] * w->head_size[t]);
+    }
+    memo_status status = memo_sp_attention_desc_get_sizes(&desc, &result->sizes, e);
+    memo_sp_attention_tensors t = tensors_of(at, calloc(1, (size_t)result->sizes.lse_bytes + 1),
+                                             calloc(1, (size_t)result->sizes.saved_bytes + 1));
+    t.sinks = c->has_sinks ? w->sinks : NULL;
+    t.d_sinks = d_sinks;
+    if (!status) status = memo_sp_attention_create(&desc, &attention, e);
+    if (!status) status = memo_exchange_create(attention, &exchange_desc, &exchange, e);
+    if (!status) status = memo_sp_attention_forward(attention, exchange, &t, e);
+    if (!status) status = memo_sp_attention_backward(attention, exchange, &t, e);
+    if (!status) status = memo_stream_synchronize(r->device, r->stream, e);
+    for (int i = D_K; i <= D_V && !status; i++)
+        for (int64_t x = 0; x < desc.key_sharding.local_tokens * w->n_heads[i] * w->head_size[i];
+             x++)
+            sums[i][x] += share[i][x];
+    for (int32_t h = 0; h < c->n_q_heads && c->has_sinks && !status; h++)
+        result->d_sinks[h] += d_sinks[h];
+    memo_exchange_destroy(exchange);
+    memo_sp_attention_destroy(attention);
+    free(t.lse);
+    free(t.saved);
+    return status;
+}
+
+static memo_status sliced_rank(thread_rank* r, memo_error* e) {
+    sliced_run* run = (sliced_run*)r->user;
+    const attention_case* c = run->all.c;
+    const whole* w = run->all.w;
+    memo_mesh_desc mesh_desc = {.ring = c->ring, .ulysses = c->ulysses};
+    memo_sharding_desc desc = {.kind = c->sharding,
+                               .ring = c->ring,
+                               .ulysses = c->ulysses,
+                               .n_tokens = c->n_tokens,
+                               .slice_tokens = run->slice_tokens};
+    memo_mesh* mesh = NULL;
+    memo_sharding sharding;
+    float *share[N_TENSORS], *sums[N_TENSORS];
+    if (memo_sharding_make(&desc, &sharding, e) || memo_mesh_create(r->comm, &mesh_desc, &mesh, e))
+        return e->status;
+    const int32_t rank = mesh->sequence_rank;
+    memo_status status = MEMO_STATUS_OK;
+    for (int t = 0; t < N_TENSORS; t++) {
+        const int64_t row = w->n_heads[t] * w->head_size[t];
+        share[t] = (float*)calloc((size_t)(sharding.local_tokens * row + 1), 4);
+        sums[t] =
+            is_of_keys(t) ? (float*)calloc((size_t)(sharding.local_tokens * row + 1), 4) : share[t];
+        if (!is_result(t))
+            memo_sharding_scatter(&sharding, rank, 1, row * 4, w->typed[t], share[t]);
+    }
+    for (int64_t k = 0; k * run->slice_tokens < c->n_tokens && !status; k++)
+        status = slice_run(run, r, mesh, &sharding, k, share, sums, e);
+    for (int t = 0; t < N_TENSORS; t++) {
+        const int64_t row = w->n_heads[t] * w->head_size[t];
+        if (is_result(t)) memo_sharding_gather(&sharding, rank, 1, row * 4, sums[t], w->typed[t]);
+        if (is_of_keys(t)) free(sums[t]);
+        free(share[t]);
+    }
+    memo_mesh_destroy(mesh);
+    return status;
+}
+
+/* Each rank's share of each slice, against all earlier keys of all ranks: any degrees and ways,
+ * a short last slice, windows, documents, sinks, groups of heads and latent keys. */
+TEST(slices_over_ranks_are_exact) {
+    for (int i = 0; i < (IS_SLOW ? 10 : 100); i++) {
+        static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {8, 1},
+                                             {1, 2}, {1, 4}, {2, 2}, {3, 2}, {2, 4}};
+        const int32_t ring = degrees[i % 10][0], ulysses = degrees[i % 10][1];
+        const int32_t kv = (int32_t)memo_test_int(1, 4);
+        static sliced_run run;
+        attention_case c = case_of(ring, ulysses, 0, kv * (int32_t)memo_test_int(1, 3), kv, 8);
+        own_whole w;
+        run.slice_tokens = 2 * ring * ulysses * memo_test_int(1, 4);
+        c.n_tokens = run.slice_tokens * memo_test_int(1, MAX_SLICES - 1) +
+                     memo_test_int(1, run.slice_tokens);
+        c.v_head_size = (int32_t)memo_test_int(0, 12);
+        c.sharding = (memo_sharding_kind)memo_test_int(0, 1);
+        c.window = memo_test_int(0, 1) ? 0 : memo_test_int(1, c.n_tokens);
+        c.way = (memo_exchange_way)memo_test_int(0, 1);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        c.has_sinks = (int32_t)memo_test_int(0, 1);
+        if (memo_test_int(0, 2) == 0) random_documents(&c, MAX_DOCUMENTS);
+        if (memo_test_int(0, 2) == 0) c.latent_size = (int32_t)memo_test_int(1, 12);
+        whole_create(&w, &c);
+        reference_run(&c, &w);
+        world_init(&run.all, &c, &w);
+        CHECK_CASE(!thread_ranks_run(ring * ulysses, sliced_rank, &run, &error),
+                   "%s, slices of %d: %s", case_text(&c), (int)run.slice_tokens, error.message);
+        for (int t = OUT; t < N_TENSORS; t++)
+            if (t != D_OUT)
+                CHECK_CASE(error_of(&c, &w, t) <= (t == OUT ? 2e-6 : 5e-6),
+                           "%s, slices of %d: %s is off by %.3g", case_text(&c),
+                           (int)run.slice_tokens, tensor_names[t], error_of(&c, &w, t));
+        if (c.has_sinks) expect_sinks(&c, &w, &run.all, 5e-6);
+        if (c.latent_size) expect_latent_weights(&c, &w, &run.all, 5e-6);
     }
 }
 
@@ -1979,7 +2116,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
         disagreement one = {"memo_sp_attention_backward on another",
                             cases[i][0],
                             cases[i][1],
-                            MEMO_EXCHANGE_RING,
+                            MEMO_EXCHANGE_DIRECT,
                             MEMO_SHARDING_ZIGZAG,
                             cases[i][2],
                             0};
@@ -1991,7 +2128,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 TEST(every_exchange_compares_the_ranks) {
     static const char* const fields[] = {"window_before", "has_sinks", "key_first"};
     for (int i = 0; i < 9; i++) {
-        disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_AUTO,
+        disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_DIRECT,
                             MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
         CHECK_OK(thread_ranks_run(2, disagree, &one, &error));
     }
@@ -2003,11 +2140,9 @@ TEST(ranks_that_disagree_are_refused) {
         "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
         "has_sinks",      ".kind",         "window_before", "document_begins",  "key_first",
         "first_query",    "row_shardings", "way",           "rounds_gradients", "sends_again",
-        "ulysses_groups", "key_sharding"};
-    static const int32_t ways[][3] = {{3, 1, MEMO_EXCHANGE_RING},
-                                      {3, 1, MEMO_EXCHANGE_GATHER},
-                                      {3, 1, MEMO_EXCHANGE_DIRECT},
-                                      {1, 4, MEMO_EXCHANGE_RING}};
+        "ulysses_groups", "key_sharding",  "latent"};
+    static const int32_t ways[][3] = {
+        {3, 1, MEMO_EXCHANGE_DIRECT}, {3, 1, MEMO_EXCHANGE_GATHER}, {1, 4, MEMO_EXCHANGE_DIRECT}};
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
         for (k = 0; k < 2 * sizeof ways / sizeof *ways; k++) {
@@ -2134,6 +2269,9 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.head_size = INT32_MAX - 1, "head_size");
     REFUSED(desc.v_head_size = INT32_MAX - 1, "v_head_size");
     REFUSED(desc.first_q_head = INT32_MAX - 1, "first_q_head");
+    REFUSED(desc.latent.size = -1, "latent.size");
+    REFUSED(desc.latent.size = 1 << 25, "latent.size");
+    REFUSED(desc.latent.n_heads = -1, "latent.n_heads");
     good.sharding = rows[0];
     REFUSED(desc.type = MEMO_TYPE_I32, "type");
     REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
@@ -2150,6 +2288,13 @@ TEST(invalid_arguments_are_refused) {
     desc = good;
     desc.sharding = of_two;
     CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
+    desc.latent.size = 3;
+    CHECK_ERROR(memo_sp_attention_create(&desc, &attention, &error), INVALID_ARGUMENT,
+                "latent.expand: NULL");
+    desc.latent.expand = no_latent;
+    CHECK_ERROR(memo_sp_attention_create(&desc, &attention, &error), INVALID_ARGUMENT,
+                "latent.reduce: NULL");
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memo_sp_attention_tensors tensors = {0};
     exchange_desc.masks = &mask;
@@ -2211,7 +2356,7 @@ TEST(invalid_arguments_are_refused) {
                 INVALID_ARGUMENT, "window_after");
     memo_sp_attention_destroy(attention);
     desc = good; /* documents that do not ascend, in the sharding alone */
-    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2};
+    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, 0};
     CHECK_OK(memo_sharding_make(&of_documents, &desc.sharding, &error));
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     desc.sharding.document_begins = falling;

@@ -18,6 +18,12 @@ enum { SHARE = 1 };
 
 /* --- random cases --- */
 
+/* Of micro-batches in flight the first steps alternate too. */
+static int32_t is_odd(const chain* c, int32_t layer) {
+    const int32_t n = c->desc.n_layers / (c->desc.n_places ? c->desc.n_places : 1);
+    return (layer / n + layer % n) % 2;
+}
+
 /* The border rule, written apart from memo.h: even layers swap their first rows, odd ones their
  * last. */
 static int64_t first_swapped_row(int32_t layer, int64_t n_rows, int64_t n_swapped) {
@@ -32,7 +38,7 @@ static int64_t rows_of_tiles(const chain* c, int32_t layer, int64_t swapped) {
     int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1, tiles, rows = 0;
     int64_t n_tiles = (n - 1) / tile + 1;
     for (tiles = 0; tiles < swapped; tiles++) {
-        int64_t which = layer % 2 ? n_tiles - 1 - tiles : tiles;
+        int64_t which = is_odd(c, layer) ? n_tiles - 1 - tiles : tiles;
         rows += which == n_tiles - 1 ? n - which * tile : tile;
     }
     return rows;
@@ -60,7 +66,9 @@ static void random_rows(chain* c) {
     for (layer = 0; layer < c->desc.n_layers; layer++) {
         for (t = 0; t < n_tensors; t++) {
             int64_t* rows = &c->rows[layer * n_tensors + t];
-            *rows = layer < 2 || kind == 0 ? random_cell(c, layer, t) : rows[-2 * n_tensors];
+            *rows = layer < 2 || kind == 0 || is_odd(c, layer) != is_odd(c, layer - 2)
+                        ? random_cell(c, layer, t)
+                        : rows[-2 * n_tensors];
         }
         for (t = 0; t < n_tensors; t++)
             if (c->tensors[t].with)
@@ -711,19 +719,20 @@ static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int i
 
 /* Until which step the copies to the host have ended when a forward begins. */
 static int32_t seen_by(const chain* c, int32_t step) {
-    const memob_swap_turn* turn = &c->swap->placement.turns[step];
-    return turn->hand_in[0] >= 0 && step - 3 > turn->stored ? step - 3 : turn->stored;
+    const int32_t waits = c->swap->placement.visits[step].waits;
+    return c->swap->placement.turns[step].hand_in[0] >= 0 && step - 3 > waits ? step - 3 : waits;
 }
 
 /* Nobody needs the wait of the forward of step i if, for each copy, a later wait comes before the
  * next write. */
 static int store_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
+    const memob_swap_visit* visits = c->swap->placement.visits;
     int32_t u, k, seen = turns[i].hand_in[0] >= 0 ? i - 3 : -1;
     for (k = 0; k < i; k++)
         if (seen_by(c, k) > seen) seen = seen_by(c, k);
-    for (u = seen + 1; u <= turns[i].stored; u++) {
-        if (!turns[u].stores) continue;
+    for (u = seen + 1; u <= visits[i].waits; u++) {
+        if (!visits[u].stores) continue;
         for (k = i; k < c->desc.n_layers && (k == i || seen_by(c, k) < u); k++) {
             if (touches(c, k, u, 0, 0) || touches(c, k, u, 1, 0)) return 0;
             if (turns[u].hand_out[0] >= 0 && k == u + 2 && turns[k].hand_in[0] < 0) return 0;
@@ -737,13 +746,15 @@ static int store_wait_is_redundant(const chain* c, int32_t i) {
  * unused since it waited before. */
 static int load_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
-    const memob_swap_sum* sums = c->swap->placement.sums;
-    if (sums[i].previous < 0 && turns[i].layer_source < 0) return 0; /* of HANDED rows */
+    const memob_swap_visit *visits = c->swap->placement.visits,
+                           *last = &visits[2 * c->desc.n_layers - 1];
+    const int32_t back = last[-i].back;
+    if (back < 0 && turns[i].layer_source < 0) return 0; /* of HANDED rows */
     for (int32_t k = i; k < c->desc.n_layers; k++) {
         if (k > i &&
-            (sums[k].previous >= 0 || turns[k].layer_source >= 0 || turns[k - 2].hand_in[1] >= 0))
+            (last[-k].back >= 0 || turns[k].layer_source >= 0 || turns[k - 2].hand_in[1] >= 0))
             return 1;
-        if ((sums[i].previous >= 0 && touches(c, k, sums[i].previous, 0, 1)) ||
+        if ((back >= 0 && touches(c, k, back, 0, 1)) ||
             (turns[i].layer_source >= 0 && touches(c, k, turns[i].layer_source, 1, 1)) ||
             (i >= 2 && turns[i - 2].hand_in[1] >= 0 && turns[i].hand_out[1] < 0))
             return 0;
@@ -751,9 +762,9 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
     /* Its last wait in the forward is for HANDED rows, which follow the rows of the steps
      * before. */
     if (c->desc.n_layers < 3 || turns[c->desc.n_layers - 1].hand_in[0] < 0) return 0;
-    if (sums[i].previous > c->desc.n_layers - 4 && turns[sums[i].previous].stores & 2) return 0;
+    if (back > c->desc.n_layers - 4 && visits[back].stores & 2) return 0;
     for (int32_t k = c->desc.n_layers - 2; k < c->desc.n_layers; k++)
-        if ((sums[i].previous >= 0 && touches(c, k, sums[i].previous, 0, 1)) ||
+        if ((back >= 0 && touches(c, k, back, 0, 1)) ||
             (turns[i].layer_source >= 0 && touches(c, k, turns[i].layer_source, 1, 1)))
             return 0;
     return 1;
@@ -764,7 +775,7 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
 static int64_t redundant_waits(const chain* c) {
     int64_t n = 0;
     for (int32_t i = 0; i < c->desc.n_layers; i++)
-        n += (c->swap->placement.turns[i].stored >= 0 && store_wait_is_redundant(c, i)) +
+        n += (c->swap->placement.visits[i].waits >= 0 && store_wait_is_redundant(c, i)) +
              load_wait_is_redundant(c, i);
     return n;
 }
@@ -872,6 +883,115 @@ TEST(a_broken_promise_is_noticed) {
     for (k = 0; k < n_waits; k++)
         n_noticed += run_and_compare(&c, 1, k, NULL) == MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_CASE(n_noticed == n_waits, "%lld of %lld", (long long)n_noticed, (long long)n_waits);
+}
+
+static void set_random_order(chain* c) {
+    c->desc.n_host_layers = 0;
+    c->desc.n_order = random_order(c->order, &c->desc.n_places);
+    c->desc.n_layers = c->desc.n_places * (int32_t)memo_test_int(1, 4);
+}
+
+/* What the places of random orders take, by the formula of the header: in each region the most of
+ * any step, and n_rows for each step that keeps the tensor. */
+static int64_t bytes_in_flight(const chain* c) {
+    int64_t sum = 0;
+    for (int32_t t = 0; t < c->desc.n_tensors; t++) {
+        int64_t most[2] = {0, 0}, scratch = 0, kept = 0;
+        for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
+            const int64_t n = cell(c, layer, t), others = c->desc.n_rows - n;
+            if (n < 0) {
+                kept += c->desc.n_rows;
+                continue;
+            }
+            if (n > most[is_odd(c, layer)]) most[is_odd(c, layer)] = n;
+            if (others > scratch) scratch = others;
+        }
+        sum += (most[0] + scratch + most[1] + kept) * c->tensors[t].row_bytes;
+    }
+    return sum;
+}
+
+TEST(micro_batches_in_flight_come_back) {
+    int64_t n_moved = 0, n_abandoned = 0, n_deep = 0;
+    for (int round = 0; round < 200 / SHARE; round++) {
+        chain c;
+        do random_chain(&c, 0);
+        while (c.desc.n_host_layers);
+        set_random_order(&c);
+        if (c.has_rows) random_rows(&c);
+        n_deep += c.desc.n_places > 2;
+        memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
+        n_moved += swap_sizes(c.swap).swapped_bytes > 0;
+        for (int64_t step = 0; step < 3; step++) {
+            int64_t n_calls = memo_test_int(0, 3) ? 1000 : memo_test_int(0, 40);
+            n_abandoned += n_calls < 40;
+            CHECK_OK(chain_micro_batch(&c, step, n_calls));
+        }
+        memo_check_destroy(check_recorded(&c, recorder));
+        finish(&c, recorder);
+        CHECK_CASE(run_and_compare(&c, 2, -1, NULL) == MEMO_STATUS_OK, "round %d: %s: %s", round,
+                   error.message, describe(&c));
+    }
+    CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
+
+    for (int round = 0; round < 500; round++) {
+        memo_swap_sizes sizes;
+        chain c;
+        random_chain(&c, 0);
+        set_random_order(&c);
+        c.has_kinds = c.has_rows = 0;
+        chain_set_kinds(&c);
+        for (int32_t t = 0; t < c.desc.n_tensors; t++) {
+            c.tensors[t].row_bytes = 512 * memo_test_int(1, 3);
+            c.tensors[t].with = 0;
+            c.tensors[t].rule = (memo_tensor_rule)memo_test_int(0, 3);
+        }
+        random_rows(&c);
+        c.desc.rows = c.rows, c.desc.order = c.order;
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        CHECK_IS(sizes.device_bytes, ==, bytes_in_flight(&c));
+    }
+}
+
+TEST(bad_orders_are_refused) {
+    static const struct {
+        const char* words;
+        int32_t n_places, n, order[6];
+    } bad[] = {{"n_places: 3, but", 3, 2, {0, -1}},
+               {"names a place", 2, 4, {0, 1, -1, -3}},
+               {"has two forwards of a place", 2, 4, {0, 0, -1, -1}},
+               {"has a backward of a place without a forward", 2, 4, {0, -1, -1, 1}},
+               {"ends before the last backward", 2, 3, {0, 1, -1}},
+               {"leaves out a place", 2, 2, {0, -1}},
+               {"does not work with n_slices", 2, 4, {0, 1, -1, -2}},
+               {"does not work with a file", 2, 4, {0, 1, -1, -2}},
+               {"does not work with ROUTED", 2, 4, {0, 1, -1, -2}}};
+    for (int k = 0; k < 9; k++) {
+        chain c;
+        chain_init(&c, 1);
+        c.tensors[0].row_bytes = 8;
+        c.desc.n_layers = 4, c.desc.n_rows = 8;
+        c.desc.n_places = bad[k].n_places;
+        c.desc.n_order = bad[k].n;
+        c.desc.order = bad[k].order;
+        if (k == 6) c.desc.n_slices = 2;
+        if (k == 7) c.desc.n_host_layers = 1;
+        if (k == 8) c.tensors[0].rule = MEMO_TENSOR_ROUTED;
+        if (k == 8) c.desc.routed_rows_layer = c.desc.routed_rows_all = 4;
+        refuses(&c.desc, bad[k].words);
+    }
+    chain c;
+    chain_init(&c, 1);
+    c.tensors[0].row_bytes = 8;
+    c.desc.n_layers = 4, c.desc.n_rows = 8, c.desc.n_places = 2;
+    c.order[1] = 1, c.order[2] = -1, c.order[3] = -2, c.desc.n_order = 4;
+    start(&c, 0);
+    CHECK_OK(chain_forward(&c, 0, 0));
+    CHECK_OK(chain_forward(&c, 1, 0));
+    CHECK_ERROR(memo_swap_backward_begin(c.swap, 1, &error), INVALID_STATE,
+                "forward_begin(2) comes next");
+    CHECK_OK(memo_swap_abandon(c.swap, &error));
+    finish(&c, NULL);
 }
 
 /* The example of the header: all that varies by layer, and the sizes that follow. */

@@ -1,8 +1,8 @@
 /* gpt.h - a byte-level GPT on memo: which operation runs where, and where its tensors lie.
  *
- * The math is in gpt_math.h; the other files use memo.  All device memory comes from one arena.
- * Parameters, gradients, Adam's moments and the swap engine's rounding buffers are persistent: they
- * are requested before the first micro-batch.  Everything else is requested inside a micro-batch.
+ * The math is in gpt_math.h; the other files use memo.  All device memory comes from one session.
+ * Parameters, gradients and Adam's moments are states of the session: if they do not fit on the
+ * device, they lie on the host and come layer by layer.
  * Every operation is enqueued on one compute stream, by a table of kernels.  It is announced to the
  * device table, so that a recorder sees which bytes it reads and writes.
  *
@@ -58,7 +58,8 @@ typedef struct gpt_config {
     int64_t mlp_rows;
     /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows;
      * 0: all rows.  Losses have the same bits for every size, gradients match up to rounding.  With
-     * several slices no ring, Ulysses or mixed degrees. */
+     * several slices no mixed degrees.  Then ring and Ulysses take one sequence for each data rank,
+     * without documents, and an even number of rows. */
     int64_t slice_rows;
     int64_t window; /* tokens that a query sees, its own the last; 0: all */
     /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with
@@ -108,17 +109,18 @@ typedef struct gpt_desc {
     const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
-    /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of
-     * the last one, and up to GPT_STAGED_MAX micro-batches are enqueued without a wait.  0:
-     * unknown, the sums run after the last one.  The bits are the same. */
+    /* Micro-batches of a step; 0: 1.  The sums of gradients over ranks run behind the backward of
+     * the last one.  Up to GPT_STAGED_MAX micro-batches are enqueued without a wait. */
     int64_t n_micro_batches;
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
 
-/* Plans a micro-batch, without a device.  profile may be NULL.  Errors: as memo_session_plan. */
+/* Plans a micro-batch, without a device.  profile may be NULL.  *least_bytes: the smallest device
+ * that works, as memo_session_get_least.  plan or least_bytes may be NULL.  Errors: as
+ * memo_session_plan and memo_session_get_least. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
-                                  memo_step_plan** plan, memo_error* error);
+                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error);
 
 /* Measures the model's layers on its device.  All ranks call it.  Errors: as
  * memo_session_measure. */
@@ -170,16 +172,15 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
  * (tokens of the whole step, all ranks).
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
- * again.  Several ranks cannot continue after an error.  INVALID_STATE: this step's gradients are
- * already summed over ranks.  INVALID_ARGUMENT: a sequence has more than config.documents.
+ * again.  Several ranks cannot continue after an error.  INVALID_STATE: more micro-batches than
+ * gpt_desc.n_micro_batches.  INVALID_ARGUMENT: a sequence has more than config.documents.
  *
- * All ranks call this function, gpt_update and gpt_reduce in the same order. */
+ * All ranks call this function and gpt_update in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error);
 
-/* Sums over ranks, runs AdamW (desc->adamw.update is ignored), waits for the step and clears the
- * gradients.  Returns the mean loss of the step (nats per token) and the norm of its gradient
+/* Runs AdamW (desc->adamw.update is ignored) after the last micro-batch, and waits for the step.  Returns the mean loss of the step (nats per token) and the norm of its gradient
  * before clipping, both over all ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
@@ -200,9 +201,6 @@ GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tok
                                                memo_error* error);
 GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
                                         double* loss, double* gradient_norm, memo_error* error);
-/* Sums the gradients over ranks.  This ends the micro-batches of the step.  gpt_update does it too
- * unless it is already done. */
-GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error);
 /* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 GPT_FUNCTION double gpt_votes(const gpt_model* model);
 /* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of
@@ -245,7 +243,7 @@ GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock);
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
 /* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
- * digests, and other bits practically never do.  It calls gpt_reduce first, and waits. */
+ * digests, and other bits practically never do.  After the last micro-batch.  It waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error);
 

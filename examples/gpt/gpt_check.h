@@ -191,17 +191,25 @@ static memo_status gpt_check_degrees(const gpt_config* c, memo_error* error) {
 
 static memo_status gpt_check_slices(const gpt_config* c, memo_error* error) {
     const int64_t n_parts = gpt_n_slices(c) * gpt_degree(c->sub_batches);
+    const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);
     if (c->slice_rows > 0 && c->slice_rows % c->tile_rows)
         return gpt_invalid(error, "--slice-rows %lld: 0, or a multiple of --tile %lld, would work",
                            (long long)c->slice_rows, (long long)c->tile_rows);
     if (gpt_n_slices(c) == 1) return MEMO_STATUS_OK;
-    if (gpt_degree(c->ring) * gpt_degree(c->ulysses) > 1 || gpt_is_mixed(c))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "--slice-rows %lld: with --ring %d, --ulysses %d%s; data, ZeRO and tensor "
-            "ranks of one degree would work, or --slice-rows 0",
-            (long long)c->slice_rows, gpt_degree(c->ring), gpt_degree(c->ulysses),
-            gpt_is_mixed(c) ? " and mixed degrees" : "");
+    if (gpt_is_mixed(c))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "--slice-rows %lld: with mixed degrees; ranks of one degree would "
+                              "work, or --slice-rows 0",
+                              (long long)c->slice_rows);
+    if (n > 1 && (c->batch > gpt_degree(c->data) || c->documents ||
+                  !gpt_share_make(c, NULL).layout.slice_tokens))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "--slice-rows %lld: with --ring %d, --ulysses %d, --batch %lld, "
+                              "--documents %lld; one sequence for each --data rank, without "
+                              "documents, in slices of an even number of rows would work, or "
+                              "--slice-rows 0",
+                              (long long)c->slice_rows, gpt_degree(c->ring), gpt_degree(c->ulysses),
+                              (long long)c->batch, (long long)c->documents);
     if (n_parts > GPT_RUNS_MAX)
         return gpt_invalid(error, "--slice-rows %lld: %lld slices and parts; at most %d would work",
                            (long long)c->slice_rows, (long long)n_parts, GPT_RUNS_MAX);

@@ -138,22 +138,24 @@ static void gpt_file_elements(gpt_file* f, int is_write, const gpt_parameter* p,
     }
 }
 
-/* Elements [begin, end) of a tensor between `to`, on the device, where element begin lies, and the
- * file.  casts: the device has them in bf16, the file in f32. */
-static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, int64_t array,
-                           int64_t element_bytes, int casts, char* to, int64_t begin, int64_t end) {
-    const int64_t device_bytes = casts ? 2 : element_bytes;
+/* Parameters `rows` of a tensor between an array of this rank and the file, where the tensor's begins
+ * at `at`.  Weights are rounded if the file has master weights. */
+static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, int64_t at, int array,
+                           gpt_rows rows) {
     gpt_model* model = f->model;
-    int64_t n;
-    for (int64_t i = begin; i < end && !f->status; i += n, to += n * device_bytes) {
-        n = gpt_min(GPT_FILE_PIECE / element_bytes, end - i);
-        if (is_write) gpt_copy_staged(model, MEMO_COPY_TO_HOST, f->host, to, n * element_bytes);
-        if (!model->status) gpt_file_elements(f, is_write, p, array, element_bytes, i, i + n);
-        for (int64_t k = 0; k < n && casts; k++)
+    const int full = array == GPT_WEIGHTS ? gpt_full_weights(model) : array, casts = full != array;
+    const int64_t element_bytes = gpt_array_bytes(model, full, 1);
+    gpt_rows piece;
+    for (piece.begin = rows.begin; piece.begin < rows.end && !f->status; piece.begin = piece.end) {
+        piece.end = gpt_min(piece.begin + GPT_FILE_PIECE / element_bytes, rows.end);
+        if (is_write) gpt_copy_array(model, 0, array, piece, f->host);
+        if (!model->status)
+            gpt_file_elements(f, is_write, p, at, element_bytes, piece.begin - p->offset,
+                              piece.end - p->offset);
+        for (int64_t k = 0; k < gpt_count(piece) && casts; k++)
             ((uint16_t*)(void*)f->cast)[k] = memo_bf16_from_f32(((float*)(void*)f->host)[k]);
         if (!is_write && !f->status)
-            gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, casts ? f->cast : f->host, to,
-                            n * device_bytes);
+            gpt_copy_array(model, 1, array, piece, casts ? f->cast : f->host);
         if (model->status && !f->status) f->status = gpt_finish(model, f->error);
     }
 }
@@ -163,29 +165,21 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
 static void gpt_file_model(gpt_file* f, int is_write) {
     gpt_model* model = f->model;
     const gpt_config* config = &model->config;
-    const int64_t sum = gpt_sum_bytes(model, 1), state = gpt_states_bytes(model, 1);
-    const int has_masters = gpt_has_masters(config);
-    int64_t begin, end;
+    const int arrays[3] = {gpt_full_weights(model), GPT_MOMENTS1, GPT_MOMENTS2};
     for (int64_t t = 0; t < gpt_n_parameter_tensors(config) && !f->status; t++) {
         const gpt_parameter p = gpt_parameter_at(config, t);
-        const int64_t bucket = gpt_bucket_of(config, t);
-        const gpt_part part = is_write ? gpt_part_at(model, bucket, model->share.rank)
+        const int64_t bucket = gpt_bucket_of(model, p.offset);
+        const gpt_rows part = is_write ? gpt_part_at(model, bucket, model->share.rank)
                                        : gpt_updated_part(model, bucket);
         if (!is_write)
-            gpt_file_array(f, 0, &p, gpt_file_at(config, t, 0), sum, has_masters,
-                           gpt_weight(model, p.offset), 0, p.n);
+            gpt_file_array(f, 0, &p, gpt_file_at(config, t, 0), GPT_WEIGHTS,
+                           gpt_rows_make(p.offset, p.offset + p.n));
 
         /* Ranks with copies of the tensor leave it to the first of them. */
         if (is_write && model->share.tensor_rank >= p.degree) continue;
-        begin = part.begin > p.offset ? part.begin : p.offset;
-        end = gpt_min(part.end, p.offset + p.n);
-        if (begin >= end) continue;
-        char* const arrays[3] = {part.masters + sum * (begin - part.begin),
-                                 part.moments1 + state * (begin - part.begin),
-                                 part.moments2 + state * (begin - part.begin)};
-        for (int a = is_write || has_masters ? 0 : 1; a < 3; a++)
-            gpt_file_array(f, is_write, &p, gpt_file_at(config, t, a), a ? state : sum, 0,
-                           arrays[a], begin - p.offset, end - p.offset);
+        for (int a = is_write || gpt_has_masters(config) ? 0 : 1; a < 3; a++)
+            gpt_file_array(f, is_write, &p, gpt_file_at(config, t, a), arrays[a],
+                           gpt_part_rows_of(part, &p));
     }
 }
 

@@ -83,8 +83,9 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
         if (code != CUDNN_STATUS_SUCCESS)
             return attention_failed(error, "cudnnCreate", cudnnGetErrorString(code));
     }
-    if (!c->plans.off &&
-        memo_cuda_check(cudaHostAlloc((void**)&c->plans.off, ATTENTION_SAMPLES * sizeof(float),
+    if (!c->plans.samples &&
+        memo_cuda_check(cudaHostAlloc((void**)&c->plans.samples,
+                                      ATTENTION_SAMPLES * sizeof(attention_sample),
                                       cudaHostAllocMapped),
                         "cudaHostAlloc", error))
         return error->status;
@@ -192,7 +193,7 @@ memo_status gpt_cudnn_create(const gpt_cudnn_desc* desc, gpt_cudnn** cudnn, memo
 void gpt_cudnn_destroy(gpt_cudnn* cudnn) {
     if (!cudnn) return;
     if (cudnn->plans.handle) cudnnDestroy(cudnn->plans.handle);
-    if (cudnn->plans.off) cudaFreeHost(cudnn->plans.off);
+    if (cudnn->plans.samples) cudaFreeHost(cudnn->plans.samples);
     delete cudnn;
 }
 

@@ -16,6 +16,7 @@ typedef struct gpt_array {
 } gpt_array;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
+enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the classifier */
 
 /* State of a model that memo_blocks runs: gpt_tensor.h. */
 typedef struct gpt_tensor_state {
@@ -44,14 +45,14 @@ struct gpt_model {
     gpt_config config;
     gpt_layout layout;
     gpt_share share;
-    memo_comm* gradient;          /* over gpt_n_ranks ranks; NULL: one rank */
-    memo_stream sums;             /* of gradients over these and tensor ranks; NULL: one rank */
-    memo_event computed, summed;  /* before and after the latest sum */
-    int64_t n_micro_batches;      /* of a step; 0: unknown */
-    int32_t zero;                 /* config.zero, 0 on one rank */
-    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
-    memo_mask* masks;             /* (sequences) */
-    memo_exchange** exchanges;    /* see gpt_exchange; NULL: not made */
+    memo_comm* gradient;           /* over gpt_n_ranks ranks; NULL: one rank */
+    memo_stream sums;              /* of gradients over these and tensor ranks; NULL: one rank */
+    memo_event computed, summed;   /* before and after the latest sum */
+    int64_t n_micro_batches;       /* of a step; 0: unknown */
+    int32_t zero;                  /* config.zero, 0 on one rank */
+    memo_sp_attention** attention; /* (slices), over the ranks of a sequence; NULL: one rank */
+    memo_mask* masks;              /* (sequences) */
+    memo_exchange** exchanges;     /* see gpt_exchange; NULL: not made */
     int64_t n_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
@@ -73,25 +74,20 @@ struct gpt_model {
     gpt_tensor_state tensor;
     gpt_pass pass;
 
-    /* On the device: parameters have the type of the model, moments gpt_state_type, the others are
-     * sums. */
-    char* parameters;
-    char* masters; /* as the next three; the parameters themselves unless they are rounded */
-    char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
-    char* rope;                            /* (local tokens, head size) */
-    int64_t* token_numbers;                /* (rows), as gpt_token_of */
-    double* losses;                        /* (rows), of this micro-batch */
-    double* totals;                        /* (GPT_N_TOTALS), of this step */
-    gpt_update_values* update;             /* of this step */
+    /* On the device, beside the states of the session. */
+    char* rope;                /* (local tokens, head size), sums */
+    int64_t* token_numbers;    /* (rows), as gpt_token_of */
+    double* losses;            /* (rows), of this micro-batch */
+    double* totals;            /* (gpt_n_totals), of this step */
+    gpt_update_values* update; /* of this step */
     /* zero 2: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
      * classifier; those of the bucket before, whose sum is under way. */
-    gpt_array buckets[3], summed_bucket;
-    int64_t bucket_begins[3];
+    gpt_array buckets[GPT_N_PLACES], summed_bucket;
     int32_t has_summed_bucket;
-    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t streams;  /* states leave the device: gradients are complete before their layer ends */
+    int32_t is_last;  /* micro-batch of the step: its buckets are summed at once */
+    int32_t has_last; /* it is enqueued */
     int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
-    int32_t is_summed;  /* the sums of all buckets are enqueued */
-    int32_t is_reduced; /* the gradients are sums over all ranks */
     /* In pinned host memory. */
     double* host_totals;
     gpt_update_values* host_update;
@@ -129,11 +125,8 @@ enum {
     GPT_TOTAL_LOSS,
     GPT_TOTAL_VOTES,
     GPT_TOTAL_SQUARES,
-    GPT_N_SUMMED,
-    GPT_TOTAL_DIGEST = GPT_N_SUMMED, /* 64 bits */
-    GPT_N_HOST_TOTALS,               /* the host reads those before */
-    GPT_TOTAL_LANES = GPT_N_HOST_TOTALS,
-    GPT_N_TOTALS = GPT_TOTAL_LANES + GPT_LANES
+    GPT_N_SUMMED,                  /* the host reads those before */
+    GPT_TOTAL_LANES = GPT_N_SUMMED /* (parts, GPT_LANES): of squares */
 };
 
 /* A dry run only requests memory.  After a failure nothing more is enqueued. */
@@ -144,22 +137,146 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     return model->status;
 }
 
-/* Bytes of n elements: of activations and weights; of what is summed; of moments. */
+/* Bytes of n elements: of activations and weights; of what is summed. */
 static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(model->config.type);
 }
 static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
     return n * gpt_type_bytes(gpt_sum_type(model->config.type));
 }
-static int64_t gpt_states_bytes(const gpt_model* model, int64_t n) {
-    return n * gpt_type_bytes(gpt_state_type(&model->config));
-}
 /* The weights are rounded copies of master weights. */
 static int gpt_has_masters(const gpt_config* config) {
     return gpt_sum_type(config->type) != config->type;
 }
-static char* gpt_weight(const gpt_model* model, int64_t offset) {
-    return model->parameters + gpt_n_bytes(model, offset);
+
+/* ---- parameters, gradients, optimizer: states of the session ---------------------------------- */
+
+/* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
+ * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
+ * by which a rank has a part of each bucket. */
+enum {
+    GPT_WEIGHTS, /* of config.type */
+    GPT_MASTERS, /* sums, as the next; none if the weights are not rounded */
+    GPT_GRADIENTS,
+    GPT_MOMENTS1, /* of gpt_state_type */
+    GPT_MOMENTS2,
+    GPT_N_ARRAYS
+};
+
+static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
+static int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
+    return bucket == 0 ? 0 : bucket < gpt_n_buckets(&model->config) - 1 ? 1 : 2;
+}
+static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
+    const gpt_layout* at = &model->layout;
+    if (bucket == 0) return 0;
+    if (bucket == gpt_n_buckets(&model->config)) return at->n;
+    return at->layers + (bucket - 1) * at->layer_stride;
+}
+/* The bucket with parameter i. */
+static int64_t gpt_bucket_of(const gpt_model* model, int64_t i) {
+    const gpt_layout* at = &model->layout;
+    if (i < at->layers) return 0;
+    return gpt_min((i - at->layers) / at->layer_stride + 1, gpt_n_buckets(&model->config) - 1);
+}
+/* The first tensor of a bucket, as in gpt_parameter_at. */
+static int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
+    return bucket == 0 ? 0 : gpt_min(8 * bucket - 7, gpt_n_parameter_tensors(&model->config));
+}
+
+/* This rank has a part of each bucket of the array. */
+static int gpt_is_part(const gpt_model* model, int array) {
+    return model->zero && array != GPT_WEIGHTS && (model->zero == 2 || array != GPT_GRADIENTS);
+}
+static int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
+    return array == GPT_WEIGHTS   ? gpt_n_bytes(model, n)
+           : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
+                                  : n * gpt_type_bytes(gpt_state_type(&model->config));
+}
+/* The parameters [begin, end) of a bucket that an array has on this rank. */
+static gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
+    const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
+    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
+    if (!gpt_is_part(model, array)) return gpt_rows_make(begin, begin + n);
+    return gpt_rows_make(begin + model->share.rank * n / n_ranks,
+                         begin + (model->share.rank + 1) * n / n_ranks);
+}
+
+/* Where parameter i lies in an array, while its layer is open. */
+static char* gpt_address(const gpt_model* model, int array, int64_t i) {
+    const int64_t bucket = gpt_bucket_of(model, i);
+    char* state =
+        (char*)memo_session_get_state(model->session, (int32_t)bucket - 1,
+                                      GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
+    return state + gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin);
+}
+static char* gpt_weight(const gpt_model* model, int64_t i) {
+    return gpt_address(model, GPT_WEIGHTS, i);
+}
+/* The array of the weights in full precision. */
+static int gpt_full_weights(const gpt_model* model) {
+    return gpt_has_masters(&model->config) ? GPT_MASTERS : GPT_WEIGHTS;
+}
+
+static void gpt_synchronize(gpt_model* model) {
+    GPT_TRY(model, memo_stream_synchronize(&model->device, model->compute, &model->error));
+    if (!model->status) model->n_staged = 0;
+}
+
+/* Copies parameters [rows) of an array to memory of the caller, or from there, between two steps.
+ * This rank has them. */
+static void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host) {
+    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    char *bytes = (char*)host, *staging = (char*)model->host_totals;
+    gpt_rows piece;
+    gpt_synchronize(model); /* tokens may be on their way */
+    for (piece.begin = rows.begin; piece.begin < rows.end && !model->status;
+         piece.begin = piece.end) {
+        const int64_t bucket = gpt_bucket_of(model, piece.begin);
+        const int32_t layer = (int32_t)bucket - 1;
+        const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
+        piece.end = gpt_min(rows.end, gpt_bucket_begin(model, bucket + 1));
+        const int64_t n_bytes = gpt_array_bytes(model, array, gpt_count(piece));
+        const int64_t at = gpt_array_bytes(
+            model, array, piece.begin - gpt_bucket_rows(model, array, bucket).begin);
+
+        /* The caller's memory need not be pinned: the staging buffer is. */
+        for (int64_t done = 0, n; done < n_bytes && !model->status; done += n, bytes += n) {
+            n = gpt_min(most, n_bytes - done);
+            if (is_write) memcpy(staging, bytes, (size_t)n);
+            model->status = is_write
+                                ? memo_session_write_state(model->session, layer, state, at + done,
+                                                           staging, n, &model->error)
+                                : memo_session_read_state(model->session, layer, state, at + done,
+                                                          staging, n, &model->error);
+            if (!is_write && !model->status) memcpy(bytes, staging, (size_t)n);
+        }
+    }
+}
+
+enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
+
+/* The table of states for the session. */
+static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
+    static const char* const names[GPT_N_STATES] = {
+        "embedding",          "weights",  "classifier",
+        "embedding.masters",  "masters",  "classifier.masters",
+        "embedding.gradient", "gradient", "classifier.gradient",
+        "embedding.moment1",  "moment1",  "classifier.moment1",
+        "embedding.moment2",  "moment2",  "classifier.moment2"};
+    static const uint32_t kinds[GPT_N_PLACES] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
+    const int64_t buckets[GPT_N_PLACES] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    for (int s = 0; s < GPT_N_STATES; s++) {
+        const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
+        const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
+        const int is_absent = array == GPT_MASTERS && !gpt_has_masters(&model->config);
+        states[s].name = names[s];
+        states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
+        states[s].uses = array == GPT_WEIGHTS     ? MEMO_STATE_WEIGHTS
+                         : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
+                                                  : MEMO_STATE_UPDATE;
+        states[s].kinds = kinds[place];
+    }
 }
 
 /* ---- micro-batches on their way to the device ------------------------------------------------ */
@@ -167,7 +284,7 @@ static char* gpt_weight(const gpt_model* model, int64_t offset) {
 enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_values, of totals */
 typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
                                     sizeof(gpt_update_values) <= GPT_VALUES_BYTES &&
-                                    GPT_N_HOST_TOTALS * sizeof(double) <= GPT_VALUES_BYTES
+                                    GPT_N_SUMMED * sizeof(double) <= GPT_VALUES_BYTES
                                 ? 1
                                 : -1];
 
@@ -188,15 +305,16 @@ static int32_t* gpt_tokens_of(void* batch) {
 
 /* Places of the staging buffer. */
 static int64_t gpt_n_places(int64_t n_micro_batches) {
-    return n_micro_batches ? gpt_min(n_micro_batches, GPT_STAGED_MAX) : 2;
+    return gpt_min(n_micro_batches > 1 ? n_micro_batches : 1, GPT_STAGED_MAX);
 }
 static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
     return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
 }
 
-static void gpt_synchronize(gpt_model* model) {
-    GPT_TRY(model, memo_stream_synchronize(&model->device, model->compute, &model->error));
-    if (!model->status) model->n_staged = 0;
+GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
+    memo_status status = memo_stream_synchronize(&model->device, model->compute, error);
+    return status || !model->sums ? status
+                                  : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
 /* Several ranks hold each sequence. */
@@ -342,12 +460,12 @@ static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
     GPT_DO(model, memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error));
 }
 
-/* Returns the sum of gradients of the parameters from `offset` on. */
-static char* gpt_gradient(const gpt_model* model, int64_t offset) {
-    const int place = offset < model->layout.layers ? 0 : offset < model->layout.final_norm ? 1 : 2;
-    return model->zero == 2 ? model->buckets[place].address +
-                                  gpt_sum_bytes(model, offset - model->bucket_begins[place])
-                            : model->gradients + gpt_sum_bytes(model, offset);
+/* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
+static char* gpt_gradient(const gpt_model* model, int64_t i) {
+    const int64_t bucket = gpt_bucket_of(model, i);
+    return model->zero == 2 ? model->buckets[gpt_bucket_place(model, bucket)].address +
+                                  gpt_sum_bytes(model, i - gpt_bucket_begin(model, bucket))
+                            : gpt_address(model, GPT_GRADIENTS, i);
 }
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
@@ -511,9 +629,12 @@ static int32_t gpt_ulysses_groups(const memo_sp_attention_desc* desc) {
     return n;
 }
 
-static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
+static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share,
+                                          int64_t slice) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     desc.sharding = share->layout;
+    if (share->layout.slice_tokens)
+        memo_sharding_slice(&share->layout, slice, &desc.sharding, &desc.key_sharding);
     desc.type = config->type;
     desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
@@ -527,13 +648,15 @@ static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_sh
 
 /* The most that any rank needs, so that all ranks have one plan; 0 if no sequence is split. */
 static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
-    memo_sp_attention_desc desc = gpt_sp_desc(config, share);
     memo_sp_attention_sizes sizes;
     int64_t most = 0;
     if (share->layout.ring * share->layout.ulysses == 1) return 0;
-    for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
-        if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
-            most = sizes.device_bytes;
+    for (int64_t slice = 0; slice < gpt_n_slices(config); slice++) {
+        memo_sp_attention_desc desc = gpt_sp_desc(config, share, slice);
+        for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
+            if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+                most = sizes.device_bytes;
+    }
     return most;
 }
 
@@ -576,7 +699,7 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
                                           const gpt_share* share) {
     const int32_t all = gpt_degree(config->tensor);
     const int64_t n_slices = gpt_n_slices(config);
-    shapes.over_ranks = gpt_sp_desc(config, share);
+    shapes.over_ranks = gpt_sp_desc(config, share, n_slices - 1);
     shapes.window = config->window < config->sequence ? config->window : 0;
     shapes.documents = config->documents;
     for (int32_t degree = 1; degree <= all; degree++) {
@@ -594,36 +717,47 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
     return shapes;
 }
 
-static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_t begin) {
+static memo_sp_attention_tensors gpt_sp_tensors(const gpt_model* model, const gpt_array* tensors,
+                                                int64_t begin) {
+    const int64_t first_key = model->shares_keys ? 0 : begin; /* a slice reads all before it */
     memo_sp_attention_tensors t;
     memset(&t, 0, sizeof t);
     t.q = gpt_at(tensors[GPT_Q], begin);
-    t.k = gpt_at(tensors[GPT_K], begin);
-    t.v = gpt_at(tensors[GPT_V], begin);
+    t.k = gpt_at(tensors[GPT_K], first_key);
+    t.v = gpt_at(tensors[GPT_V], first_key);
     t.out = gpt_at(tensors[GPT_ATTENTION], begin);
     t.lse = (float*)(void*)gpt_at(tensors[GPT_LSE], begin); /* memo_sp states its type */
     return t;
 }
 
-/* Attention of a part has the same masks in each micro-batch; with documents, masks of its own in
- * each place of the staging buffer. */
+/* Of rows that begin there. */
+static int64_t gpt_sp_slice(const gpt_model* model, int64_t begin) {
+    return model->share.layout.slice_tokens ? begin / gpt_slice_rows(&model->config) : 0;
+}
+
+/* Attention of a part, or of a slice, has the same masks in each micro-batch; with documents, masks
+ * of its own in each place of the staging buffer. */
 static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
     const int64_t part = begin * gpt_degree(model->config.sub_batches) / model->n_rows;
-    if (!model->config.documents) return model->exchanges;
+    if (!model->config.documents) return &model->exchanges[gpt_sp_slice(model, begin)];
     return &model->exchanges[model->place * gpt_degree(model->config.sub_batches) + part];
 }
 
 static int64_t gpt_n_exchanges(const gpt_model* model) {
     const int64_t n_parts = gpt_degree(model->config.sub_batches);
-    return model->config.documents ? gpt_n_places(model->n_micro_batches) * n_parts : 1;
+    return model->config.documents ? gpt_n_places(model->n_micro_batches) * n_parts
+                                   : gpt_n_slices(&model->config);
 }
 
-/* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer, which
- * keeps them until the stream has passed. */
+/* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer,
+ * which keeps them until the stream has passed. */
 static void gpt_make_exchanges(gpt_model* model) {
     const int64_t documents = model->config.documents, n = model->share.batch;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
-    const int64_t n_parts = documents ? gpt_degree(model->config.sub_batches) : 1;
+    const int64_t slice_tokens = model->share.layout.slice_tokens;
+    const int64_t n_parts = documents      ? gpt_degree(model->config.sub_batches)
+                            : slice_tokens ? gpt_n_slices(&model->config)
+                                           : 1;
     memo_exchange_desc desc = memo_exchange_desc_default();
     for (int64_t i = 0; i < n; i++) {
         model->masks[i] = memo_mask_default();
@@ -633,11 +767,15 @@ static void gpt_make_exchanges(gpt_model* model) {
         model->masks[i].n_documents = documents;
     }
     for (int64_t part = 0; part < n_parts && !model->status; part++) {
-        memo_exchange** exchange = gpt_exchange(model, part * model->n_rows / n_parts);
-        desc.masks = model->masks + part * n / n_parts;
+        const int64_t begin =
+            slice_tokens ? part * gpt_slice_rows(&model->config) : part * model->n_rows / n_parts;
+        memo_exchange** exchange = gpt_exchange(model, begin);
+        desc.masks = model->masks + (slice_tokens ? 0 : part * n / n_parts);
+        model->masks[0].first_query = part * slice_tokens;
         memo_exchange_destroy(
             *exchange); /* of an earlier micro-batch, which the stream has passed */
-        model->status = memo_exchange_create(model->attention, &desc, exchange, &model->error);
+        model->status = memo_exchange_create(model->attention[gpt_sp_slice(model, begin)], &desc,
+                                             exchange, &model->error);
     }
 }
 
@@ -672,9 +810,10 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     gpt_run run;
     if (gpt_is_idle(model)) return;
     if (model->attention) {
-        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, rows.begin);
-        model->status = memo_sp_attention_forward(
-            model->attention, *gpt_exchange(model, rows.begin), &t, &model->error);
+        const memo_sp_attention_tensors t = gpt_sp_tensors(model, tensors, rows.begin);
+        model->status =
+            memo_sp_attention_forward(model->attention[gpt_sp_slice(model, rows.begin)],
+                                      *gpt_exchange(model, rows.begin), &t, &model->error);
         return;
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
@@ -690,24 +829,61 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     }
 }
 
+/* A slice's gradients of keys or values, which the last slice sets and others add to. */
+static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
+    const memo_type type = model->config.type, sum_type = gpt_sum_type(type);
+    memo_add_desc add = {
+        sums.address, sums.address, of_slice.address, sum_type, sum_type, type, 1, 0, 0, 0, 0};
+    add.n_columns = gpt_count(rows) * sums.n_columns;
+    if (gpt_is_idle(model)) return;
+    if (rows.end < model->n_rows) {
+        model->status = memo_row_add(&model->device, model->compute, &add, &model->error);
+        return;
+    }
+    add.a = of_slice.address;
+    add.a_type = type;
+    model->status = memo_row_cast(&model->device, model->compute, &add, &model->error);
+}
+
+/* Over the ranks of a sequence. */
+static void gpt_attention_back_over_ranks(gpt_model* model, const gpt_array* tensors, gpt_array dq,
+                                          gpt_array dk, gpt_array dv, gpt_array dout,
+                                          gpt_rows rows) {
+    const gpt_rows keys = gpt_rows_make(model->shares_keys ? 0 : rows.begin, rows.end);
+    gpt_array own_dk = dk, own_dv = dv;
+    memo_sp_attention_tensors s;
+    if (model->shares_keys) {
+        own_dk = gpt_take(model, keys, dk.n_columns);
+        own_dv = gpt_take(model, keys, dv.n_columns);
+    }
+    if (!gpt_is_idle(model) && model->pass != GPT_PASS_WEIGHTS) {
+        s = gpt_sp_tensors(model, tensors, rows.begin);
+        s.d_out = gpt_at(dout, rows.begin);
+        s.d_q = gpt_at(dq, rows.begin);
+        s.d_k = gpt_at(own_dk, keys.begin);
+        s.d_v = gpt_at(own_dv, keys.begin);
+        model->status =
+            memo_sp_attention_backward(model->attention[gpt_sp_slice(model, rows.begin)],
+                                       *gpt_exchange(model, rows.begin), &s, &model->error);
+    }
+    if (!model->shares_keys) return;
+    if (model->pass != GPT_PASS_WEIGHTS) {
+        gpt_add_keys(model, dk, own_dk, keys);
+        gpt_add_keys(model, dv, own_dv, keys);
+    }
+    gpt_give(model, own_dv);
+    gpt_give(model, own_dk);
+}
+
 static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_array dq,
                                gpt_array dk, gpt_array dv, gpt_array delta, gpt_array dout,
                                gpt_rows rows) {
     gpt_run run;
-    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
-
-    /* Over ranks. */
-    if (model->attention) {
-        memo_sp_attention_tensors s = gpt_sp_tensors(tensors, rows.begin);
-        s.d_out = gpt_at(dout, rows.begin);
-        s.d_q = gpt_at(dq, rows.begin);
-        s.d_k = gpt_at(dk, rows.begin);
-        s.d_v = gpt_at(dv, rows.begin);
-        model->status = memo_sp_attention_backward(
-            model->attention, *gpt_exchange(model, rows.begin), &s, &model->error);
+    if (gpt_is_over_ranks(model)) {
+        gpt_attention_back_over_ranks(model, tensors, dq, dk, dv, dout, rows);
         return;
     }
-
+    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
         gpt_op op = gpt_op_make("attention");
         run = gpt_run_at(model->config.sequence, rows);

@@ -845,7 +845,8 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
 }
 
 /* Runs a product with the algorithm of its number of rows.  At first that is the fastest one that
- * runs: what the heuristic offers may fail, and leaves its error. */
+ * runs: what the heuristic offers may fail, and leaves its error.  An error that stays is the
+ * device's. */
 static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_gemm_choice* of,
                                      memo_stream stream, memo_error* error) {
     const gpt_gemm_choice* known = gpt_gemm_find(c, of);
@@ -858,6 +859,7 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
     for (int i = 0; i < n; i++) {
         if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
             (void)cudaGetLastError();
+            if (GPT_CUDA(cudaGetLastError, ())) return error->status;
             continue;
         }
         of->algo = algos[i];

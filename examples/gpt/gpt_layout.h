@@ -211,6 +211,7 @@ typedef struct gpt_share {
 /* Requires a valid config. */
 static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
     memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding sliced;
     gpt_share share;
     memset(&share, 0, sizeof share);
     desc.kind = config->ring > 1 ? MEMO_SHARDING_ZIGZAG : MEMO_SHARDING_PLAIN;
@@ -218,6 +219,12 @@ static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh)
     desc.ulysses = config->ulysses;
     desc.n_tokens = config->sequence;
     memo_sharding_make(&desc, &share.layout, NULL);
+    /* A slice of a sequence over ranks is shared by all of them.  gpt_check_slices sees whether it
+     * can be. */
+    desc.slice_tokens = config->slice_rows * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+    if (config->slice_rows > 0 && config->slice_rows < share.layout.local_tokens &&
+        !memo_sharding_make(&desc, &sliced, NULL))
+        share.layout = sliced;
     share.batch = config->batch / gpt_degree(config->data);
     share.n_rows = share.batch * share.layout.local_tokens;
     share.n_ranks = gpt_n_ranks(config);

@@ -229,9 +229,11 @@ static void gpt_step(void* user, memo_session* session) {
 /* The micro-batch at model->place. */
 static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
                                            memo_error* error) {
-    model->is_last = model->sums && micro_batch + 1 == model->n_micro_batches;
-    memo_status status = memo_session_run(model->session, NULL, error);
-    model->is_summed = model->is_last;
+    memo_batch batch = {0, 0, 0, 0};
+    model->is_last = micro_batch + 1 == model->n_micro_batches;
+    batch.more_follow = !model->is_last;
+    memo_status status = memo_session_run(model->session, &batch, error);
+    model->has_last = model->is_last && !status;
     model->is_last = 0;
     return status;
 }
@@ -239,11 +241,6 @@ static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error) {
-    if (model->is_summed || model->is_reduced)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "micro-batch %lld: the gradients are already summed over ranks; "
-                              "gpt_desc.n_micro_batches is %lld, or gpt_update comes first",
-                              (long long)micro_batch, (long long)model->n_micro_batches);
     model->status = MEMO_STATUS_OK;
     gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
     return model->status ? gpt_finish(model, error)
@@ -252,31 +249,16 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* Bytes of the gradients, of the master weights and of each moment, on this rank. */
-static int64_t gpt_gradient_bytes(const gpt_model* model) {
-    return gpt_sum_bytes(model, model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1));
-}
-static int64_t gpt_master_bytes(const gpt_model* model) {
-    return gpt_sum_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
-}
-static int64_t gpt_moment_bytes(const gpt_model* model) {
-    return gpt_states_bytes(model, model->layout.n / (model->zero ? model->share.n_ranks : 1));
+static int64_t gpt_totals_bytes(const gpt_model* model) {
+    return (GPT_TOTAL_LANES + GPT_LANES * gpt_n_parts(model)) * (int64_t)sizeof(double);
 }
 
-/* Copies the totals to the host, without waiting. */
-static void gpt_copy_totals(gpt_model* model) {
-    GPT_TRY(model,
-            memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
-                      model->totals, GPT_N_HOST_TOTALS * (int64_t)sizeof(double), &model->error));
-}
-
-/* Copies the totals to the host, and clears gradients and totals for the next step. */
+/* Copies the totals to the host, and clears them for the next step. */
 static void gpt_end_step(gpt_model* model) {
     gpt_join_sums(model);
-    gpt_copy_totals(model);
-    gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
-    gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
-    if (!model->status) model->is_reduced = model->is_summed = 0;
+    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
+                             model->totals, GPT_N_SUMMED * (int64_t)sizeof(double), &model->error));
+    gpt_clear(model, model->totals, gpt_totals_bytes(model));
 }
 
 /* Writes the values of the next update.  No step before is still under way: each ends with a
@@ -290,11 +272,10 @@ static void gpt_enqueue_update(gpt_model* model) {
     snprintf(model->phase, sizeof model->phase, "update");
     GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
                              model->host_update, (int64_t)sizeof *model->update, &model->error));
-    gpt_reduce_gradients(model);
+    gpt_join_sums(model);
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
-    gpt_adamw_parts(model);
-    gpt_gather_parameters(model);
+    GPT_TRY(model, memo_session_update(model->session, &model->error));
     gpt_end_step(model);
 }
 
@@ -312,6 +293,13 @@ static memo_status gpt_end_update(gpt_model* model, double* loss, double* gradie
 
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error) {
+    if (!model->has_last)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "gpt_update: the last of %lld micro-batches (gpt_desc.n_micro_batches) "
+            "comes first",
+            (long long)model->n_micro_batches);
+    model->has_last = 0;
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
     gpt_enqueue_update(model);
@@ -321,15 +309,9 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* d
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
     model->status = MEMO_STATUS_OK;
     gpt_end_step(model);
+    GPT_TRY(model, memo_session_skip_update(model->session, &model->error));
     gpt_synchronize(model);
     if (!model->status && loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
-    return gpt_finish(model, error);
-}
-
-GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error) {
-    model->status = MEMO_STATUS_OK;
-    snprintf(model->phase, sizeof model->phase, "gradients");
-    gpt_reduce_gradients(model);
     return gpt_finish(model, error);
 }
 
@@ -337,40 +319,27 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model) {
     return model->host_totals[GPT_TOTAL_VOTES];
 }
 
-GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
-    memo_status status = memo_stream_synchronize(&model->device, model->compute, error);
-    return status || !model->sums ? status
-                                  : memo_stream_synchronize(&model->device, model->sums, error);
-}
-
-/* Copies between the device and the caller's memory through the staging buffer, since the caller's
- * need not be pinned.  Waits. */
-static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
-                            int64_t n_bytes) {
-    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
-    const int is_out = kind == MEMO_COPY_TO_HOST;
-    char* staging = (char*)model->host_totals;
-    int64_t n;
-    gpt_synchronize(model); /* tokens may be on their way */
-    for (int64_t at = 0; at < n_bytes && !model->status; at += n) {
-        n = gpt_min(most, n_bytes - at);
-        if (!is_out) memcpy(staging, (char*)host + at, (size_t)n);
-        GPT_TRY(model,
-                memo_copy(&model->device, model->compute, kind, is_out ? staging : on_device + at,
-                          is_out ? on_device + at : staging, n, &model->error));
-        gpt_synchronize(model);
-        if (is_out && !model->status) memcpy((char*)host + at, staging, (size_t)n);
-    }
-}
-
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error) {
-    if (gpt_reduce(model, error)) return model->status;
-    gpt_clear(model, &model->totals[GPT_TOTAL_DIGEST], (int64_t)sizeof(double));
-    gpt_digest(model);
-    gpt_copy_totals(model);
-    gpt_synchronize(model);
-    if (!model->status) memcpy(digest, &model->host_totals[GPT_TOTAL_DIGEST], sizeof *digest);
+    enum { N_PIECE = 1 << 14 };
+    uint32_t* words = (uint32_t*)malloc((size_t)gpt_sum_bytes(model, N_PIECE));
+    const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
+    gpt_rows piece;
+    *digest = 0;
+    model->status = words ? gpt_wait(model, &model->error)
+                          : memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                           "no host memory for a digest");
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
+        const gpt_rows part = gpt_updated_part(model, b);
+        for (piece.begin = part.begin; piece.begin < part.end && !model->status;
+             piece.begin = piece.end) {
+            piece.end = gpt_min(piece.begin + N_PIECE, part.end);
+            gpt_copy_array(model, 0, GPT_GRADIENTS, piece, words);
+            for (int64_t i = 0; i < element * gpt_count(piece) && !model->status; i++)
+                *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin + i)));
+        }
+    }
+    free(words);
     return gpt_finish(model, error);
 }
 
@@ -438,10 +407,16 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_value
             error, MEMO_STATUS_UNSUPPORTED,
             "gpt_run_staged: documents over ring or Ulysses ranks change what ranks send; "
             "gpt_micro_batch and gpt_update would work");
+    if (model->streams)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_run_staged: states leave the device; more device memory, or "
+                              "gpt_micro_batch and gpt_update, would work");
     if (!model->n_staged || model->n_staged != model->n_micro_batches)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "gpt_run_staged: %lld of %lld micro-batches are staged",
                               (long long)model->n_staged, (long long)model->n_micro_batches);
+
+    /* The first step takes calls, the second is captured. */
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
     if (model->n_updates == model->first_update) {
@@ -489,14 +464,21 @@ static void gpt_create_streams(gpt_model* model) {
 /* Attention over ranks, and the blocks. */
 static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
     if (gpt_is_over_ranks(model)) {
-        memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
-        sp.attention = model->kernels.attention;
-        sp.device = &model->device;
-        sp.stream = model->compute;
-        sp.ring = model->mesh->ring;
-        sp.ulysses = model->mesh->ulysses;
-        sp.device_memory = sp_memory;
-        model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
+        const int64_t n = gpt_n_slices(&model->config);
+        model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
+        if (!model->attention)
+            model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                           "no host memory for attention over ranks");
+        for (int64_t slice = 0; slice < n && !model->status; slice++) {
+            memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share, slice);
+            sp.attention = model->kernels.attention;
+            sp.device = &model->device;
+            sp.stream = model->compute;
+            sp.ring = model->mesh->ring;
+            sp.ulysses = model->mesh->ulysses;
+            sp.device_memory = sp_memory; /* slices use it in turn */
+            model->status = memo_sp_attention_create(&sp, &model->attention[slice], &model->error);
+        }
         if (!model->status && !model->config.documents) gpt_make_exchanges(model);
     }
     if (!model->status) gpt_create_blocks(model);
@@ -508,7 +490,9 @@ static void gpt_destroy_collectives(gpt_model* model) {
         memo_exchange_destroy(model->exchanges[i]);
         model->exchanges[i] = NULL;
     }
-    memo_sp_attention_destroy(model->attention);
+    for (int64_t slice = 0; model->attention && slice < gpt_n_slices(&model->config); slice++)
+        memo_sp_attention_destroy(model->attention[slice]);
+    free(model->attention);
     model->attention = NULL;
 }
 
@@ -561,21 +545,31 @@ static void gpt_initialize_rope(gpt_model* model) {
     gpt_launch(model, &op, GPT_KIND_ROPE_TABLE, &a);
 }
 
-/* Parameters, the table of RoPE, and zeros for all sums. */
+/* Callback of the session: the first values of a bucket. */
+static void gpt_initialize_bucket(void* user, memo_session* session, int32_t layer) {
+    gpt_model* model = (gpt_model*)user;
+    const int64_t bucket = layer + 1;
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t t = gpt_bucket_tensor(model, bucket);
+    for (; t < gpt_bucket_tensor(model, bucket + 1); t++) gpt_initialize_parameter(model, t);
+    gpt_set_masters(model, bucket);
+    for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++)
+        gpt_clear(model, gpt_address(model, array, part.begin),
+                  gpt_array_bytes(model, array, gpt_count(part)));
+    memo_session_fail(session, model->status, model->error.message);
+}
+
+/* What is not a state.  Values of an update that only measures have no effect. */
 static void gpt_initialize(gpt_model* model) {
+    static const gpt_update_values none = {{0, 0.9, 0.99, 1e-8, 0, 1}, 0, 0};
     snprintf(model->phase, sizeof model->phase, "initial values");
-    gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
-    gpt_clear(model, model->moments1, gpt_moment_bytes(model));
-    gpt_clear(model, model->moments2, gpt_moment_bytes(model));
-    gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
-    gpt_clear(model, model->parameters, gpt_n_bytes(model, model->layout.n));
-    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model->config); t++)
-        gpt_initialize_parameter(model, t);
-    gpt_set_masters(model);
+    gpt_clear(model, model->totals, gpt_totals_bytes(model));
     gpt_initialize_numbers(model);
     gpt_initialize_rope(model);
-    if (memo_stream_synchronize(&model->device, model->compute, NULL) && !model->status)
-        model->status = memo_device_status(&model->device, &model->error);
+    *model->host_update = none;
+    GPT_DO(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
+                            model->host_update, (int64_t)sizeof none, &model->error));
+    gpt_synchronize(model);
 }
 
 /* The communicators must match the config. */
@@ -600,7 +594,6 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
 static void gpt_setup(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const gpt_config* config = &model->config;
-    const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
     int64_t scratch_bytes = 0;
@@ -608,23 +601,17 @@ static void gpt_setup(void* user, memo_session* session) {
     model->session = session;
     model->arena = info.arena;
     model->is_dry_run = !memo_session_computes(session);
+    model->streams = info.plan->n_streamed > 0;
     model->status = MEMO_STATUS_OK;
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
 
-    model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
-    if (gpt_has_masters(config))
-        model->masters = gpt_take_persistent(model, "master weights", gpt_master_bytes(model));
-    model->gradients = gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
-    model->moments1 = gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
-    model->moments2 = gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
     model->rope = gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
     model->token_numbers = (int64_t*)(void*)gpt_take_persistent(
         model, "numbers of tokens", model->n_rows * (int64_t)sizeof(int64_t));
     model->losses = (double*)(void*)gpt_take_persistent(model, "losses",
                                                         model->n_rows * (int64_t)sizeof(double));
-    model->totals = (double*)(void*)gpt_take_persistent(model, "totals",
-                                                        GPT_N_TOTALS * (int64_t)sizeof(double));
+    model->totals = (double*)(void*)gpt_take_persistent(model, "totals", gpt_totals_bytes(model));
     model->update =
         (gpt_update_values*)(void*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
     if (model->kernels.scratch_bytes)
@@ -654,7 +641,8 @@ static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
 
 /* The caller's budgets, and the model. */
 static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc,
-                                          memo_tensor tensors[GPT_N_TENSORS]) {
+                                          memo_tensor tensors[GPT_N_TENSORS],
+                                          memo_state states[GPT_N_STATES]) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
     gpt_fill_tensors(&desc->config, tensors);
     for (int t = 0; t < GPT_N_TENSORS; t++)
@@ -665,6 +653,10 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
 
     s.device = model->compute ? &model->device : NULL;
     s.compute_stream = model->compute;
+    gpt_fill_states(model, states);
+    s.states = states;
+    s.n_states = GPT_N_STATES;
+    s.update = gpt_update_bucket;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;
@@ -697,7 +689,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->layout = gpt_layout_make(config);
     model->share = gpt_share_make(config, desc->mesh);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
-    model->n_micro_batches = desc->n_micro_batches;
+    model->n_micro_batches = desc->n_micro_batches ? desc->n_micro_batches : 1;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
     model->chunk_rows = gpt_chunk_rows(config);
@@ -742,40 +734,45 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
     return gpt_finish(model, error);
 }
 
+GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "initial values");
+    gpt_join_sums(model);
+    gpt_clear(model, model->totals, gpt_totals_bytes(model));
+    GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
+    gpt_synchronize(model);
+    model->n_updates = model->first_update = 0;
+    return gpt_finish(model, error);
+}
+
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
+    memo_state states[GPT_N_STATES];
     memo_session_desc s;
     gpt_model* model;
     memo_session* session = NULL;
     memo_status status = gpt_prepare(desc, &model, error);
     if (!status) {
-        s = gpt_session_desc(model, desc, tensors);
+        s = gpt_session_desc(model, desc, tensors, states);
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
                             : memo_session_create(&s, &session, error);
         model->session = session; /* NULL after a failure, even if setup has set it */
     }
+    if (!status) status = gpt_restart(model, error);
     *result = status ? NULL : model;
     if (status) gpt_destroy(model);
     return status;
 }
 
-GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
-    model->status = MEMO_STATUS_OK;
-    gpt_join_sums(model);
-    gpt_initialize(model);
-    model->n_updates = model->first_update = 0;
-    model->is_reduced = model->is_summed = 0;
-    return gpt_finish(model, error);
-}
-
 GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,
                                      memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
+    memo_state states[GPT_N_STATES];
     memo_session_desc s;
     gpt_model* model;
     memo_status status = gpt_prepare(desc, &model, error);
     if (!status) {
-        s = gpt_session_desc(model, desc, tensors);
+        s = gpt_session_desc(model, desc, tensors, states);
         status = memo_session_measure(&s, profile, error);
         model->session = NULL;
     }
@@ -802,16 +799,18 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
 }
 
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
-                                  memo_step_plan** plan, memo_error* error) {
+                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
+    memo_state states[GPT_N_STATES];
     gpt_desc dry = *desc;
     gpt_model* model;
     memo_status status;
     dry.mesh = NULL;
-    *plan = NULL;
+    if (plan) *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
-    memo_session_desc s = gpt_session_desc(model, &dry, tensors);
-    status = memo_session_plan(&s, profile, plan, error);
+    memo_session_desc s = gpt_session_desc(model, &dry, tensors, states);
+    if (plan) status = memo_session_plan(&s, profile, plan, error);
+    if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
     model->session = NULL;
     gpt_destroy(model);
     return status;

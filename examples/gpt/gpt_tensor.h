@@ -239,14 +239,15 @@ static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
 /* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that
  * this rank updates. */
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
-    const gpt_part part = gpt_updated_part(model, bucket);
-    for (int64_t i = 8 * bucket - 7; i <= 8 * bucket && !gpt_is_idle(model); i++) {
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t i = gpt_bucket_tensor(model, bucket);
+    for (; i < gpt_bucket_tensor(model, bucket + 1) && !gpt_is_idle(model); i++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
-        const gpt_rows rows = gpt_part_rows_of(&part, &p);
+        const gpt_rows rows = gpt_part_rows_of(part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        char* sum = part.gradients + gpt_sum_bytes(model, rows.begin - part.begin);
         gpt_op op = gpt_op_make("sum over tensor ranks");
         if (!ranks || !gpt_count(rows)) continue;
+        char* sum = gpt_address(model, GPT_GRADIENTS, rows.begin);
         gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_announce(model, &op);

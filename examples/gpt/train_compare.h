@@ -88,7 +88,6 @@ static memo_status compare_step(run* r, job* j, memo_error* error) {
     memo_status status = run_get_moved(r, &moved[0], error);
     begin_s = clock_s();
     if (!status) status = run_gradients(r, j, step, error);
-    if (!status) status = gpt_reduce(r->model, error);
     if (!status) status = gpt_wait(r->model, error);
     aside_s = clock_s();
     if (!status && r->reports) status = gpt_digest_gradients(r->model, &row->digests[step], error);

@@ -218,7 +218,8 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
     *needs = compares_all || o->policy == MEMO_POLICY_ALPHA;
     if (*needs || o->policy != MEMO_POLICY_MEMO) return status;
     status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    *needs = !status && !j->plans[MEMO_POLICY_KEEP]->fits;
+    *needs =
+        !status && (!j->plans[MEMO_POLICY_KEEP]->fits || j->plans[MEMO_POLICY_KEEP]->n_streamed);
     return status;
 }
 

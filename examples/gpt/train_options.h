@@ -45,6 +45,7 @@ typedef struct train_options {
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
+    long long streams_states; /* weights, gradients and moments may leave the device */
     long long is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
 
@@ -226,6 +227,9 @@ static const option option_table[] = {
      "first runs N steps under every policy, by turns.  The exit status is 1 unless all are "
      "bitwise "
      "equal"},
+    {"--stream-states", OPTION_FLAG, OPTION_FIELD(streams_states), 0, 0, 0, "",
+     "weights, gradients and moments that --device-memory cannot hold come to the device layer by "
+     "layer.  One rank, with the same bits"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host"},
@@ -591,6 +595,13 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].is_unused)
             return gpt_invalid(error, "%s has no effect %s", rules[i].name, rules[i].why);
+    if (o->streams_states && (o->is_graph || o->compare))
+        return gpt_invalid(error, "--stream-states with %s: without %s it would work",
+                           o->is_graph ? "--graph" : "--compare",
+                           o->is_graph ? "--graph" : "--compare");
+    if (o->streams_states && o->data * o->ring * o->ulysses * o->tensor > 1)
+        return gpt_invalid(error, "--stream-states takes one rank: --data, --ring, --ulysses and "
+                                  "--tensor 1 would work");
     if (o->documents && o->separator >= o->vocabulary)
         return gpt_invalid(error, "--separator %lld%s: a token below --vocabulary %lld would work",
                            o->separator, o->separator == 10 ? " (the default)" : "", o->vocabulary);

@@ -147,7 +147,8 @@ static void page_put_rows(memo_text* t, const job* j) {
     memo_text_put(t,
                   "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: <i "
                   "style='background:#9aa3ad'></i>kept <i style='background:%s'></i>swapped <i "
-                  "style='background:%s'></i>recomputed</p>\n<div class='box'><svg "
+                  "style='background:%s'></i>recomputed, in the last layer left in place</p>\n<div "
+                  "class='box'><svg "
                   "viewBox='0 0 1180 %d' font-size='13'>\n",
                   swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers", page_colors[0],
                   page_colors[3], TOP + HEIGHT * swap->n_tensors);

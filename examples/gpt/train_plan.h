@@ -97,6 +97,7 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.device_bytes = o->device_memory;
+    desc.states_stay = !o->streams_states;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
@@ -120,7 +121,7 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     desc.config = train_config(o);
     desc.session = &session;
     desc.kernels = &device.kernels;
-    status = gpt_plan(&desc, profile, plan, error);
+    status = gpt_plan(&desc, profile, plan, NULL, error);
     train_device_close(&device);
     if (status) return status;
     (*plan)->host_bytes += train_staged_bytes(o);

@@ -180,8 +180,8 @@ static memo_status train_register(const memo_mesh* mesh, const memo_device* devi
     int k;
     if (device) memo_cuda_device_get_stats(device, &stats);
     if (device && !stats.exportable)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "--register: this GPU has no exportable memory; no --register works");
+        status =
+            memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "this GPU has no exportable memory");
     for (int i = 0; i < 6 && !status; i++) {
         for (k = 0; k < i && comms[k] != comms[i]; k++) {
         }
@@ -189,7 +189,10 @@ static memo_status train_register(const memo_mesh* mesh, const memo_device* devi
             status = memo_comm_nccl_register(comms[i], stats.exportable,
                                              device ? stats.exportable_bytes : 0, error);
     }
-    return status;
+    if (status != MEMO_STATUS_UNSUPPORTED || !device) return status;
+    if (mesh->world->rank == 0)
+        fprintf(stderr, "train_gpt: --register: %s; going on without a window\n", error->message);
+    return MEMO_STATUS_OK;
 }
 
 /* The communicator serves all runs; the device of messages is the run's. */
@@ -460,15 +463,19 @@ static void print_ranks(const train_options* o) {
                o->accumulate);
 }
 
-/* Writes "0-12, 39-50": the positions of a rank's tokens, without padding. */
+/* Writes "0-12, 39-50": the positions of a rank's tokens, without padding, or the first of many. */
 static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
                                 size_t n_text) {
-    memo_run runs[MEMO_RUNS_MAX];
+    memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
     int32_t n = memo_sharding_runs(layout, sequence_rank, runs), k;
     size_t used = 0;
     *text = 0;
     for (k = 0; k < n; k++) {
         int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
+        if (k == 3 && used < n_text) {
+            snprintf(text + used, n_text - used, ", ...");
+            break;
+        }
         if (last >= runs[k].start && used < n_text)
             used += (size_t)snprintf(text + used, n_text - used, "%s%lld-%lld", used ? ", " : "",
                                      (long long)runs[k].start, (long long)last);

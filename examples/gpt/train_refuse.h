@@ -210,7 +210,8 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
     const gpt_config config = train_config(o);
     const memo_policy policy = (memo_policy)o->policy;
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    const double states = (double)gpt_state_bytes(&config);
+    const double states =
+        (double)(o->streams_states ? plan->state_bytes : gpt_state_bytes(&config));
     const double activations = (double)plan->activation_bytes;
     double rest = (double)plan->device_bytes - states - activations;
     char needs[80], slices[40] = "";

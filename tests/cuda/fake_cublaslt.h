@@ -25,7 +25,9 @@ enum {
 };
 
 static int fake_lt_offers_bad_ones_only; /* 2: only what splits the sum */
-static int fake_lt_offers_failing; /* 1: the first algorithm of every list fails when it runs */
+/* 1: the first algorithm of every list is refused when it is enqueued; 2: it fails later, on the
+ * device, and the device stays failed. */
+static int fake_lt_offers_failing;
 /* A matrix of rows with as many elements, or more, fails when it runs. */
 static uint64_t fake_lt_elements = (uint64_t)1 << 31;
 static int fake_lt_n_too_long;
@@ -221,7 +223,11 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
         fake_lt_n_too_long++;
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
-    if (algorithm == FAKE_LT_FAILS) {
+    if (algorithm == FAKE_LT_FAILS && fake_lt_offers_failing == 2 && !fake_broken()) {
+        fake_enqueue(stream, [] { fake_break(cudaErrorIllegalAddress); });
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    if (algorithm == FAKE_LT_FAILS || fake_broken()) {
         fake_set_last_error(cudaErrorLaunchOutOfResources);
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }

@@ -8,9 +8,10 @@
  *   pages      sizes and addresses that are not multiples of the granularity; mappings outside a
  *              reservation, over each other or larger than their pages; access to unmapped memory;
  *              unmapping or freeing in other pieces, in the wrong order, or twice
- *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host
- *              function
- * Modules of kernels and libraries take device memory when they are first used.
+ *   pinning    registered twice, unregistered after munmap or while a copy uses it; destroyed
+ *              handles; calls from a host function
+ * Modules of kernels and libraries take device memory when they are first used.  The last MiB that is
+ * free is given to nobody.
  * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two
  * devices.  Calls of several threads take turns. */
 #include "fake_cuda.h"
@@ -38,8 +39,8 @@ static size_t mebibytes_of(const char* variable, size_t otherwise) {
     return (value ? (size_t)atoll(value) : otherwise) << 20;
 }
 static const size_t DEVICE_BYTES = mebibytes_of("FAKE_CUDA_DEVICE_MIB", 8 << 10),
-                    LIBRARY_BYTES = mebibytes_of("FAKE_CUDA_LIBRARY_MIB", 0),
                     GRANULE = (size_t)2 << 20;
+static size_t library_bytes = mebibytes_of("FAKE_CUDA_LIBRARY_MIB", 0);
 
 /* A thread's context: none, the primary one of a device, or one that a caller made by the driver.
  * The runtime makes and takes the primary one of device 0 if a thread has none; the driver does
@@ -81,6 +82,7 @@ void fake_forget_failures(void) { failures.clear(); }
 static cudaError_t broken; /* the error that every call returns */
 static thread_local bool is_in_host_function;
 void fake_break(cudaError_t code) { broken = code; }
+cudaError_t fake_broken(void) { return broken; }
 
 static cudaError_t due(const char* function) {
     if (broken) return last_error = broken;
@@ -150,13 +152,20 @@ static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
 static bool has_wait_value = true;
 void fake_set_wait_value(int has) { has_wait_value = has; }
+static std::set<std::string> loaded;
+static bool has_room(size_t n_bytes) {
+    return device_bytes + n_bytes + ((size_t)1 << 20) <= DEVICE_BYTES;
+}
 bool fake_load(const char* library) {
-    static std::set<std::string> loaded;
     TAKE_TURNS();
     if (!loaded.insert(library).second) return true;
-    if (LIBRARY_BYTES > DEVICE_BYTES - device_bytes) return false;
-    device_bytes += LIBRARY_BYTES;
+    if (!has_room(library_bytes)) return false;
+    device_bytes += library_bytes;
     return true;
+}
+void fake_set_library_bytes(size_t n_bytes) {
+    library_bytes = n_bytes;
+    loaded.clear();
 }
 static CUmemAllocationProp latest_pages;
 static std::map<const char*, int> used_pages;
@@ -433,7 +442,7 @@ extern "C" {
 
 cudaError_t cudaGetLastError(void) {
     cudaError_t code = last_error;
-    last_error = cudaSuccess;
+    last_error = broken; /* which stays */
     return code;
 }
 cudaError_t cudaPeekAtLastError(void) {
@@ -512,7 +521,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     FAIL_IF_DUE("cudaMalloc");
     REFUSE_IF_CAPTURING();
-    if (n_bytes > DEVICE_BYTES - device_bytes || !(*address = take_memory(n_bytes)))
+    if (!has_room(taken_bytes(n_bytes)) || !(*address = take_memory(n_bytes)))
         return refuse(cudaErrorMemoryAllocation);
     memset(*address, 0, n_bytes);
     device_bytes += taken_bytes(n_bytes);
@@ -572,19 +581,39 @@ cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     registered.add(address, n_bytes);
     return cudaSuccess;
 }
+/* Memory of copies that are not done; those of graphs do not count. */
+static std::multiset<std::pair<const char*, size_t>> in_flight;
+static cudaError_t enqueue_copy(cudaStream_t stream, const void* to, size_t n_to, const void* from,
+                                size_t n_from, std::function<void()> copy) {
+    const std::pair<const char*, size_t> ends[2] = {{(const char*)to, n_to},
+                                                    {(const char*)from, n_from}};
+    NEED_STREAM(stream);
+    if (is_capturing(stream)) return enqueue(stream, copy);
+    for (const auto& each : ends) in_flight.insert(each);
+    return enqueue(stream, [=] {
+        copy();
+        for (const auto& each : ends) in_flight.erase(in_flight.find(each));
+    });
+}
 cudaError_t cudaHostUnregister(void* address) {
     FAIL_IF_DUE("cudaHostUnregister");
     REFUSE_IF_CAPTURING();
     const size_t n_bytes = registered.take(address);
     if (!n_bytes) return refuse(cudaErrorHostMemoryNotRegistered);
     if (!is_mapped(address, n_bytes)) abort(); /* munmap came first */
+    for (const auto& each : in_flight)
+        if (each.first < (char*)address + n_bytes && (char*)address < each.first + each.second) {
+            printf("# fake CUDA: memory is unregistered while a copy uses it\n");
+            fflush(stdout);
+            abort();
+        }
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpyAsync");
     if (!is_copyable(to, n_bytes, from, n_bytes, kind)) return refuse(cudaErrorInvalidValue);
-    return enqueue(stream, [=] { memcpy(to, from, n_bytes); });
+    return enqueue_copy(stream, to, n_bytes, from, n_bytes, [=] { memcpy(to, from, n_bytes); });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind,
@@ -593,10 +622,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     if (to_pitch > (size_t)max_pitch || from_pitch > (size_t)max_pitch || width > to_pitch ||
         width > from_pitch)
         return refuse(cudaErrorInvalidPitchValue);
-    if (!is_copyable(to, (height - 1) * to_pitch + width, from, (height - 1) * from_pitch + width,
-                     kind))
-        return refuse(cudaErrorInvalidValue);
-    return enqueue(stream, [=] {
+    const size_t n_to = (height - 1) * to_pitch + width, n_from = (height - 1) * from_pitch + width;
+    if (!is_copyable(to, n_to, from, n_from, kind)) return refuse(cudaErrorInvalidValue);
+    return enqueue_copy(stream, to, n_to, from, n_from, [=] {
         for (size_t i = 0; i < height; i++)
             memcpy((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
     });
@@ -896,7 +924,7 @@ static CUresult fake_create(CUmemGenericAllocationHandle* handle, size_t n_bytes
     DRIVER_REFUSE_IF_CAPTURING();
     if (!n_bytes || !is_granular(n_bytes) || !is_right(properties) || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    if (n_bytes > DEVICE_BYTES - device_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!has_room(n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     int file = memfd_create("pages", 0);
     if (file < 0 || ftruncate(file, (off_t)n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     latest_pages = *properties;
@@ -1105,11 +1133,11 @@ static bool is_launchable(dim3 blocks, dim3 threads) {
 static cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream) {
     FAIL_IF_DUE("kernel");
     if (!is_launchable(blocks, threads)) return refuse(cudaErrorInvalidConfiguration);
+    if (!fake_load("kernels")) return refuse(cudaErrorMemoryAllocation);
     grid = blocks.x;
     return enqueue(stream, [] {});
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
-    if (!fake_load("kernels")) return refuse(cudaErrorMemoryAllocation);
     return launch(config->gridDim, config->blockDim, config->stream);
 }
 

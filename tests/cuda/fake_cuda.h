@@ -16,6 +16,7 @@ void fake_forget_failures(void);
 void fake_set_late(int late);
 void fake_set_last_error(cudaError_t code); /* of cudaGetLastError and cudaPeekAtLastError */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
+cudaError_t fake_broken(void);
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
 int fake_n_host_allocs(void);             /* of 2 MiB or more */
@@ -34,6 +35,7 @@ int fake_device_of(cudaStream_t stream);
 /* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false:
  * there is not as much. */
 bool fake_load(const char* library);
+void fake_set_library_bytes(size_t n_bytes); /* and none is loaded */
 int fake_is_on_device(const void* address, size_t n_bytes);
 int fake_is_pinned(const void* address, size_t n_bytes);
 /* Contexts: whether a device's primary one was made; the calling thread's. */

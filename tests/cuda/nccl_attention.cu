@@ -36,7 +36,6 @@ TEST(every_way_to_split_the_ranks_is_exact) {
         c.ring_is_inner = k % 2;
         c.ulysses_groups = k % 3;
         if (k % 4 == 3) c.way = MEMO_EXCHANGE_GATHER;
-        if (k % 4 == 2) c.way = MEMO_EXCHANGE_DIRECT;
         expect_exact(&c);
     }
     ranks_agree();

@@ -9,7 +9,8 @@
 #include "memo_plan.h"
 
 #include "fake_cublaslt.h"
-#define ATTENTION_SAMPLES 9
+#define ATTENTION_SAMPLES    9
+#define ATTENTION_WARP_TERMS 8 /* so that several warps share a row of few */
 #include "gpt/gpt_kernels_cuda.cu"
 #include "gpt/gpt_cudnn.cu"
 
@@ -274,6 +275,50 @@ TEST(what_cudnn_lacks_is_refused) {
     cudnnDestroy(plans.handle);
 }
 
+/* A graph is built for each shape only once its division is expected to fit. */
+TEST(divisions_are_rejected_before_their_graphs) {
+    attention_plans plans;
+    attention_shape s = {};
+    const attention_call* call = NULL;
+    cudnnCreate(&plans.handle);
+    s.b = 1;
+    s.n_q = s.n_k = 256;
+    s.h_q = s.h_k = 64;
+    s.d = 64;
+    s.q = s.k = s.d_out = {4096, 1 << 20};
+    s.is_backward = s.is_deterministic = true;
+    const int n_builds = fake_cudnn_n_builds;
+    CHECK_OK(attention_prepare(&plans, s, attention_scratch_bytes(s, 14 << 20), &error));
+    CHECK_OK(attention_get(&plans, s, &call, &error));
+    CHECK(call && call->n_calls > 2);
+    CHECK_IS(fake_cudnn_n_builds, ==, n_builds + 1);
+    cudnnDestroy(plans.handle);
+}
+
+/* Wrong rows are found in the first, the middle and the last slice; others are not compared. */
+TEST(three_slices_are_compared) {
+    gpt_attention_shape s = {0, 40, 2, 2, 8, 0, 0, 0, 0};
+    gpt_shapes shapes = shapes_of(s, 1);
+    one_call x;
+    one_call_make(&x, s, 1);
+    for (int i = 0; i < 5; i++) {
+        shapes.attention[i].shape = s;
+        shapes.attention[i].shape.first = i * 8;
+        shapes.attention[i].shape.sequence = (i + 1) * 8;
+        shapes.attention[i].batch = 1;
+    }
+    shapes.n_attention = 5;
+    for (int i = 0; i < 5; i++) {
+        hook cudnn(shapes, 0);
+        fake_cudnn_wraps = 64;
+        const memo_status status =
+            cudnn.run(GPT_KIND_ATTENTION, args_of(&x, shapes.attention[i].shape, 1));
+        CHECK_IS(status, ==, i % 2 ? MEMO_STATUS_OK : MEMO_STATUS_UNSUPPORTED);
+        fake_cudnn_wraps = 0;
+        CHECK_OK(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, shapes.attention[i].shape, 1)));
+    }
+}
+
 /* Memory that the user sets aside is used whole, and less than a key head is expected to need is
  * not taken. */
 TEST(scratch_memory_can_be_set) {
@@ -362,8 +407,8 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     for (const attention_shape& s : shapes)
         n_bytes = std::max(n_bytes, attention_scratch_bytes(s, 1));
     if (ranks_scratch.size() < (size_t)n_bytes + 512) ranks_scratch.resize((size_t)n_bytes + 512);
-    static float off[ATTENTION_SAMPLES];
-    ranks_plans.off = off;
+    static attention_sample samples[ATTENTION_SAMPLES];
+    ranks_plans.samples = samples;
     ranks_blocks.plans = &ranks_plans;
     ranks_blocks.is_deterministic = true;
     ranks_blocks.documents = ranks_documents;

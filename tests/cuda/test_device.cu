@@ -271,6 +271,9 @@ TEST(copies_across_chunks_of_pinned_memory) {
                                     ? (unsigned char)(i * 31 >> 8)
                                     : 0);
     CHECK_CASE(n_wrong == 0, "%lld bytes", (long long)n_wrong);
+
+    /* Giving pinned memory back waits for a copy that is under way. */
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size, &error));
     CHECK_OK(memo_host_free(device, pinned, &error));
 }
 
@@ -1046,6 +1049,27 @@ TEST(long_strides_go_row_by_row) {
     for (int64_t k = 0; k < 4; k++)
         CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
     fake_set_max_pitch(2147483647);
+}
+
+/* CUDA does not give the last free bytes away, and the first kernel takes memory of its module. */
+TEST(memory_that_is_free_cannot_all_be_taken) {
+    NEED_DEVICE(device);
+    static float numbers[4];
+    memo_add_desc cast = {};
+    int64_t before_bytes, after_bytes, total_bytes;
+    void* memory;
+    fake_set_library_bytes(20 * MIB);
+    CHECK_OK(memo_memory_info(device, &before_bytes, &total_bytes, &error));
+    CHECK_ERROR(memo_device_alloc(device, before_bytes, &memory, &error), OUT_OF_DEVICE_MEMORY,
+                "the last of which CUDA does not give away");
+    cast.to = numbers;
+    cast.a = numbers;
+    cast.n_columns = 1;
+    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+    CHECK_OK(memo_memory_info(device, &after_bytes, &total_bytes, &error));
+    CHECK_IS(after_bytes, ==, before_bytes - 20 * MIB);
+    fake_set_library_bytes(0);
+    memo_cuda_device_destroy(device);
 }
 
 TEST(kernels_are_launched_with_enough_threads) {

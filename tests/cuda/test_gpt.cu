@@ -681,6 +681,25 @@ TEST(a_library_that_only_splits_sums_is_refused) {
     fake_lt_offers_bad_ones_only = 0;
 }
 
+/* An algorithm that fails on the device is not followed by others: the device's error stays. */
+TEST(a_product_that_fails_later_is_the_device_s_error) {
+    on_cuda gpt;
+    alignas(256) uint16_t x[64] = {0}, weight[64] = {0}, y[64];
+    gpt_linear_args a = {};
+    a.x = x;
+    a.weight = weight;
+    a.y = y;
+    a.rows.end = a.tile_rows = a.n_outputs = a.n_inputs = 8;
+    fake_lt_offers_failing = 2;
+    CHECK_OK(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error));
+    a.rows.end = a.tile_rows = 4;
+    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error), DEVICE,
+                "cudaErrorIllegalAddress");
+    fake_lt_offers_failing = 0;
+    fake_break(cudaSuccess);
+    (void)cudaGetLastError();
+}
+
 /* Products whose algorithms look at the number of rows, or fail, give every policy the same
  * bits. */
 TEST(products_in_tiles_give_policies_the_same_bits) {
