@@ -755,8 +755,9 @@ typedef struct memo_ulysses_heads {
  *              comes last; the owner adds all in fp32, in the order of steps
  *
  * In the sharding "documents" the rows for a reader are at most 64 ranges (256 / n_batch, but at
- * least 4): of more the narrowest gaps travel, too.  If ring^2 * 2 n_documents exceeds 2^18, all
- * rows of a rank travel, since a search would take too long.
+ * least 4): of more the narrowest gaps travel, too, or all gaps if the others are less than an
+ * eighth.  If ring * 2 n_documents exceeds 2^16, all rows of a rank travel, since a search would
+ * take too long.
  *
  * Memory does not grow with the ring: two buffers for keys and values; four for d_k and d_v: their
  * sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds a
@@ -1056,8 +1057,7 @@ typedef struct memo_block_buffers {
 typedef struct memo_blocks_desc {
     const memo_device* device;
     memo_stream compute_stream;
-    memo_stream comm_stream; /* NULL: memo_blocks creates a stream of high priority */
-    memo_comm* comm;         /* memo_mesh.tensor; the passes use comm on the comm stream */
+    memo_comm* comm; /* memo_mesh.tensor; the passes use comm on a stream of high priority */
     memo_type type;
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
@@ -1282,29 +1282,22 @@ typedef struct memo_scan_desc {
     int32_t halo_rows;
     int64_t halo_columns; /* elements of a row */
     memo_type halo_type;  /* F32, BF16 or F16 */
-    /* memo_scan_desc_get_bytes, aligned to 512; NULL: allocated from the device. */
-    void* device_memory;
 } memo_scan_desc;
 
 typedef struct memo_scan memo_scan;
 
 MEMO_API memo_scan_desc memo_scan_desc_default(void);
-/* Device bytes of scratch, shared by all layers; 0 if the desc is invalid. */
-MEMO_API int64_t memo_scan_desc_get_bytes(const memo_scan_desc* desc);
-/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but the device
- * has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
+/* Each rank calls it independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
+ * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
+ * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
                                       memo_error* error);
 /* Waits for the desc's stream. */
 MEMO_API void memo_scan_destroy(memo_scan* scan);
 
-/* Positions [*begin, *end) of a sequence rank, without padding: the rows for memo_scan_set_rows.
- * Errors: INVALID_ARGUMENT (a ring of 2 or more and a sharding other than plain). */
-MEMO_API memo_status memo_sharding_chunk(const memo_sharding* sharding, int32_t sequence_rank,
-                                         int64_t* begin, int64_t* end, memo_error* error);
-
 /* Call it once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
- * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  document_begins
+ * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
+ * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
  * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  It copies
  * what it needs, and does not allocate.  It enqueues a barrier on the desc's stream, which compares
  * descs and numbers of all ranks; passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT; errors
@@ -5437,7 +5430,9 @@ MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
     return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
 }
 
-void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
+/* document: the query's, if the mask has documents. */
+MEMOI void memoi_mask_interval_in(const memo_mask* mask, int64_t query, int64_t document,
+                                  int64_t* begin, int64_t* end) {
     const int64_t own = mask->first_query + query, after = memoi_mask_after(mask);
     *begin = *end = 0;
     if (query >= mask->n_tokens) return;
@@ -5449,8 +5444,6 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
 
     *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
     if (mask->document_begins) {
-        const int64_t document =
-            memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents, own);
         *begin = mask->document_begins[document];
         *end = mask->document_begins[document + 1];
     }
@@ -5461,6 +5454,15 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (after && *end - own > after) *end = own + after;
 }
 
+void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
+    const int64_t document =
+        !mask->document_begins
+            ? 0
+            : memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents,
+                                         mask->first_query + query);
+    memoi_mask_interval_in(mask, query, document, begin, end);
+}
+
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
                                    int64_t* end) {
@@ -5468,14 +5470,30 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
+/* The document of a query, at or after that of an earlier query. */
+MEMOI int64_t memoi_mask_next_document(const memo_mask* mask, int64_t query, int64_t document) {
+    const int64_t *begins = mask->document_begins, n = begins ? mask->n_documents : 0;
+    const int64_t own = mask->first_query + query;
+    int64_t step = 1;
+    for (; document + step < n && begins[document + step] <= own; step *= 2) document += step;
+    for (; step; step /= 2)
+        if (document + step < n && begins[document + step] <= own) document += step;
+    return document;
+}
+
 /* The positions [*low, *high) that the queries of a run see together, with those in between that
- * none of them sees, as key_first and key_end or a stride may have.  Returns 0 if they see none. */
-MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
-                              int64_t* high) {
-    int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens), ignored;
+ * none of them sees, as key_first and key_end or a stride may have.  Returns 0 if they see none.
+ * Moves *document, of an earlier run, on to the last query's. */
+MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* document,
+                              int64_t* low, int64_t* high) {
+    const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
+    const int64_t last = q->start + (n_queries - 1) * q->stride;
+    int64_t ignored;
     if (!n_queries) return 0;
-    memo_mask_interval(mask, q->start, low, &ignored);
-    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
+    *document = memoi_mask_next_document(mask, q->start, *document);
+    memoi_mask_interval_in(mask, q->start, *document, low, &ignored);
+    *document = memoi_mask_next_document(mask, last, *document);
+    memoi_mask_interval_in(mask, last, *document, &ignored, high);
     return *low < *high;
 }
 
@@ -6202,15 +6220,17 @@ enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX];
     int32_t n;
-    int64_t n_rows;
+    int32_t q_begin, q_end;   /* runs of queries that read */
+    int64_t n_rows, n_needed; /* with and without these gaps */
+    int64_t narrowest;        /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
-/* Step s of a sequence: runs of queries [q_begin, q_end) and of keys [k_begin, k_end), and their
- * first rows and numbers of rows.  q_end 0: nothing. */
+/* Step s of a sequence: some runs of queries, from row q_row on, against keys.  n_q_runs 0:
+ * nothing. */
 typedef struct memoi_exchange_step {
-    int32_t q_begin, q_end, k_begin, k_end;
-    int64_t q_row, k_row, n_q_rows, n_k_rows;
-    const memo_run *q_runs, *k_runs; /* [q_begin], [k_begin] */
+    const memo_run *q_runs, *k_runs;
+    int32_t n_q_runs, n_k_runs;
+    int64_t q_row, n_q_rows, n_k_rows;
 } memoi_exchange_step;
 
 /* Of one rank. */
@@ -6314,55 +6334,6 @@ MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, con
     return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
 }
 
-/* Does run q see run k_begin, the first of the key runs [k_begin, k_end) that reach into [low,
- * high)?  A striped run may have no position in between. */
-MEMOI int memoi_exchange_is_seen(const memo_mask* mask, const memo_run* q, const memo_run* k_runs,
-                                 int32_t k_begin, int32_t k_end, int64_t low, int64_t high) {
-    int64_t begin, end;
-    if (k_begin >= k_end) return 0;
-    memoi_mask_run_interval(&k_runs[k_begin], low, high, &begin, &end);
-    return begin < end && memoi_ring_runs_may_meet(mask, q, &k_runs[k_begin]);
-}
-
-/* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
- * is none.  Runs ascend, and so do the ends of what they see: the first run of queries that sees a
- * key has the first key, the last one the last key.  So two searches, from both ends, find it. */
-MEMOI int memoi_exchange_rectangle(const memoi_shape* shape, const memo_mask* mask, int32_t part,
-                                   int32_t q_rank, int32_t k_rank, memoi_exchange_step* r) {
-    int32_t n_q, n_k, q, k_begin = 0, k_end = 0;
-    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, q_rank, &n_q);
-    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_k);
-    int64_t low, high;
-    memset(r, 0, sizeof *r);
-    for (q = 0; q < n_q && !r->q_end; q++) {
-        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
-        while (k_begin < n_k &&
-               k_runs[k_begin].start + (k_runs[k_begin].count - 1) * k_runs[k_begin].stride < low)
-            k_begin++;
-        while (k_end < n_k && k_runs[k_end].start < high) k_end++;
-        if (!memoi_exchange_is_seen(mask, &q_runs[q], k_runs, k_begin, k_end, low, high)) continue;
-        r->q_begin = q;
-        r->q_end = q + 1;
-        r->k_begin = k_begin;
-        r->k_end = k_end;
-    }
-
-    k_begin = k_end = n_k;
-    for (q = n_q - 1; r->q_end && q >= r->q_end; q--) {
-        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
-        while (k_end && k_runs[k_end - 1].start >= high) k_end--;
-        while (k_begin && k_runs[k_begin - 1].start +
-                                  (k_runs[k_begin - 1].count - 1) * k_runs[k_begin - 1].stride >=
-                              low)
-            k_begin--;
-        if (!memoi_exchange_is_seen(mask, &q_runs[q], k_runs, k_begin, k_end, low, high)) continue;
-        r->q_end = q + 1;
-        r->k_end = k_end;
-        break;
-    }
-    return r->q_end > 0;
-}
-
 /* The number of rows of the first n runs. */
 MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
@@ -6395,65 +6366,56 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
+/* Step 0 has all queries, because it sets every row. */
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
     memoi_shape shape = plan->shape;
     const int32_t rd = shape.sharding.ring, distance = plan->distances[s];
-    const int32_t k_rank = (shape.ring_rank - distance + rd) % rd;
-    const memoi_exchange_pieces* pieces = memoi_exchange_pieces_of(plan, 1, distance, part);
+    const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
     memoi_exchange_step* r = &plan->steps[(int64_t)s * shape.n_parts + part];
-    const memo_run *q_runs, *k_runs;
-    int32_t n_q, n_k;
     shape.has_gathered = shape.gathers_keys;
-    q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &n_q);
-    k_runs = memoi_shape_runs(&shape, 1, part, k_rank, &n_k);
-
-    if (!s ||
-        !memoi_exchange_rectangle(&shape, &plan->masks[part], part, shape.ring_rank, k_rank, r)) {
-        r->q_end = s ? 0 : n_q; /* step 0: everything, because it sets every row */
-        r->k_end = s ? 0 : n_k;
-    }
-    if (s && !plan->is_whole) { /* they arrive one after another */
+    r->q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &r->n_q_runs);
+    r->k_runs =
+        memoi_shape_runs(&shape, 1, part, (shape.ring_rank - distance + rd) % rd, &r->n_k_runs);
+    if (s && !plan->is_whole) { /* pieces arrive one after another */
         memo_run* runs = plan->piece_runs +
                          ((int64_t)s * shape.n_parts + part) * memoi_exchange_most_runs(&shape);
-        r->k_begin = 0;
-        r->k_end = memoi_exchange_runs_of(pieces, k_runs, n_k, runs);
-        k_runs = runs;
-        if (!pieces->n) r->q_end = 0;
+        r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
+        r->k_runs = runs;
+        r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
+        r->q_runs += p->q_begin;
+        r->n_q_runs = p->q_end - p->q_begin;
     }
-
-    r->q_runs = q_runs + r->q_begin;
-    r->k_runs = k_runs + r->k_begin;
-    r->q_row = memoi_exchange_runs_rows(q_runs, r->q_begin);
-    r->k_row = memoi_exchange_runs_rows(k_runs, r->k_begin);
-    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->q_end - r->q_begin);
-    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->k_end - r->k_begin);
+    r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
+    r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
 }
 
 /* --- what each rank reads --- */
 
-/* Adds rows that do not begin before those of p. */
+/* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
+ * narrowest gap become one. */
 MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
                                    int64_t end) {
     memoi_exchange_rows* rows = p->rows;
-    int32_t k, narrowest = p->n - 1; /* the gap behind this piece */
-    int64_t gap = p->n ? begin - rows[p->n - 1].end : 0;
-    if (p->n == most && gap > 0)
-        for (k = 0; k + 1 < p->n; k++)
-            if (rows[k + 1].begin - rows[k].end < gap) {
+    const int64_t last = p->n ? rows[p->n - 1].end : 0, gap = p->n ? begin - last : 1;
+    int32_t k, narrowest = 0;
+    p->n_needed += memob_max(end - memob_max(begin, last), 0);
+    if (p->n == most && gap > p->narrowest) {
+        for (k = 1; k + 1 < p->n; k++)
+            if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
                 narrowest = k;
-                gap = rows[k + 1].begin - rows[k].end;
-            }
+        p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
+    }
 
     /* The last piece goes on; or two pieces become one, which leaves room for another. */
-    if (p->n && (gap <= 0 || (p->n == most && narrowest == p->n - 1))) {
-        p->n_rows += memob_max(end - rows[p->n - 1].end, 0);
-        rows[p->n - 1].end = memob_max(end, rows[p->n - 1].end);
+    if (gap <= 0 || (p->n == most && gap <= p->narrowest)) {
+        p->n_rows += memob_max(end - last, 0);
+        rows[p->n - 1].end = memob_max(end, last);
         return;
     }
     if (p->n == most) {
         rows[narrowest].end = rows[narrowest + 1].end;
         for (k = narrowest + 1; k + 1 < p->n; k++) rows[k] = rows[k + 1];
-        p->n_rows += gap;
+        p->n_rows += p->narrowest;
         p->n--;
     }
     rows[p->n].begin = begin;
@@ -6461,7 +6423,9 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     p->n_rows += end - begin;
 }
 
+#ifndef MEMOI_EXCHANGE_SEARCH           /* tests set it */
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
+#endif
 
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
  * see: runs of keys that end before these, or were read to their end, are done. */
@@ -6475,41 +6439,55 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
     memoi_exchange_pieces p;
-    memoi_exchange_step ignored;
-    int64_t first = 0, row, low, high, begin, end; /* first: row of run k */
+    int64_t first = 0, document = 0, latest = -1, row, low, high, begin, end; /* row of run k */
     memset(&p, 0, sizeof p);
     if (plan->is_whole) {
-        p.n = memoi_exchange_rectangle(shape, mask, part, reader, owner, &ignored);
-        p.n_rows = p.rows[0].end = p.n ? shape->key_sharding.ring_tokens : 0;
+        p.n = 1;
+        p.n_rows = p.rows[0].end = shape->key_sharding.ring_tokens;
         return p;
     }
 
     for (q = 0; q < n_q_runs; q++) {
-        if (!memoi_mask_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        if (!memoi_mask_run_sees(mask, &q_runs[q], &document, &low, &high)) continue;
         for (; k < n_runs; first += runs[k++].count)
             if (runs[k].start + (runs[k].count - 1) * runs[k].stride >= low &&
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
             memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
-            if (begin < end && memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[i]))
-                memoi_exchange_add_rows(&p, most, row + begin, row + end);
+            if (begin >= end || !memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[i])) continue;
+            memoi_exchange_add_rows(&p, most, row + begin, row + end);
+            latest = runs[i].start + (end - 1) * runs[i].stride;
         }
+        if (latest < low) continue;
+        if (!p.q_end) p.q_begin = q;
+        p.q_end = q + 1;
+    }
+
+    /* Gaps that were not closed must be worth their messages. */
+    row = p.n ? p.rows[p.n - 1].end - p.rows[0].begin : 0;
+    if (p.n == most && p.n_rows > row / 8 * 7) {
+        p.rows[0].end = p.rows[p.n - 1].end;
+        p.n_rows = row;
+        p.n = 1;
     }
     return p;
 }
 
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps:
- * so, if this rank neither sends nor gets anything, the search goes on among the others. */
+ * so, if this rank neither sends nor gets anything, the search goes on among the others.  If that
+ * takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
+    const int64_t n_runs = memoi_shape_tokens_of(shape, 1, 0)->max_runs;
+    const int64_t each = n_runs * rd * shape->n_parts;
+    const int is_few = n_runs <= MEMOI_FEW_RUNS;
+    const int finds_all = is_few || each * rd <= MEMOI_EXCHANGE_SEARCH;
     int32_t part, s, i, n = 1;
-    plan->is_whole =
-        memoi_shape_tokens_of(shape, 1, 0)->max_runs >
-        memob_max(MEMOI_EXCHANGE_SEARCH / ((int64_t)rd * rd * shape->n_parts), MEMOI_FEW_RUNS);
+    plan->is_whole = !is_few && each * 4 > MEMOI_EXCHANGE_SEARCH;
     for (s = 1; s < rd && !shape->gathers_keys; s++) {
-        int64_t n_rows = 0;
+        int64_t n_rows = !finds_all;
         for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
             const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
             for (part = 0; part < shape->n_parts; part++) {
@@ -6541,10 +6519,11 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
         for (s = 1; s < rd; s++) {
             const memoi_exchange_pieces* sends = memoi_exchange_pieces_of(plan, 0, s, part);
             const memoi_exchange_pieces* gets = memoi_exchange_pieces_of(plan, 1, s, part);
-            info->needed_rows[0] += each * sends->n_rows;
-            info->needed_rows[1] += each * gets->n_rows;
+            info->sent_rows[0] += each * sends->n_rows;
+            info->sent_rows[1] += each * gets->n_rows;
+            info->needed_rows[0] += each * sends->n_needed;
+            info->needed_rows[1] += each * gets->n_needed;
         }
-    memcpy(info->sent_rows, info->needed_rows, sizeof info->sent_rows);
     if (shape->gathers_keys)
         info->sent_rows[0] = info->sent_rows[1] =
             (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
@@ -6677,9 +6656,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
 
     /* The positions of its rows. */
     block.q_runs = r->q_runs;
-    block.n_q_runs = r->q_end - r->q_begin;
+    block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
-    block.n_k_runs = r->k_end - r->k_begin;
+    block.n_k_runs = r->n_k_runs;
     block.mask = ring->plan->masks[part];
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
@@ -6708,8 +6687,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.out = s ? buffers->block_out : ring->out;
     }
 
-    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
-                          part * n_keys + r->k_row, 0, 0);
+    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row, part * n_keys, 0,
+                          0);
     return block;
 }
 
@@ -7010,7 +6989,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     for (part = 0; part < ring->shape->n_parts && !is_idle; part++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
         memo_attention_block block;
-        if (!step->q_end) continue;
+        if (!step->n_q_runs) continue;
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, step, i);
         if (i) {
@@ -7157,17 +7136,19 @@ MEMOB_ZERO_DEFAULT(memo_exchange_desc)
 
 /* --- shapes and sizes --- */
 
+MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
+    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
+           a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
+           a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
+           a->ring_tokens == b->ring_tokens;
+}
+
 /* Do n shardings differ from own in their documents at most?  what: their name in errors. */
 MEMOI memo_status memoi_hybrid_alike_check(const char* what, const memo_sharding* shardings,
                                            int32_t n, const memo_sharding* own, memo_error* error) {
     int32_t i;
     for (i = 0; i < n; i++)
-        if (shardings[i].kind != own->kind || shardings[i].ring != own->ring ||
-            shardings[i].ulysses != own->ulysses || shardings[i].n_tokens != own->n_tokens ||
-            shardings[i].slice_tokens != own->slice_tokens ||
-            shardings[i].padded_tokens != own->padded_tokens ||
-            shardings[i].local_tokens != own->local_tokens ||
-            shardings[i].ring_tokens != own->ring_tokens)
+        if (!memoi_hybrid_is_alike(&shardings[i], own))
             return MEMOB_INVALID(error,
                                  "%s[%d]: does not match the desc's sharding, which is %s, ring %d "
                                  "x ulysses %d, %lld tokens; only its documents may differ",
@@ -7188,16 +7169,11 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->slice_tokens};
     memo_sharding made;
     if (memo_sharding_make(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (made.padded_tokens == sharding->padded_tokens &&
-        made.local_tokens == sharding->local_tokens && made.ring_tokens == sharding->ring_tokens)
-        return MEMO_STATUS_OK;
+    if (memoi_hybrid_is_alike(&made, sharding)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
-                         "memo_sp_attention_desc.%s: changed (padded_tokens %lld, local_tokens "
-                         "%lld, ring_tokens %lld); memo_sharding_make gives %lld, %lld, %lld",
-                         field, (long long)sharding->padded_tokens,
-                         (long long)sharding->local_tokens, (long long)sharding->ring_tokens,
-                         (long long)made.padded_tokens, (long long)made.local_tokens,
-                         (long long)made.ring_tokens);
+                         "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
+                         "memo_sharding_make left it (%lld)",
+                         field, (long long)sharding->local_tokens, (long long)made.local_tokens);
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
@@ -8592,10 +8568,9 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
     target->device = blocks->desc.device;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
-    target->streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
     for (k = 0; k < n_events && !status; k++)
         status = memo_event_create_untimed(target->device, &target->events[k], error);
-    if (!status && !blocks->desc.comm_stream)
+    if (!status)
         status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
                                     error);
     memoi_blocks_agree(blocks);
@@ -8628,7 +8603,7 @@ void memo_blocks_destroy(memo_blocks* blocks) {
         (void)memo_stream_synchronize(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
     for (k = 0; t->device && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
         if (t->events[k]) (void)memo_event_destroy(t->device, t->events[k], NULL);
-    if (t->streams[MEMOI_TARGET_COMM] && !blocks->desc.comm_stream)
+    if (t->streams[MEMOI_TARGET_COMM])
         (void)memo_stream_destroy(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
@@ -9001,33 +8976,21 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
 MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
-    if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
-        MEMOI_INTEGER(name, desc, b_count, 1, most) ||
-        MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
-        MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!desc->halo_rows || memoi_row_type_bytes(desc->halo_type)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
-                         memo_type_name(desc->halo_type));
-}
-
-int64_t memo_scan_desc_get_bytes(const memo_scan_desc* desc) {
-    memo_scan scan;
-    scan.desc = *desc;
-    return memoi_scan_check(desc, NULL) ? 0 : memoi_scan_carve(&scan, NULL);
-}
-
-MEMOI memo_status memoi_scan_device_check(const memo_scan_desc* desc, memo_error* error) {
     const char* missing = !desc->device                ? "device"
                           : !desc->stream              ? "stream"
                           : !desc->functions.summarize ? "functions.summarize"
                           : !desc->functions.compose   ? "functions.compose"
                           : !desc->functions.run       ? "functions.run"
                                                        : NULL;
-    memo_status status = memoi_scan_check(desc, error);
-    if (!status) status = memoi_check_memory("memo_scan_desc", desc->device_memory, error);
-    if (status) return status;
-    if (missing) return MEMOB_INVALID(error, "memo_scan_desc.%s: NULL; it is required", missing);
+    if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
+        MEMOI_INTEGER(name, desc, b_count, 1, most) ||
+        MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
+        MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->halo_rows && !memoi_row_type_bytes(desc->halo_type))
+        return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
+                             memo_type_name(desc->halo_type));
+    if (missing) return MEMOB_INVALID(error, "%s.%s: NULL; it is required", name, missing);
     if (desc->halo_rows && !MEMO_DEVICE_HAS(desc->device, row_kernel))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "device '%s': it has no row kernels, which a halo needs; use a "
@@ -9041,7 +9004,7 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {
     const int64_t n = scan->n_ranks;
     const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
                              desc->halo_type};
-    memo_status status = memoi_scan_device_check(desc, error);
+    memo_status status = memoi_scan_check(desc, error);
     if (status) return status;
     scan->row_begins = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
     scan->borders = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
@@ -9054,10 +9017,8 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {
     scan->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     scan->agreed.fields = memoi_scan_fields;
     memoi_label_add(&scan->agreed, 1, sizes, sizeof sizes);
-    if (!desc->device_memory)
-        status =
-            memo_device_alloc(desc->device, memoi_scan_carve(scan, NULL), &scan->memory, error);
-    if (!status) memoi_scan_carve(scan, (char*)(scan->memory ? scan->memory : desc->device_memory));
+    status = memo_device_alloc(desc->device, memoi_scan_carve(scan, NULL), &scan->memory, error);
+    if (!status) memoi_scan_carve(scan, (char*)scan->memory);
     return status;
 }
 
@@ -9088,18 +9049,6 @@ void memo_scan_destroy(memo_scan* scan) {
 }
 
 /* --- the rows of a batch --- */
-
-memo_status memo_sharding_chunk(const memo_sharding* sharding, int32_t sequence_rank,
-                                int64_t* begin, int64_t* end, memo_error* error) {
-    const int64_t n = sharding->local_tokens;
-    *begin = memob_min(n * sequence_rank, sharding->n_tokens);
-    *end = memob_min(n * (sequence_rank + 1), sharding->n_tokens);
-    if (sharding->ring == 1 || sharding->kind == MEMO_SHARDING_PLAIN) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_sharding.kind: %s over a ring of %d gives a rank rows that are not "
-                         "consecutive; plain, or a ring of 1, is valid",
-                         memo_sharding_name(sharding->kind), (int)sharding->ring);
-}
 
 /* The reaches of all places.  A rank without rows is no place. */
 MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {

@@ -472,6 +472,7 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     memo_sp_attention_tensors t;
     ring_paper paper;
     memo_comm ring = ring_paper_comm(&paper, RING / 2, RING);
+    memo_exchange_info info;
     memo_error error;
     double times_s[3][N_CALLS], begin_s;
     int64_t i;
@@ -521,9 +522,11 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
             fail(&error);
         times_s[1 + k % 2][k / 2] = memob_now_s() - begin_s;
     }
-    printf("%-9s  %9lld  %8.3f  %10.1f  %11.1f\n", memo_sharding_name(kind), (long long)n_documents,
-           1e3 * median(times_s[0], N_PLANS), 1e6 * median(times_s[1], N_CALLS),
-           1e6 * median(times_s[2], N_CALLS));
+    memo_exchange_get_info(exchange, &info);
+    printf("%-9s  %9lld  %8.3f  %10.1f  %11.1f  %9lld  %9lld\n", memo_sharding_name(kind),
+           (long long)n_documents, 1e3 * median(times_s[0], N_PLANS),
+           1e6 * median(times_s[1], N_CALLS), 1e6 * median(times_s[2], N_CALLS),
+           (long long)info.sent_rows[0], (long long)info.needed_rows[0]);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     memo_recorder_destroy(recorder);
@@ -606,7 +609,7 @@ int main(int argc, char** argv) {
     if (argc == 2 && !strcmp(argv[1], "host")) {
         int64_t n;
         printf("2^20 tokens, ring 64, on one rank\n\n"
-               "sharding   documents   plan ms  forward us  backward us\n");
+               "sharding   documents   plan ms  forward us  backward us  rows sent     needed\n");
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
         return 0;

@@ -474,8 +474,6 @@ TEST(invalid_arguments) {
     REFUSED(d.halo_columns = 0, "halo_columns");
     REFUSED(d.halo_type = MEMO_TYPE_I32, "halo_type");
     REFUSED(d.functions.compose = NULL, "compose");
-    REFUSED(d.device_memory = state + 1, "device_memory");
-    CHECK_IS(memo_scan_desc_get_bytes(&d), ==, memo_scan_desc_get_bytes(&good));
 
     CHECK_OK(memo_scan_create(&good, &scan, &error));
     CHECK_ERROR(memo_scan_forward(scan, &tensors, &error), INVALID_STATE, "memo_scan_set_rows");
@@ -489,30 +487,4 @@ TEST(invalid_arguments) {
     CHECK_ERROR(memo_scan_halo_forward(scan, NULL, state, &error), INVALID_ARGUMENT, "rows");
     memo_scan_destroy(scan);
     CHECK_OK(memo_stream_destroy(device, t.stream, &error));
-}
-
-TEST(the_rows_of_a_rank_come_from_its_sharding) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
-    memo_sharding sharding;
-    int64_t begin, end, position;
-    for (int i = 0; i < 100; i++) {
-        const int is_plain = i % 2;
-        desc.kind = is_plain ? MEMO_SHARDING_PLAIN : (memo_sharding_kind)memo_test_int(0, 2);
-        desc.ring = is_plain ? (int32_t)memo_test_int(1, 5) : 1;
-        desc.ulysses = (int32_t)memo_test_int(1, 5);
-        desc.n_tokens = memo_test_int(1, 60);
-        CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
-        position = 0;
-        for (int32_t rank = 0; rank < sharding.ring * sharding.ulysses; rank++) {
-            CHECK_OK(memo_sharding_chunk(&sharding, rank, &begin, &end, &error));
-            CHECK_IS(begin, ==, position);
-            for (; position < end; position++)
-                CHECK_IS(memo_sharding_position(&sharding, rank, position - begin), ==, position);
-        }
-        CHECK_IS(position, ==, desc.n_tokens);
-    }
-    desc.kind = MEMO_SHARDING_ZIGZAG;
-    desc.ring = 2;
-    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
-    CHECK_ERROR(memo_sharding_chunk(&sharding, 0, &begin, &end, &error), INVALID_ARGUMENT, "plain");
 }

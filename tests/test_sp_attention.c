@@ -43,6 +43,8 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_MALLOC(n_bytes) counted_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
 #define MEMO_STATIC
+#define MEMOI_EXCHANGE_SEARCH exchange_search
+static long exchange_search = 1 << 18;
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -1048,6 +1050,91 @@ TEST(rows_are_counted_before_they_are_sent) {
             CHECK_CASE(needed[k] == (cases[i].needed < 0 ? -4 : cases[i].needed * 64),
                        "case %d: %lld rows", (int)i, (long long)needed[k]);
     }
+}
+
+/* The rows of a rank's keys that another rank reads: all queries of the reader, one by one. */
+static int64_t rows_needed(const memo_sharding* sharding, const memo_mask* mask, int32_t owner,
+                           int32_t reader) {
+    int64_t n = 0, row, q, begin, end;
+    for (row = 0; row < sharding->local_tokens; row++) {
+        const int64_t key = memo_sharding_position(sharding, owner, row);
+        for (q = 0; q < sharding->local_tokens; q++) {
+            memo_mask_interval(mask, memo_sharding_position(sharding, reader, q), &begin, &end);
+            if (begin <= key && key < end) break;
+        }
+        n += q < sharding->local_tokens;
+    }
+    return n;
+}
+
+/* More documents than ranges travel; a plan that may search less sends more. */
+TEST(needed_rows_of_many_documents_are_counted) {
+    enum { RING = 6, MOST = 150 };
+    int64_t begins[MOST + 1];
+    for (int i = 0; i < 12; i++) {
+        const int64_t n_tokens = memo_test_int(600, 900), n = memo_test_int(1, i % 3 ? MOST : 5);
+        memo_sharding_desc sharding = {MEMO_SHARDING_DOCUMENTS, RING, 1, n_tokens, begins, n, 0};
+        memo_mask mask = {.window_before = i % 2 ? memo_test_int(1, 20) : 0};
+        memo_exchange_desc exchange_desc = {.masks = &mask};
+        own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, RING, 1, n_tokens, 1, 1, 16, MEMO_TYPE_F32);
+        const int32_t rank = (int32_t)memo_test_int(0, RING - 1);
+        own_attention* attention = NULL;
+        ring_paper paper;
+        memo_comm ring = ring_paper_comm(&paper, rank, RING);
+        int64_t needed[2] = {0, 0}, before = 0;
+        begins[0] = 0;
+        for (int64_t k = 1; k < n; k++)
+            begins[k] =
+                begins[k - 1] + memo_test_int(0, 2 * (n_tokens - begins[k - 1]) / (n - k + 1));
+        begins[n] = n_tokens;
+        CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+        desc.device = memo_recorder_get_device(recorder);
+        CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
+        desc.ring = &ring;
+        desc.attention.forward = desc.attention.backward = refusing_attention;
+        desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
+        CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+        mask.n_tokens = n_tokens;
+        mask.document_begins = begins;
+        mask.n_documents = n;
+        for (int32_t r = 0; r < RING; r++) {
+            if (r == rank) continue;
+            needed[0] += rows_needed(&desc.sharding, &mask, rank, r);
+            needed[1] += rows_needed(&desc.sharding, &mask, r, rank);
+        }
+        for (int search = 0; search < 2; search++) {
+            own_exchange* exchange = NULL;
+            memo_exchange_info info;
+            exchange_search = search ? 1 << 18 : 0;
+            CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+            memo_exchange_get_info(exchange, &info);
+            for (int k = 0; k < 2; k++) {
+                const int is_counted = search || 2 * n + 1 + 3 <= MEMOI_FEW_RUNS;
+                CHECK_IS(info.needed_rows[k], ==, is_counted ? needed[k] : -1);
+                CHECK_IS(info.sent_rows[k], >=, needed[k]);
+            }
+            if (search) CHECK_IS(info.sent_rows[0], <=, before);
+            before = info.sent_rows[0];
+        }
+    }
+}
+
+TEST(plans_that_search_less_are_exact) {
+    static const long searches[] = {0, 200, 700, 2000, 1 << 18};
+    for (int i = 0; i < 20; i++) {
+        attention_case c =
+            case_of((int32_t)memo_test_int(5, 6), 1, memo_test_int(60, 150), 2, 1, 8);
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.window = i % 3 ? 0 : memo_test_int(1, 20);
+        c.n_batch = 1 + i % 2;
+        random_documents(&c, MAX_DOCUMENTS);
+        exchange_search = searches[i % 5];
+        expect_exact(&c);
+        expect_recorded(&c, 1, 1, 2e-6, 5e-6);
+    }
+    exchange_search = 1 << 18;
 }
 
 /* What one rank enqueues has no race, and no wait too many. */
