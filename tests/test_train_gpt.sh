@@ -379,9 +379,11 @@ slices_are_chosen() { # test
     refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
 }
 
-# expect_near LOG LOG: no loss differs by more than 10^-6.
+# expect_near LOG LOG: the first losses differ by at most 10^-6, later ones by 10^-5: the first update of AdamW divides each
+# gradient by its size, which enlarges the rounding of small gradients.
 expect_near() {
-    paste -d ' ' "$1" "$2" | awk 'NF != 6 || $2 - $5 > 1e-6 || $5 - $2 > 1e-6 { exit 1 }' || fail "$1 and $2 are not near"
+    paste -d ' ' "$1" "$2" | awk '{ near = $1 == 1 ? 1e-6 : 1e-5 }
+        NF != 6 || $2 - $5 > near || $5 - $2 > near { exit 1 }' || fail "$1 and $2 are not near"
 }
 
 # 50 tokens are padded on 4 ranks of a ring.
