@@ -6795,7 +6795,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
  * time to copy the bytes. */
 
-/* The number of trials, and of cells that all trials may visit. */
+/* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
@@ -6975,7 +6975,10 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-    const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors;
+    const memo_states* states = p->clock.states;
+    const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
+    const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
+                            6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
     int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;

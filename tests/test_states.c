@@ -832,6 +832,8 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         if (i % 3 == 1) t.t.desc.n_layers = 6;
         t.t.desc.device_bytes = 1;
         CHECK_OK(memo_session_plan(&t.t.desc, NULL, &least, &error));
+        if (memo_test_all() ? i % 2 : i != 1) /* such plans are found sooner */
+            t.t.desc.policy = MEMO_POLICY_ALPHA;
         t.t.desc.device_bytes =
             least->device_bytes + (i % 3 ? 0 : memo_test_int(0, bytes_of_states(&t.t, &largest)));
         CHECK_OK(memo_session_plan(&t.t.desc, &t.profile, &plan, &error));
