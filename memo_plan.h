@@ -812,6 +812,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>windows                a large plan is improved where it is highest
  *     >>ejections              items above a capacity take the places of others
  *     >>rounds                 attempts at one capacity after the other
+ *     >>bricks                 items that fill a rectangle become one
  *     >>full sections          the items that live there come first, all others go around them
  *     >>parts                  parts of a plan that share no item
  *     >>mixed-integer program  the paper's, by lp_solve
@@ -4196,6 +4197,275 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     return status;
 }
 
+/* --- >>bricks ---
+ * Knows: lifetimes and sizes.  Knows nothing of offsets, or of what else lives at a time.
+ *
+ * Items become one *brick*, whose plan is theirs, if together they fill a rectangle:
+ *   row      two of one size, the second from the end of the first on
+ *   stack    some that live at the same time: the sizes add up
+ *   pinwheel four around a fifth.  These are edges between four times: left and top from b, low and
+ *            right to e, the fifth from the end of left, where low begins, to the end of top, where
+ *            right begins; left = fifth + low, right = fifth + top
+ * A plan that leaves no byte free often is such bricks of bricks, down to one.
+ *
+ * By chance two of different bricks may live at the same time, or be of one size.  So first only
+ * what must be joined is: rows if no other brick begins or ends there with that size, and stacks
+ * that make a row.  If there is none, a few others are, the shortest first, in another order in
+ * each attempt. */
+
+typedef struct memoi_join {
+    int32_t kept, gone;
+    int64_t above; /* offset of gone - that of kept */
+} memoi_join;
+
+typedef struct memoi_bricks {
+    memoi_problem whole; /* with bricks in place of the first items of each */
+    memob_arrays arrays;
+    memob_map found; /* the last brick of a key, plus n if there are several */
+    char* is_brick;
+    int32_t* same; /* the brick listed before that lives at the same time, or -1 */
+    int64_t* sum;  /* of the sizes of a brick and of those */
+    memoi_join* joins;
+    int64_t n_joins;
+    uint64_t random;
+} memoi_bricks;
+
+typedef enum memoi_brick_key {
+    MEMOI_BRICK_LIFE, /* of begin and end */
+    MEMOI_BRICK_FROM, /* of begin and size */
+    MEMOI_BRICK_TO,   /* of end and size */
+    MEMOI_BRICK_SUM_FROM,
+    MEMOI_BRICK_SUM_TO
+} memoi_brick_key;
+
+MEMOI int64_t memoi_brick_hash(memoi_brick_key kind, int64_t time, int64_t other) {
+    uint64_t hash = ((uint64_t)other * 0xc2b2ae3d27d4eb4fu + (uint64_t)time) * 5 + (uint64_t)kind;
+    return (int64_t)(hash * 0xff51afd7ed558ccdu);
+}
+
+/* The last brick of a key, or -1; a few others have the same hash, so it may be any. */
+MEMOI int64_t memoi_brick_get(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
+                              int64_t other, int is_sole) {
+    const int64_t n = b->whole.n_items;
+    const int64_t k = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
+    const int64_t i = k < n || is_sole ? k : k - n;
+    const memoi_item* item = i < 0 || i >= n || !b->is_brick[i] ? NULL : &b->whole.items[i];
+    if (!item) return -1;
+    if (kind == MEMOI_BRICK_LIFE) return item->begin == time && item->end == other ? i : -1;
+    if ((kind == MEMOI_BRICK_FROM || kind == MEMOI_BRICK_SUM_FROM ? item->begin : item->end) !=
+        time)
+        return -1;
+    return (kind < MEMOI_BRICK_SUM_FROM ? item->size : b->sum[i]) == other ? i : -1;
+}
+
+MEMOI int memoi_brick_put(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t other,
+                          int64_t i) {
+    const int64_t n = memoi_brick_get(b, kind, time, other, 0) < 0 ? 0 : b->whole.n_items;
+    return memob_map_put(&b->found, memoi_brick_hash(kind, time, other), i + n);
+}
+
+/* Is i the last listed of several that live at the same time? */
+MEMOI int memoi_brick_is_last(const memoi_bricks* b, int64_t i) {
+    const memoi_item* item = &b->whole.items[i];
+    return b->is_brick[i] && b->same[i] >= 0 &&
+           memoi_brick_get(b, MEMOI_BRICK_LIFE, item->begin, item->end, 0) == i;
+}
+
+/* Lists all bricks.  0: no memory. */
+MEMOI int memoi_bricks_list(memoi_bricks* b) {
+    const int64_t n = b->whole.n_items;
+    int64_t i;
+    int ok = 1;
+    memob_map_free(&b->found);
+    for (i = 0; ok && i < n; i++) {
+        const memoi_item* item = &b->whole.items[i];
+        if (!b->is_brick[i]) continue;
+        b->same[i] = (int32_t)memoi_brick_get(b, MEMOI_BRICK_LIFE, item->begin, item->end, 0);
+        b->sum[i] = item->size + (b->same[i] < 0 ? 0 : b->sum[b->same[i]]);
+        ok = memoi_brick_put(b, MEMOI_BRICK_LIFE, item->begin, item->end, i) &&
+             memoi_brick_put(b, MEMOI_BRICK_FROM, item->begin, item->size, i) &&
+             memoi_brick_put(b, MEMOI_BRICK_TO, item->end, item->size, i);
+    }
+    for (i = 0; ok && i < n; i++) { /* whole stacks */
+        const memoi_item* item = &b->whole.items[i];
+        if (!memoi_brick_is_last(b, i)) continue;
+        ok = memoi_brick_put(b, MEMOI_BRICK_SUM_FROM, item->begin, b->sum[i], i) &&
+             memoi_brick_put(b, MEMOI_BRICK_SUM_TO, item->end, b->sum[i], i);
+    }
+    return ok;
+}
+
+MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t above) {
+    memoi_join* join = &b->joins[b->n_joins++];
+    join->kept = (int32_t)kept;
+    join->gone = (int32_t)gone;
+    join->above = above;
+    b->is_brick[gone] = 0;
+}
+
+/* Does a brick or a whole stack of this size begin where i ends, or end where i begins? */
+MEMOI int memoi_brick_makes_row(const memoi_bricks* b, int64_t i, int64_t size) {
+    const memoi_item* item = &b->whole.items[i];
+    return memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, size, 0) >= 0 ||
+           memoi_brick_get(b, MEMOI_BRICK_SUM_FROM, item->end, size, 0) >= 0 ||
+           memoi_brick_get(b, MEMOI_BRICK_TO, item->begin, size, 0) >= 0 ||
+           memoi_brick_get(b, MEMOI_BRICK_SUM_TO, item->begin, size, 0) >= 0;
+}
+
+/* Joins those that live at the same time as i, the last listed of them: all, or two of them, if that
+ * makes a row. */
+MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_any) {
+    enum { MOST = 16 };
+    memoi_item* items = b->whole.items;
+    int64_t k, l, n = 0;
+    if (is_any || memoi_brick_makes_row(b, i, b->sum[i])) {
+        for (k = b->same[i]; k >= 0; k = b->same[k]) {
+            memoi_brick_join(b, i, k, items[i].size);
+            items[i].size += items[k].size;
+        }
+        return;
+    }
+    for (k = i; k >= 0 && n < MOST; k = b->same[k], n++)
+        for (l = b->same[k]; l >= 0; l = b->same[l]) {
+            if (!memoi_brick_makes_row(b, i, items[k].size + items[l].size)) continue;
+            memoi_brick_join(b, k, l, items[k].size);
+            items[k].size += items[l].size;
+            return;
+        }
+}
+
+/* Joins i, which is the first of a row or the fifth of a pinwheel, with the others. */
+MEMOI void memoi_brick_grow(memoi_bricks* b, int64_t i, int is_any) {
+    memoi_item* items = b->whole.items;
+    const memoi_item* item = &items[i];
+    int64_t left, top, right, low = i;
+    right = memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, item->size, !is_any);
+    if (right >= 0 && memoi_brick_get(b, MEMOI_BRICK_TO, item->end, item->size, !is_any) == i) {
+        memoi_brick_join(b, i, right, 0);
+        items[i].end = items[right].end;
+        items[i].lifetime += items[right].lifetime;
+        return;
+    }
+
+    while (low > 0 && items[low - 1].begin == item->begin) low--;
+    for (; low < b->whole.n_items && items[low].begin == item->begin; low++) {
+        if (low == i || !b->is_brick[low]) continue;
+        left = memoi_brick_get(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size, 0);
+        if (left < 0) continue;
+        top = memoi_brick_get(b, MEMOI_BRICK_LIFE, items[left].begin, item->end, 0);
+        if (top < 0) continue;
+        right = memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, item->size + items[top].size, 0);
+        if (right < 0 || items[right].end != items[low].end) continue;
+        memoi_brick_join(b, left, top, items[left].size);
+        memoi_brick_join(b, left, low, 0);
+        memoi_brick_join(b, left, i, items[low].size);
+        memoi_brick_join(b, left, right, items[low].size);
+        items[left].size += items[top].size;
+        items[left].end = items[right].end;
+        items[left].lifetime += items[right].lifetime;
+        return;
+    }
+}
+
+/* Joins all bricks that it can.  Returns how many are left; 0: no memory, or time is up. */
+MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
+    enum { SOME = 64 };
+    const int64_t n = b->whole.n_items;
+    int64_t longest = 1, i;
+    while (longest < 2 * b->whole.n_sections) {
+        int64_t before = b->n_joins, most;
+        if (!memoi_bricks_list(b) || memob_now_s() > deadline) return 0;
+        for (i = 0; i < n; i++)
+            if (b->is_brick[i]) memoi_brick_grow(b, i, 0);
+        if (b->n_joins > before) continue;
+        for (i = 0; i < n; i++)
+            if (memoi_brick_is_last(b, i)) memoi_brick_stack(b, i, 0);
+        if (b->n_joins > before) continue;
+
+        /* Nothing must be joined.  Of what can be, a few. */
+        most = before + (n - before) / SOME + 1;
+        for (i = 0; i < n && b->n_joins < most; i++)
+            if (b->is_brick[i] && memoi_search_random(&b->random) % 4 > 0)
+                memoi_brick_grow(b, i, 1);
+        if (b->n_joins > before) continue;
+        for (i = 0; i < n && b->n_joins < most; i++)
+            if (memoi_brick_is_last(b, i) &&
+                b->whole.items[i].end - b->whole.items[i].begin <= longest &&
+                memoi_search_random(&b->random) % 4 > 0)
+                memoi_brick_stack(b, i, 1);
+        if (b->n_joins == before) longest *= 2;
+    }
+    return n - b->n_joins;
+}
+
+/* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
+ * is left, with a share of the effort.  Errors: no memory. */
+MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, double share,
+                                     memoi_effort* effort, memoi_solution* best,
+                                     memo_error* error) {
+    enum { ATTEMPTS = 8 };
+    const int64_t n = problem->n_items;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_effort own = memoi_effort_take(effort, share);
+    int64_t attempt, bound = 0, n_left, i;
+    int64_t* offsets;
+    memoi_bricks b;
+    memset(&b, 0, sizeof b);
+    b.whole = *problem;
+    b.whole.items = (memoi_item*)memob_arrays_add(&b.arrays, n, sizeof(memoi_item));
+    b.whole.ranges = (memoi_range*)memob_arrays_add(&b.arrays, n, sizeof(memoi_range));
+    b.is_brick = (char*)memob_arrays_add(&b.arrays, n, 1);
+    b.same = (int32_t*)memob_arrays_add(&b.arrays, n, sizeof(int32_t));
+    b.sum = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
+    b.joins = (memoi_join*)memob_arrays_add(&b.arrays, n, sizeof(memoi_join));
+    offsets = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
+    if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
+
+    for (attempt = 0; !status && attempt < ATTEMPTS && best->peak > target; attempt++) {
+        memoi_problem part;
+        memoi_solution inner;
+        memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
+        memset(b.is_brick, 1, (size_t)n);
+        b.n_joins = 0;
+        b.random = (uint64_t)attempt;
+        n_left = memoi_bricks_join(&b, own.deadline);
+        if (n_left == 0 || n_left > n / 4) break; /* far from one brick in any order */
+        for (i = 0; i < n; i++) {
+            b.whole.items[i].first_range = i;
+            b.whole.ranges[i].begin = b.whole.items[i].begin;
+            b.whole.ranges[i].end = b.whole.items[i].end;
+        }
+        if (!memoi_problem_pick(&b.whole, 0, n, b.is_brick, NULL, 0, &part)) {
+            status = memob_no_memory(error, "the bricks of the plan");
+            break;
+        }
+
+        /* Plan what is left, the last time by the search too. */
+        memoi_solution_begin(&inner, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
+        status = inner.offsets
+                     ? memoi_greedy_solve(&part, target, own.deadline, own.deadline, &inner, error)
+                     : memob_no_memory(error, "the bricks of the plan");
+        bound = part.lower_bound;
+        if (!status && inner.peak > target && attempt + 1 == ATTEMPTS &&
+            !memoi_search_minimize(&part, target, &own, &inner, &bound))
+            status = memob_no_memory(error, "the search");
+
+        /* From bricks to items: those that are gone lie above those that were kept. */
+        for (i = 0; !status && i < part.n_items; i++)
+            offsets[part.items[i].buffer] = inner.offsets[i];
+        for (i = b.n_joins - 1; !status && i >= 0; i--)
+            offsets[b.joins[i].gone] = offsets[b.joins[i].kept] + b.joins[i].above;
+        if (!status) memoi_solution_offer(problem, offsets, best);
+        MEMO_FREE(inner.offsets);
+        memoi_problem_free(&part);
+    }
+
+    effort->nodes_left += own.nodes_left;
+    memob_map_free(&b.found);
+    memob_arrays_free(&b.arrays);
+    return status;
+}
+
 /* --- >>full sections ---
  * Knows: the items that live in full sections, and lowest offset.  Knows nothing of capacities.
  *
@@ -4432,8 +4702,11 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     int percent;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
-    if (problem->n_items > MEMOI_SMALL_ITEMS && memoi_problem_is_easy(problem) &&
-        !MEMOI_WITHOUT(full_sections)) {
+    if (memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
+        memob_now_s() < effort->deadline)
+        status = memoi_bricks_solve(problem, target, 0.1, effort, best, error);
+    if (!status && best->peak > target && problem->n_items > MEMOI_SMALL_ITEMS &&
+        memoi_problem_is_easy(problem) && !MEMOI_WITHOUT(full_sections)) {
         if (memob_now_s() < effort->deadline)
             status = memoi_full_solve(problem, 80, 0.3, target, effort, best, &bound, error);
         /* What is left outside may fit if a few percent more or less count as full. */

@@ -1,7 +1,7 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
- *        [small] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the
+ *        [small] [tilings] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the
  *                                                          search
  *        [--cpu 1]                                 limits and times in seconds of processor time,
  *                                                  for a busy machine
@@ -203,6 +203,31 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
 
     for (i = 0; i < n; i++) plan->buffers[i].id = i;
     return plan;
+}
+
+/* Cuts a block into n = 4 k + 1 pieces: four around a fifth, each of which is cut again.  No cut goes
+ * through the whole block. */
+static void cut_pinwheel(memo_plan* plan, memo_buffer block, int64_t n) {
+    memo_buffer piece[5] = {block, block, block, block, block};
+    int64_t n_pieces[5] = {1, 1, 1, 1, 1}, left, right, low, high, k;
+    block.id = plan->n_buffers;
+    if (n == 1) plan->buffers[plan->n_buffers++] = block;
+    if (n == 1) return;
+    left = block.begin + (block.end - block.begin) * random_int(10, 45) / 100;
+    right = block.end - (block.end - block.begin) * random_int(10, 45) / 100;
+    low = block.size_bytes * random_int(10, 45) / 100;
+    high = block.size_bytes * random_int(10, 45) / 100;
+    piece[0].end = piece[4].end = right;
+    piece[1].begin = right;
+    piece[2].begin = piece[4].begin = left;
+    piece[3].end = left;
+    piece[0].size_bytes = low;
+    piece[1].size_bytes -= high;
+    piece[2].size_bytes = high;
+    piece[3].size_bytes -= low;
+    piece[4].size_bytes -= low + high;
+    for (n -= 5; n > 0; n -= 4) n_pieces[random_int(0, 4)] += 4;
+    for (k = 0; k < 5; k++) cut_pinwheel(plan, piece[k], n_pieces[k]);
 }
 
 /* A problem of n buffers of one of three shapes. */
@@ -634,6 +659,55 @@ static void print_tight(int seeds, double limit) {
             printf(" - |\n");
         fflush(stdout);
     }
+}
+
+/* A full square cut in two again and again, or in pinwheels.  The optimum is its height. */
+static memo_plan* tiling(int is_pinwheel, int64_t n, int64_t height, uint64_t seed) {
+    memo_plan* plan;
+    memo_buffer block;
+    memo_error error;
+    if (!is_pinwheel) return cut_rectangle(n, height, seed);
+    if (memo_plan_create(n, 0, 1, &plan, &error)) fail("pinwheels", &error);
+    block = plan->buffers[0];
+    block.begin = plan->n_buffers = 0;
+    block.end = (int64_t)1 << 40;
+    block.size_bytes = height;
+    random_state = seed;
+    cut_pinwheel(plan, block, n);
+    return plan;
+}
+
+static void print_tilings(int seeds, double limit) {
+    static const int64_t counts[] = {501, 801, 1201, 2001, 3001, 4097};
+    int c, is_pinwheel, seed, small;
+    printf("\n## Full tilings of two heights, buffers in random order, %d each, limit %.0f s\n\n"
+           "| cut | height | buffers | proven | mean gap %% | median s | largest s |\n"
+           "|---|---|---|---|---|---|---|\n",
+           seeds, limit);
+    for (is_pinwheel = 0; is_pinwheel < 2; is_pinwheel++)
+        for (small = 0; small < 2 - is_pinwheel; small++)
+            for (c = 0; c < (int)(sizeof counts / sizeof *counts); c++) {
+                const int64_t height = small ? 20000 : (int64_t)1 << 40;
+                double seconds[64], gap = 0, most = 0;
+                int n_proven = 0;
+                for (seed = 0; seed < seeds; seed++) {
+                    memo_plan* plan =
+                        tiling(is_pinwheel, counts[c], height, (uint64_t)(1000 * counts[c] + seed));
+                    outcome result;
+                    shuffle_buffers(plan, (uint64_t)seed);
+                    result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
+                    n_proven += result.proof == MEMO_PROOF_OPTIMAL;
+                    gap += 100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1);
+                    seconds[seed] = result.seconds;
+                    most = fmax(most, result.seconds);
+                    memo_plan_destroy(plan);
+                }
+                printf("| %s | %lld | %lld | %d of %d | %.2f | %.3f | %.3f |\n",
+                       is_pinwheel ? "pinwheels" : "in two", (long long)height,
+                       (long long)counts[c], n_proven, seeds, gap / seeds, median(seconds, seeds),
+                       most);
+                fflush(stdout);
+            }
 }
 
 static void print_growth(double limit) {
@@ -2010,7 +2084,7 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 /* Of AUTO, and of the mixed-integer program. */
 static const char* const stages[2][16] = {{"orders", "first_fit", "repeat", "full_sections",
                                            "windows", "reuse", "cover", "parts", "full", "cores",
-                                           "styles", "weights", "ejections", "search"},
+                                           "styles", "weights", "ejections", "search", "bricks"},
                                           {"mip_twins"}};
 
 static int is_stage(const char* name) {
@@ -2056,7 +2130,7 @@ static int is_asked(int argc, char** argv, const char* name) {
 int main(int argc, char** argv) {
     static const char* const names[] = {"traces", "engines", "minimalloc", "minimize", "tight",
                                         "growth", "layers",  "caching",    "streams",  "features",
-                                        "peers",  "waits",   "ablation",   "small"};
+                                        "peers",  "waits",   "ablation",   "small",    "tilings"};
     int seeds = 5, i, k;
     double limit = 10;
     bench_help(argc, argv,
@@ -2101,6 +2175,7 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
     if (is_asked(argc, argv, "minimize")) print_minimize(seeds, limit);
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
+    if (is_asked(argc, argv, "tilings")) print_tilings(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);
     if (is_asked(argc, argv, "caching")) print_caching();
