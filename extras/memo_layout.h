@@ -80,8 +80,9 @@ extern "C" {
  *   products         6 P S flops / (peak * gemm_efficiency)                 sequence
  *   attention        2 S^2 h flops / (peak * its efficiency), half of the   layer, forward
  *                    scores because the mask is causal; 5 S^2 h             layer, backward
- *   ring             max(block, hop), block_s and one merge                 ring step
- *                    one hop that returns dK and dV                         layer, backward
+ *   ring             max(block, hop), block_s and one merge; dK and dV of   ring step
+ *                    a step go to their owner behind the next step, those
+ *                    of the last step after it
  *   gathered keys    instead of hops: bytes / bandwidth, not hidden;        layer and pass
  *                    two copies that order the keys
  *   ulysses, tensor  4 (bytes / bandwidth + collective_s); with groups of   layer and pass
@@ -89,7 +90,8 @@ extern "C" {
  *                    hide
  *   ZeRO             bytes / bandwidth; a group with only some GPUs of a    memo_parallel_kind
  *                    node has one NIC
- *   bubble           (pipeline - 1) * all the above except ZeRO             micro-batch, per step
+ *   bubble           each other stage once, as much longer or shorter as    step
+ *                    its layers and classifier, / chunks
  *
  * Work is divided by the number of ranks that share it.  If values have a head size of their own,
  * the size applies to a forward product of attention of two, and to two of five backward products.
@@ -142,6 +144,9 @@ typedef struct memo_parallel_layout {
     int32_t data, pipeline, tensor, ring, ulysses; /* their product is the number of GPUs */
     int32_t zero_stage; /* 0; 1 shards the optimizer, 2 gradients too, 3 parameters too */
     memo_parallel_activations activations;
+    /* Interleaved pipeline (Narayanan et al. 2021, section 2.2.2): each stage has as many chunks of
+     * the layers, in turn with the other stages, and the bubble is as many times shorter; 0: 1. */
+    int32_t chunks;
 } memo_parallel_layout;
 
 typedef struct memo_parallel_desc {
@@ -178,6 +183,7 @@ typedef struct memo_parallel_desc {
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
     int32_t max_pipeline;
+    int32_t max_chunks; /* of a stage, powers of two; 0: 1, no interleaving */
 } memo_parallel_desc;
 
 MEMO_API memo_parallel_desc memo_parallel_desc_default(void);
@@ -205,13 +211,13 @@ typedef enum memo_parallel_kind {
      * for the backward an fp32 number a row and query head (row dots).  Heads that several ranks
      * read are sent to each, and their gradients travel in fp32. */
     MEMO_PARALLEL_ULYSSES,
-    /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
+    /* Keys and values, R - 1 hops each way, and their gradients, R - 1 hops. */
     MEMO_PARALLEL_RING,
     /* Reduce-scatter once a step, from stage 2 on for each micro-batch; stage 0 all-reduce. */
     MEMO_PARALLEL_GRADIENTS,
     /* All-gather once a step; stage 3 for each micro-batch, forward and backward; stage 0 none. */
     MEMO_PARALLEL_PARAMETERS,
-    /* Activations between stages and their gradients, of a stage in the middle. */
+    /* Activations between chunks and their gradients, of a stage in the middle. */
     MEMO_PARALLEL_PIPELINE,
     /* Swapped rows, one way. */
     MEMO_PARALLEL_HOST,
@@ -221,8 +227,10 @@ MEMO_API const char* memo_parallel_kind_name(memo_parallel_kind kind); /* "ulyss
 /* "keep"; never NULL */
 MEMO_API const char* memo_parallel_activations_name(memo_parallel_activations activations);
 
-/* Bytes of the GPU that holds most.  With a pipeline, each stage has 1 / pipeline of the layers and
- * of the vocabulary, and as many micro-batches as the first stage. */
+/* Bytes of the GPU that holds most.  The first stage of a pipeline has the embedding and holds most
+ * micro-batches, the last stage has the classifier and logits.  Stages differ by one layer in each
+ * chunk: the first chunk gives up a layer, then the last chunk, then others (as in Llama 3, section
+ * 3.3.2). */
 typedef struct memo_parallel_memory {
     double parameters_bytes;  /* 2 P_local, over the group at stage 3 */
     double gathered_bytes;    /* stage 3: the layer in use and the next */
@@ -238,14 +246,14 @@ typedef struct memo_parallel_memory {
     double host_bytes;   /* of this GPU's rows */
 } memo_parallel_memory;
 
-/* Seconds of a step.  Communication that computation hides is not counted.  ZeRO's collectives are
- * never hidden. */
+/* Seconds of a step, of the busiest stage.  Communication that computation hides is not counted.
+ * ZeRO's collectives are never hidden. */
 typedef struct memo_parallel_time {
     double gemm_s, attention_s;
     double recompute_s;                 /* computed again, with its collectives */
     double tensor_s, ulysses_s, ring_s; /* ring: exposed hops, starts and merges of blocks */
     double pipeline_s, host_s, zero_s;  /* host: stalls of swapping */
-    double bubble_s;                    /* (pipeline - 1) micro-batches */
+    double bubble_s;                    /* the busiest stage waits for the others */
     double step_s;                      /* their sum */
 } memo_parallel_time;
 
@@ -274,7 +282,8 @@ typedef struct memo_parallel_prediction {
  *   the degrees multiply to the number of GPUs;
  *   tensor divides the key/value heads and the MLP's columns;
  *   every rank has a query head and two pieces of the sequence;
- *   data and micro-batch divide the batch, and pipeline divides the layers;
+ *   data and micro-batch divide the batch;
+ *   every chunk has a layer, except the first, of the embedding, and the last, of the classifier;
  *   the ZeRO stage has something to shard;
  *   swapping has host memory, and layers before the last two.
  * Errors: INFEASIBLE with the reason in words; INVALID_ARGUMENT naming the field of desc.  A layout
@@ -510,7 +519,8 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(loss_tile_bytes, 0, 1e18, 0)                                                                 \
     F(kv_gradient_bytes, 0, 1e3, 4)                                                                \
     F(max_ulysses_groups, 0, 1e6, 0)                                                               \
-    F(max_pipeline, 0, MEMOI_PARALLEL_GPUS, 0)
+    F(max_pipeline, 0, MEMOI_PARALLEL_GPUS, 0)                                                     \
+    F(max_chunks, 0, 1 << 20, 1)
 
 MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
     const memo_parallel_model* m = &desc->model;
@@ -559,7 +569,7 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     return settled;
 }
 
-/* The prediction times one tensor rank, replica, micro-batch and stage, so all must be equal. */
+/* The prediction times one tensor rank, replica and micro-batch, so all must be equal. */
 MEMOI memo_status memoi_parallel_divide(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l, memo_error* error) {
     const struct {
@@ -569,15 +579,78 @@ MEMOI memo_status memoi_parallel_divide(const memo_parallel_desc* desc,
         {"tensor", "key/value heads", l->tensor, desc->model.n_kv_heads},
         {"tensor", "columns of the MLP", l->tensor, desc->model.ffn},
         {"data", "sequences of the batch", l->data, desc->global_batch},
-        {"micro_batch", "sequences of a replica", desc->micro_batch, desc->global_batch / l->data},
-        {"pipeline", "layers", l->pipeline, desc->model.n_layers}};
+        {"micro_batch", "sequences of a replica", desc->micro_batch, desc->global_batch / l->data}};
     int i;
-    for (i = 0; i < 5; i++)
+    for (i = 0; i < 4; i++)
         if (rules[i].whole % rules[i].divisor)
             return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                                   "%s: %lld does not divide the %lld %s; use a divisor",
                                   rules[i].name, (long long)rules[i].divisor,
                                   (long long)rules[i].whole, rules[i].what);
+    return MEMO_STATUS_OK;
+}
+
+/* One stage of a pipeline. */
+typedef struct memoi_parallel_stage {
+    double n_layers;
+    double n_held;       /* micro-batches whose activations it holds, in all its chunks */
+    double n_vocabulary; /* matrices of the embedding and the classifier */
+    int has_classifier;
+} memoi_parallel_stage;
+
+MEMOI double memoi_parallel_chunks(const memo_parallel_layout* l) {
+    return l->chunks > 0 ? l->chunks : 1;
+}
+
+/* Every chunk has as many layers, rounded up.  Stages give up what is too much in turn: the first,
+ * the last, the second, the third, ... */
+MEMOI memoi_parallel_stage memoi_parallel_stage_of(const memo_parallel_desc* desc,
+                                                   const memo_parallel_layout* l, int32_t at) {
+    const double chunks = memoi_parallel_chunks(l), pipeline = l->pipeline;
+    const double n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
+    const double whole = ceil(desc->model.n_layers / (pipeline * chunks));
+    const double lacking = whole * pipeline * chunks - desc->model.n_layers;
+    const double turn = at == 0 ? 0 : at == l->pipeline - 1 ? 1 : at + 1.0;
+    const int is_last = at == l->pipeline - 1;
+    memoi_parallel_stage stage;
+    double n_warm = pipeline - at; /* forwards of a chunk before the first backward ends */
+    if (chunks > 1) n_warm = (chunks - 1) * pipeline + 2 * (pipeline - at) - 1;
+    stage.n_layers = whole * chunks - floor(lacking / pipeline) -
+                     (turn < lacking - pipeline * floor(lacking / pipeline));
+    stage.n_held = fmin(n_micro, n_warm / chunks);
+    stage.n_vocabulary = l->pipeline == 1 && desc->model.is_tied ? 1 : (at == 0) + is_last;
+    stage.has_classifier = is_last;
+    return stage;
+}
+
+/* Stages of which one has most of anything: first, last, and the first and the last with most
+ * layers between them.  Returns stage k, or the first again. */
+#define MEMOI_PARALLEL_STAGES 4
+MEMOI memoi_parallel_stage memoi_parallel_stage_among(const memo_parallel_desc* desc,
+                                                      const memo_parallel_layout* l, int32_t k) {
+    const int32_t last = l->pipeline - 1;
+    const double n_all = l->pipeline * memoi_parallel_chunks(l);
+    const double n_lacking = ceil(desc->model.n_layers / n_all) * n_all - desc->model.n_layers;
+    const int32_t fuller = (int32_t)fmod(n_lacking, l->pipeline) - 1; /* gives up no more */
+    const int32_t at[MEMOI_PARALLEL_STAGES] = {0, last, fuller > 1 ? fuller : 1, last - 1};
+    return memoi_parallel_stage_of(desc, l, at[k] > 0 && at[k] <= last ? at[k] : 0);
+}
+
+/* Chunks without a layer have the embedding or the classifier. */
+MEMOI memo_status memoi_parallel_refuse_chunks(const memo_parallel_desc* desc,
+                                               const memo_parallel_layout* l, memo_error* error) {
+    const double n_chunks = l->pipeline * memoi_parallel_chunks(l);
+    const double most = desc->model.n_layers + (desc->model.vocabulary > 0 ? 2.0 : 0);
+    if (l->chunks < 0 || (l->chunks > 1 && l->pipeline == 1))
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "chunks: %d of a stage, of %d stages; 1 or more are valid, and 1 "
+                              "without a pipeline",
+                              (int)l->chunks, (int)l->pipeline);
+    if (l->pipeline > 1 && n_chunks > most)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "pipeline x chunks: %.0f is above the %d layers%s; use fewer",
+                              n_chunks, (int)desc->model.n_layers,
+                              desc->model.vocabulary > 0 ? ", embedding and classifier" : "");
     return MEMO_STATUS_OK;
 }
 
@@ -588,6 +661,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memo_status no = MEMO_STATUS_INFEASIBLE;
+    memoi_parallel_stage least;
     memo_status status;
     const int32_t degrees[] = {l->data, l->pipeline, l->tensor, l->ulysses, l->ring};
     double product = 1, pieces;
@@ -614,6 +688,7 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
     status = memoi_parallel_divide(desc, l, error);
+    if (!status) status = memoi_parallel_refuse_chunks(desc, l, error);
     if (status) return status;
 
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
@@ -657,11 +732,12 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             return memo_error_set(
                 error, no,
                 "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
-        if (m->n_layers / l->pipeline <= 2)
+        least = memoi_parallel_stage_of(desc, l, 0);
+        if (least.n_layers <= 2)
             return memo_error_set(error, no,
-                                  "activations: swap needs 3 layers a pipeline stage (%d), because "
-                                  "the last two stay; use a smaller pipeline",
-                                  (int)(m->n_layers / l->pipeline));
+                                  "activations: swap needs 3 layers a pipeline stage (%.0f), "
+                                  "because the last two stay; use a smaller pipeline",
+                                  least.n_layers);
     } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
         return memo_error_set(
             error, no,
@@ -680,12 +756,13 @@ typedef struct memoi_parallel_share {
     const memo_parallel_layout* l;  /* legal */
     double rows;                    /* tokens of a micro-batch over tensor x ulysses x ring */
     double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
-    double n_layers;       /* of a stage */
-    double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
-    double group;           /* ZeRO's */
-    double parameters;      /* P_local */
-    int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
-    double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
+    memoi_parallel_stage stages[MEMOI_PARALLEL_STAGES], stage; /* stage: the one looked at */
+    double n_micro;                                            /* micro-batches of a step */
+    double alpha;                                              /* of the rows that are swapped */
+    double group;                                              /* ZeRO's */
+    double parameters;   /* P_local of the stage that has most */
+    int32_t n_q, n_kv;   /* heads of the ulysses rank that has most */
+    double tensor_bytes; /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
     double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
@@ -788,12 +865,22 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     }
 }
 
+/* Of a rank. */
+MEMOI double memoi_parallel_stage_parameters(const memoi_parallel_share* s,
+                                             const memoi_parallel_stage* stage) {
+    const memo_parallel_model* m = &s->desc->model;
+    return (stage->n_layers * memo_parallel_layer_parameters(m) +
+            stage->n_vocabulary * (double)m->vocabulary * m->hidden) /
+           s->l->tensor;
+}
+
 MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
                                                    const memo_parallel_layout* l) {
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     memoi_parallel_share share;
+    int32_t k;
     memset(&share, 0, sizeof share);
     share.desc = desc;
     share.l = l;
@@ -801,11 +888,13 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     /* The rank's part of the tokens, layers, micro-batches and parameters. */
     share.rows = tokens / (l->tensor * sequence_degree);
     share.attention_rows = tokens / l->ring;
-    share.n_layers = (double)m->n_layers / l->pipeline;
     share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
-    share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
     share.group = (double)memo_parallel_zero_group(l);
-    share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+    for (k = 0; k < MEMOI_PARALLEL_STAGES; k++) {
+        share.stages[k] = memoi_parallel_stage_among(desc, l, k);
+        share.parameters =
+            fmax(share.parameters, memoi_parallel_stage_parameters(&share, &share.stages[k]));
+    }
 
     /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
@@ -876,7 +965,8 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
                   (double)s->desc->sequence * s->attention_rows * n_q / flops / s->l->ring;
     double link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses * s->l->ring);
     double hop_bytes = s->kv_bytes + (is_backward ? s->d_kv_bytes : 0);
-    double hop = hop_bytes / n_groups / link + c->collective_s;
+    double kv_s = s->kv_bytes / n_groups / link + c->collective_s;
+    double d_kv_s = is_backward ? s->d_kv_bytes / n_groups / link : 0;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -894,10 +984,16 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
                        (is_backward ? 4 : 2) * c->collective_s;
             moved = 2 * s->l->ring * hop_bytes / n_groups;
         } else {
-            a.hops_s = fmax(0, hop - step) + (s->l->ring - 2) * fmax(0, hop - later);
-
-            /* dK and dV of the last step return to their owner. */
-            if (is_backward) a.hops_s += s->d_kv_bytes / n_groups / link + c->collective_s;
+            /* Behind each step travel keys of the next step and gradients of the one before.  The
+             * first two steps send no gradients, the last step sends no keys, and the gradients of
+             * the last step travel alone. */
+            a.hops_s = fmax(0, kv_s - step);
+            if (s->l->ring > 2)
+                a.hops_s +=
+                    fmax(0, kv_s - later) + (s->l->ring - 3) * fmax(0, kv_s + d_kv_s - later);
+            if (is_backward && s->l->ring > 2)
+                a.hops_s += fmax(0, d_kv_s + c->collective_s - later);
+            if (is_backward) a.hops_s += d_kv_s + c->collective_s;
             a.blocks_s = s->l->ring * c->block_s;
         }
         if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
@@ -941,22 +1037,24 @@ MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, memoi_paralle
  * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) {
+    const double parameters = memoi_parallel_stage_parameters(s, &s->stage);
     memo_parallel_memory memory;
     memset(&memory, 0, sizeof memory);
 
     /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
     memory.parameters_bytes =
-        s->desc->element_bytes * s->parameters / (s->l->zero_stage >= 3 ? s->group : 1);
+        s->desc->element_bytes * parameters / (s->l->zero_stage >= 3 ? s->group : 1);
     memory.gradients_bytes =
-        s->desc->gradient_bytes * s->parameters / (s->l->zero_stage >= 2 ? s->group : 1);
+        s->desc->gradient_bytes * parameters / (s->l->zero_stage >= 2 ? s->group : 1);
     memory.optimizer_bytes =
-        s->desc->optimizer_bytes * s->parameters / (s->l->zero_stage >= 1 ? s->group : 1);
+        s->desc->optimizer_bytes * parameters / (s->l->zero_stage >= 1 ? s->group : 1);
 
     /* Sharded parameters need two gathered layers: the current one and the next. */
     if (s->l->zero_stage >= 3)
         memory.gathered_bytes = 2 * s->desc->element_bytes *
                                 memo_parallel_layer_parameters(&s->desc->model) / s->l->tensor;
-    memory.logits_bytes = s->desc->logit_bytes * s->rows * (double)s->desc->model.vocabulary;
+    memory.logits_bytes = s->stage.has_classifier * s->desc->logit_bytes * s->rows *
+                          (double)s->desc->model.vocabulary;
     if (s->desc->loss_tile_bytes > 0) {
         double row_bytes =
             s->desc->element_bytes * (double)s->desc->model.vocabulary / s->l->tensor;
@@ -986,7 +1084,7 @@ MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_b
     const double link = s->desc->cluster.host_bytes_per_s;
 
     /* A stage holds several micro-batches, and each keeps its last two layers. */
-    const double n_swapped = (double)s->n_held * (double)(s->n_layers - 2);
+    const double n_swapped = s->stage.n_held * (s->stage.n_layers - 2);
     const double n_rows = ceil(s->rows < 1e15 ? s->rows : 1e15);
     double alpha, by_memory, rows;
     whole = memoi_parallel_above(whole);
@@ -1017,6 +1115,7 @@ typedef struct memoi_parallel_layer {
     double attention_s;  /* of the forward, without its all-to-all */
     double collective_s; /* one of tensor parallelism's 4 a pass */
     double forward_s, backward_s;
+    double head_s; /* of the classifier, forward and backward */
 } memoi_parallel_layer;
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
@@ -1029,6 +1128,8 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s
     layer.weights = memo_parallel_layer_parameters(&s->desc->model);
     layer.gemm_s = 2 * layer.weights * s->rows / (c->peak_flops_per_s * c->gemm_efficiency);
     layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
+    layer.head_s = 6 * ((double)s->desc->model.vocabulary * s->desc->model.hidden) * s->rows /
+                   (c->peak_flops_per_s * c->gemm_efficiency);
     if (s->l->tensor > 1)
         layer.collective_s =
             s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
@@ -1053,28 +1154,36 @@ MEMOI void memoi_parallel_leave(const memoi_parallel_share* s, int32_t* leaves) 
     leaves[MEMO_PARALLEL_PIPELINE] = s->l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
 }
 
+/* From a chunk to the next one. */
+MEMOI double memoi_parallel_hop_bytes(const memoi_parallel_share* s) {
+    return s->desc->element_bytes * s->rows * s->desc->model.hidden;
+}
+MEMOI double memoi_parallel_hop_s(const memoi_parallel_share* s) {
+    const memo_parallel_cluster* c = &s->desc->cluster;
+    return memoi_parallel_hop_bytes(s) / memoi_parallel_link(c, c->n_gpus) + c->collective_s;
+}
+
 /* Times of all micro-batches of a stage, without recomputation. */
 MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
                                         const memoi_parallel_layer* layer,
                                         memo_parallel_prediction* prediction) {
-    const memo_parallel_model* m = &s->desc->model;
-    const memo_parallel_cluster* c = &s->desc->cluster;
     const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
     memo_parallel_time* time = &prediction->time;
     double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
-    const double n = s->n_micro * s->n_layers;
-    time->gemm_s = 3 * n * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
-                                               s->l->pipeline * s->rows * s->n_micro /
-                                               (c->peak_flops_per_s * c->gemm_efficiency);
+    const double chunks = memoi_parallel_chunks(s->l), n = s->n_micro * s->stage.n_layers;
+    time->gemm_s = 3 * n * layer->gemm_s + s->n_micro * s->stage.has_classifier * layer->head_s;
     time->attention_s = n * (forward->compute_s + backward->compute_s);
     time->ring_s =
         n * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
     time->ulysses_s = n * (forward->all_to_all_s + backward->all_to_all_s);
     time->tensor_s = n * 8 * layer->collective_s;
     if (s->l->pipeline == 1) return;
-    *sent_bytes = s->n_micro * 2 * (s->desc->element_bytes * s->rows) * m->hidden;
-    time->pipeline_s =
-        *sent_bytes / memoi_parallel_link(c, c->n_gpus) + s->n_micro * 2 * c->collective_s;
+
+    /* With chunks, what arrives for a chunk travels while another chunk is computed. */
+    *sent_bytes = s->n_micro * chunks * 2 * memoi_parallel_hop_bytes(s);
+    time->pipeline_s = s->n_micro * chunks * 2 * memoi_parallel_hop_s(s);
+    if (chunks > 1)
+        time->pipeline_s = fmax(0, time->pipeline_s - n * (layer->forward_s + layer->backward_s));
 }
 
 /* What the backward recomputes. */
@@ -1092,7 +1201,7 @@ MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_sh
     const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     memoi_parallel_again again;
     memset(&again, 0, sizeof again);
-    again.n_layers = s->n_micro * (1 - alpha) * (s->n_layers - 1);
+    again.n_layers = s->n_micro * (1 - alpha) * (s->stage.n_layers - 1);
     again.gemm_share = 1 - (double)s->desc->model.hidden * s->desc->model.ffn / layer->weights;
     again.n_collectives = 3;
     again.ulysses_bytes = s->to_heads_bytes;
@@ -1107,20 +1216,40 @@ MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
     return (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
 }
 
-/* Chooses alpha.  Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
+/* Bytes of a layer's rows that are swapped whole, and of its other rows. */
+MEMOI double memoi_parallel_whole(const memoi_parallel_share* s, double* others) {
+    const double row_bytes = s->desc->element_bytes * s->rows;
+    const double whole = row_bytes * (s->input_elements + s->attention_elements);
+    *others = row_bytes * s->layer_elements - whole;
+    return whole;
+}
+
+/* Chooses alpha, the same for all stages. */
+MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers_bytes,
+                                         double layer_forward_s) {
+    const double host_bytes = memoi_parallel_host_share(&s->desc->cluster);
+    double alpha = 1, others, whole = memoi_parallel_whole(s, &others);
+    int32_t k;
+    for (k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+        s->stage = s->stages[k];
+        alpha = fmin(alpha, memoi_parallel_alpha(s,
+                                                 memoi_parallel_states(s).device_bytes +
+                                                     buffers_bytes + 2 * whole + others,
+                                                 whole, others, host_bytes, layer_forward_s));
+    }
+    return alpha;
+}
+
+/* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
 MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parallel_layer* layer,
                                memo_parallel_prediction* prediction) {
-    const double row_bytes = s->desc->element_bytes * s->rows, n_swapped = s->n_layers - 2;
-    const double whole = row_bytes * (s->input_elements + s->attention_elements);
-    const double others = row_bytes * s->layer_elements - whole;
+    const double n_swapped = s->stage.n_layers - 2;
     memo_parallel_memory* memory = &prediction->memory;
-    double swapped, copy_s;
-    prediction->alpha =
-        memoi_parallel_alpha(s, memory->device_bytes + 2 * whole + others, whole, others,
-                             memoi_parallel_host_share(&s->desc->cluster), layer->forward_s);
+    double swapped, copy_s, others, whole = memoi_parallel_whole(s, &others);
+    prediction->alpha = s->alpha;
     memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
     swapped = whole + prediction->alpha * others;
-    memory->host_bytes = s->n_held * n_swapped * swapped;
+    memory->host_bytes = s->stage.n_held * n_swapped * swapped;
     prediction->sent_bytes[MEMO_PARALLEL_HOST] = s->n_micro * n_swapped * swapped;
 
     /* A copy stalls the step as far as a layer does not hide it. */
@@ -1133,7 +1262,7 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
 /* Recomputation sends again what its part of the forward sent. */
 MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parallel_again* again,
                                double* sent) {
-    const double n = s->n_micro * s->n_layers;
+    const double n = s->n_micro * s->stage.n_layers;
     sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
     sent[MEMO_PARALLEL_ULYSSES] =
         n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
@@ -1157,19 +1286,99 @@ MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
                               memoi_parallel_group_link(&s->desc->cluster, s->group, s->l->tensor);
 }
 
-/* MFU counts the model's flops only: recomputation is no useful work. */
-MEMOI void memoi_parallel_sum(const memoi_parallel_share* s, double layer_weights,
-                              memo_parallel_prediction* prediction) {
+/* Memory, time and sent bytes of s->stage, without ZeRO and the bubble. */
+MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_parallel_way way,
+                                        const memoi_parallel_layer* layer, double buffers_bytes,
+                                        memo_parallel_prediction* prediction) {
+    const double row_bytes = s->desc->element_bytes * s->rows;
+    const double n_held = s->stage.n_layers * s->stage.n_held;
+    memo_parallel_memory* memory = &prediction->memory;
+    memoi_parallel_again again;
+    memset(prediction, 0, sizeof *prediction);
+    memset(&again, 0, sizeof again);
+    memoi_parallel_micro_batches(s, layer, prediction);
+
+    /* Memory, and what the backward recomputes for the chosen activations. */
+    *memory = memoi_parallel_states(s);
+    memory->attention_bytes = buffers_bytes;
+    memory->device_bytes += memory->attention_bytes;
+    if (s->l->activations == MEMO_PARALLEL_KEEP) {
+        memory->activations_bytes = row_bytes * s->layer_elements * n_held;
+    } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
+        memory->activations_bytes = row_bytes * (s->input_elements * n_held + s->layer_elements);
+        again.n_layers = s->n_micro * s->stage.n_layers;
+        again.gemm_share = again.attention = 1;
+        again.n_collectives = 4;
+        again.ulysses_bytes = s->forward_bytes;
+        again.ulysses_s = layer->forward.all_to_all_s;
+    } else {
+        memoi_parallel_swap(s, layer, prediction);
+        again = memoi_parallel_recompute_rows(s, layer, way, prediction->alpha);
+    }
+    memory->device_bytes += memory->activations_bytes;
+    prediction->time.recompute_s =
+        again.n_layers * (again.gemm_share * layer->gemm_s + again.attention * layer->attention_s +
+                          again.ulysses_s + again.n_collectives * layer->collective_s);
+    memoi_parallel_send(s, &again, prediction->sent_bytes);
+}
+
+MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
+    return time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s + time->ulysses_s +
+           time->ring_s + time->pipeline_s + time->host_s;
+}
+
+/* The stages, ZeRO, the bubble and MFU, which counts the model's flops only: recomputation is no
+ * useful work. */
+MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_way way,
+                                      memo_parallel_prediction* prediction) {
+    const memoi_parallel_layer layer = memoi_parallel_layer_of(s, way);
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
     const double tokens = (double)s->desc->sequence * (double)s->desc->global_batch;
     const double vocabulary = (double)m->vocabulary * m->hidden;
+    const double buffers_bytes = memoi_parallel_buffers(s, way);
     memo_parallel_time* time = &prediction->time;
-    const double busy_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                          time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
-    time->bubble_s = (s->l->pipeline - 1) * busy_s / s->n_micro;
+    double busy_s = -1, n_layers = 0, head_s = 0;
+    int32_t k;
+    memset(prediction, 0, sizeof *prediction);
+    if (s->l->activations == MEMO_PARALLEL_SWAP)
+        s->alpha = memoi_parallel_choose_alpha(s, buffers_bytes, layer.forward_s);
+
+    /* The busiest stage sets the time; the fullest stage must fit, on the device and on the
+     * host. */
+    for (k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+        const memo_parallel_memory most = prediction->memory;
+        memo_parallel_prediction trial;
+        s->stage = s->stages[k];
+        memoi_parallel_predict_stage(s, way, &layer, buffers_bytes, &trial);
+        if (memoi_parallel_busy_s(&trial.time) > busy_s) {
+            *prediction = trial;
+            busy_s = memoi_parallel_busy_s(time);
+            n_layers = s->stage.n_layers;
+            head_s = s->stage.has_classifier * s->n_micro * layer.head_s;
+        }
+        if (k == 0) continue;
+        prediction->memory = trial.memory.device_bytes > most.device_bytes ? trial.memory : most;
+        prediction->memory.host_bytes = fmax(trial.memory.host_bytes, most.host_bytes);
+    }
+    prediction->ulysses_groups = way.n_groups;
+    prediction->gathers_keys = way.gathers_keys;
+    prediction->forward = layer.forward;
+    prediction->backward = layer.backward;
+    memoi_parallel_leave(s, prediction->leaves_node);
+    memoi_parallel_zero(s, prediction);
+
+    /* The first micro-batch passes all other stages, forward and backward, a chunk at a time.
+     * Nothing hides what it sends. */
+    if (s->l->pipeline > 1) {
+        const double chunks = memoi_parallel_chunks(s->l);
+        const double layers_s = n_layers > 0 ? (busy_s - head_s) / n_layers * m->n_layers : busy_s;
+        time->bubble_s =
+            fmax(0, layers_s + s->n_micro * layer.head_s - busy_s) / s->n_micro / chunks;
+        if (chunks > 1) time->bubble_s += 2 * (s->l->pipeline - 1) * memoi_parallel_hop_s(s);
+    }
     time->step_s = busy_s + time->zero_s + time->bubble_s;
-    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
+    prediction->flops = tokens * (6 * (m->n_layers * layer.weights + vocabulary) +
                                   3.0 * m->n_layers * (double)s->desc->sequence * m->n_q_heads *
                                       (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
@@ -1177,55 +1386,12 @@ MEMOI void memoi_parallel_sum(const memoi_parallel_share* s, double layer_weight
                        prediction->memory.host_bytes <= memoi_parallel_host_share(c);
 }
 
-MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_parallel_way way,
-                                      memo_parallel_prediction* prediction) {
-    const memoi_parallel_layer layer = memoi_parallel_layer_of(s, way);
-    const double row_bytes = s->desc->element_bytes * s->rows;
-    memo_parallel_memory* memory = &prediction->memory;
-    memoi_parallel_again again;
-    memset(prediction, 0, sizeof *prediction);
-    memset(&again, 0, sizeof again);
-    prediction->ulysses_groups = way.n_groups;
-    prediction->gathers_keys = way.gathers_keys;
-    prediction->forward = layer.forward;
-    prediction->backward = layer.backward;
-    memoi_parallel_leave(s, prediction->leaves_node);
-    memoi_parallel_micro_batches(s, &layer, prediction);
-
-    /* Memory, and what the backward recomputes for the chosen activations. */
-    *memory = memoi_parallel_states(s);
-    memory->attention_bytes = memoi_parallel_buffers(s, way);
-    memory->device_bytes += memory->attention_bytes;
-    if (s->l->activations == MEMO_PARALLEL_KEEP) {
-        memory->activations_bytes = row_bytes * s->layer_elements * s->n_layers * s->n_held;
-    } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
-        memory->activations_bytes =
-            row_bytes * (s->input_elements * s->n_layers * s->n_held + s->layer_elements);
-        again.n_layers = s->n_micro * s->n_layers;
-        again.gemm_share = again.attention = 1;
-        again.n_collectives = 4;
-        again.ulysses_bytes = s->forward_bytes;
-        again.ulysses_s = layer.forward.all_to_all_s;
-    } else {
-        memoi_parallel_swap(s, &layer, prediction);
-        again = memoi_parallel_recompute_rows(s, &layer, way, prediction->alpha);
-    }
-    memory->device_bytes += memory->activations_bytes;
-    prediction->time.recompute_s =
-        again.n_layers * (again.gemm_share * layer.gemm_s + again.attention * layer.attention_s +
-                          again.ulysses_s + again.n_collectives * layer.collective_s);
-
-    memoi_parallel_send(s, &again, prediction->sent_bytes);
-    memoi_parallel_zero(s, prediction);
-    memoi_parallel_sum(s, layer.weights, prediction);
-}
-
 /* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
  * if none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
-    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    memoi_parallel_share share = memoi_parallel_share_of(desc, l);
     const int32_t n_most = l->ring > 1 ? share.n_kv : share.n_q; /* of memo_sp.h */
     const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
     const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
@@ -1281,6 +1447,7 @@ MEMOI int memoi_parallel_compare(const void* left, const void* right) {
         {(double)x->ring, (double)y->ring},
         {(double)x->ulysses, (double)y->ulysses},
         {(double)x->data, (double)y->data},
+        {(double)x->chunks, (double)y->chunks},
         {(double)x->zero_stage, (double)y->zero_stage},
         {(double)x->activations, (double)y->activations}};
     size_t i;
@@ -1296,7 +1463,7 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
                                        int degree, int32_t n, memo_parallel_entry* entries) {
     int32_t* const degrees[] = {&l->pipeline, &l->data, &l->tensor, &l->ulysses};
     int64_t count = 0;
-    int32_t k;
+    int32_t k, chunks;
     if (degree < 4) {
         for (k = 1; k <= n; k++) {
             if (n % k || (degree == 0 && desc->max_pipeline && k > desc->max_pipeline)) continue;
@@ -1307,14 +1474,16 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
         return count;
     }
     l->ring = n;
-    for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
-        l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
-        l->activations = (memo_parallel_activations)(k % MEMO_PARALLEL_N_ACTIVATIONS);
-        if (!(desc->zero_stages >> l->zero_stage & desc->activations >> l->activations & 1))
-            continue;
-        if (entries) entries[count].layout = *l;
-        count++;
-    }
+    for (chunks = 1; chunks <= (l->pipeline > 1 ? desc->max_chunks : 1); chunks *= 2)
+        for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
+            l->chunks = chunks;
+            l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
+            l->activations = (memo_parallel_activations)(k % MEMO_PARALLEL_N_ACTIVATIONS);
+            if (!(desc->zero_stages >> l->zero_stage & desc->activations >> l->activations & 1))
+                continue;
+            if (entries) entries[count].layout = *l;
+            count++;
+        }
     return count;
 }
 

@@ -33,6 +33,7 @@ static inline memo_parallel_layout layout_of(layout_4d row) {
     l.ring = row.ring;
     l.zero_stage = row.zero_stage;
     l.activations = MEMO_PARALLEL_KEEP;
+    l.chunks = 1;
     return l;
 }
 

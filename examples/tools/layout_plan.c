@@ -27,7 +27,7 @@ typedef struct numbers {
     double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, ulysses_groups, loss_tile, top;
+    double zero, max_pipeline, chunks, ulysses_groups, loss_tile, top;
 } numbers;
 
 typedef struct options {
@@ -45,6 +45,7 @@ typedef struct preset {
 static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000},
                                  {"llama3-8b", 32, 4096, 14336, 3, 32, 8, 128256},
                                  {"llama3-70b", 80, 8192, 28672, 3, 64, 8, 128256},
+                                 {"llama3-405b", 126, 16384, 53248, 3, 128, 8, 128256},
                                  {"gpt-7b", 32, 4096, 16384, 2, 32, 32, 50257},
                                  {"gpt-13b", 40, 5120, 20480, 2, 40, 40, 50257},
                                  {"gpt-30b", 48, 7168, 28672, 2, 56, 56, 50257},
@@ -95,6 +96,10 @@ static void print_help(FILE* out) {
         "  --activations keep|recompute|swap\n"
         "                          considers only this way to treat activations\n"
         "  --max-pipeline N        most pipeline stages; 0: any number (default 0)\n"
+        "  --chunks N              most chunks of layers of a pipeline stage, interleaved with "
+        "the\n"
+        "                          other stages: powers of two; with --explain, this number\n"
+        "                          (default 1)\n"
         "  --ulysses-groups N      most groups of heads; 0: as many as help (default 0).  The\n"
         "                          all-to-all of one group overlaps the attention of another; the\n"
         "                          fastest number that fits is used.  With a ring, a group has\n"
@@ -207,6 +212,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--shared-bus", &n->shared_bus, 0, 1, 1},
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--chunks", &n->chunks, 1, 1 << 20, 1},
                  {"--loss-tile", &n->loss_tile, 0, 1e18, 0},
                  {"--ulysses-groups", &n->ulysses_groups, 0, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
@@ -220,7 +226,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     n->gpus = 8;
     take_cluster(n, &clusters[0]);
     n->latency = n->top = 20;
-    n->batch = n->micro_batch = 1;
+    n->batch = n->micro_batch = n->chunks = 1;
     o->activations = -1;
 
     /* Reads the presets first, so that the order of the options does not matter. */
@@ -326,6 +332,7 @@ static memo_parallel_desc make_desc(const options* o) {
     if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
     if (o->activations >= 0) desc.activations = 1u << o->activations;
     desc.max_pipeline = (int32_t)n->max_pipeline;
+    desc.max_chunks = (int32_t)n->chunks;
     desc.max_ulysses_groups = (int32_t)n->ulysses_groups;
     return desc;
 }
@@ -364,6 +371,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     int kind;
 
     l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
+    l.chunks = (int32_t)o->n.chunks;
     l.activations =
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
@@ -381,6 +389,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
             (int)l.zero_stage, memo_parallel_activations_name(l.activations));
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
+    if (l.chunks > 1) fprintf(out, ", %d chunks a stage", (int)l.chunks);
     if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
     if (p.gathers_keys) fprintf(out, ", keys are gathered");
     fprintf(out,
@@ -425,9 +434,9 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
-    fprintf(out, "%4d %4d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
-            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring,
-            (int)l->zero_stage, memo_parallel_activations_name(l->activations), way,
+    fprintf(out, "%4d %4d %6d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
+            (int)l->data, (int)l->pipeline, (int)l->chunks, (int)l->tensor, (int)l->ulysses,
+            (int)l->ring, (int)l->zero_stage, memo_parallel_activations_name(l->activations), way,
             p->memory.device_bytes / GIB, p->memory.host_bytes / GIB, inside / 1e9, between / 1e9,
             p->time.step_s, 100 * p->mfu, p->fits ? "" : "  does not fit");
 }
@@ -439,8 +448,10 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
-    fprintf(out, "data pipe tensor ulysses ring ZeRO activations attention           GiB host GiB  "
-                 "GB inside  between    step s MFU %%\n");
+    fprintf(
+        out,
+        "data pipe chunks tensor ulysses ring ZeRO activations attention           GiB host GiB  "
+        "GB inside  between    step s MFU %%\n");
     for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,
