@@ -24,7 +24,7 @@ if command -v timeout >/dev/null 2>&1; then
     timeout --foreground -k 10 5 true 2>/dev/null && limit="timeout --foreground -k 10 $limit_s"
 fi
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 used_all_s=0
 : >"$logs/failures"
 
 # Programs run side by side, one for each processor, and are shown in order.
@@ -33,7 +33,7 @@ jobs=${MEMO_TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 trap 'trap - TERM; kill 0; exit 130' INT
 begun_s=$(date +%s)
 
-# Runs one program; leaves its output in LOG.log, its exit status and seconds in LOG.status.
+# Runs one program; leaves its output in LOG.log, its exit status, seconds and seconds of processor time in LOG.status.
 start() { # PROGRAM LOG
     case $1 in
     *.sh) command="$limit sh $1" ;;
@@ -41,7 +41,11 @@ start() { # PROGRAM LOG
     esac
     start_s=$(date +%s)
     $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1
-    echo "$? $(($(date +%s) - start_s))" >"$2.done" # a status file is whole once it has its name
+    status=$?
+    times >"$2.times" # of this process's children; a pipe would have its own
+    used_s=$(awk '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$2.times")
+    rm -f "$2.times"
+    echo "$status $(($(date +%s) - start_s)) $used_s" >"$2.done" # a status file is whole once it has its name
     mv "$2.done" "$2.status"
 }
 
@@ -59,9 +63,10 @@ show() { # PROGRAM LOG
         fail "did not build"
         return
     fi
-    read -r status elapsed_s <"$2.status"
+    read -r status elapsed_s program_s <"$2.status"
     rm -f "$2.status"
-    echo "$name, $elapsed_s s"
+    used_all_s=$((used_all_s + program_s))
+    echo "$name, $elapsed_s s, of processor time $program_s s"
     while IFS= read -r line || [ -n "$line" ]; do
         case $line in
         "ok "*"# SKIP"*)
@@ -152,7 +157,7 @@ if [ -s "$logs/failures" ]; then
     cat "$logs/failures"
     echo
 fi
-echo "$(($(date +%s) - begun_s)) s"
+echo "$(($(date +%s) - begun_s)) s, of processor time $used_all_s s"
 if [ $skipped -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else

@@ -1,6 +1,7 @@
 # tap.sh - the frame of the tests that are shell scripts:  . tests/tap.sh
 #
-#   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown
+#   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown.  A test that takes 3 s of
+#                             processor time or more, its programs included, prints them
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
@@ -40,18 +41,32 @@ test_is() {
     if [ "$tap_jobs" -gt 1 ]; then
         (
             folder=$folder/$tap_n
-            mkdir -p "$folder" && "$@"
+            mkdir -p "$folder" && tap_time "$tap_log.$tap_n" "$@"
         ) >"$tap_log.$tap_n" 2>&1 &
         eval "tap_name_$tap_n=\$tap_name tap_process_$tap_n=$!"
         [ $((tap_n - tap_n_shown)) -lt "$tap_jobs" ] || tap_show
         return
     fi
-    "$@" >"$tap_log" 2>&1
+    tap_time "$tap_log" "$@" >"$tap_log" 2>&1
     tap_report $? $tap_n "$tap_name" "$tap_log"
     tap_n_shown=$tap_n
 }
 
+# Leaves the lines of `times` before and after in LOG.times.  A pipe would count in another process.
+tap_time() { # LOG COMMAND...
+    tap_times=$1.times
+    shift
+    times >"$tap_times"
+    "$@"
+    set -- $?
+    times >>"$tap_times"
+    return "$1"
+}
+
 tap_report() { # STATUS NUMBER NAME LOG
+    awk -v name="$3" '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); used += (NR > 2 ? 1 : -1) * (60 * t[1] + t[2]) } }
+        END { if (used >= 3) printf "# %s: %.1f s of processor time\n", name, used }' "$4.times"
+    rm -f "$4.times"
     if [ "$1" -eq 0 ]; then
         echo "ok $2 - $3"
     else
