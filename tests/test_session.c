@@ -1240,8 +1240,11 @@ TEST(layers_have_kinds) {
     for (int k = 0; k < 3; k++) {
         CHECK(profile.forward_s[k] > 0 && profile.backward_s[k] > 0);
         CHECK(profile.tensors[0].recompute_s_per_row[k] < 0);
-        CHECK((profile.tensors[1].recompute_s_per_row[k] > 0) == (k == 0));
-        CHECK((profile.tensors[2].recompute_s_per_row[k] > 0) == (k > 0));
+        for (int t = 1; t < 3; t++) { /* a busy machine may find no time beside a call's */
+            const double row_s = profile.tensors[t].recompute_s_per_row[k];
+            CHECK((t == 1) == (k == 0) ? row_s + profile.recompute_call_s > 0 && row_s >= 0
+                                       : row_s <= 0);
+        }
     }
     CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
     CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
@@ -2443,7 +2446,8 @@ TEST(measuring_takes_few_events) {
         m.desc.device = &table;
         n_events[0] = n_events[1] = 0;
         CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
-        CHECK(profile.forward_s[0] > 0 && profile.tensors[2].recompute_s_per_row[0] > 0);
+        CHECK(profile.forward_s[0] > 0 &&
+              profile.tensors[2].recompute_s_per_row[0] + profile.recompute_call_s > 0);
         close_device(&m);
         CHECK_CASE(n_events[1] <= 1, "%d", n_events[1]);
         if (k) CHECK_CASE(n_events[0] == n_timed && n_timed > 0, "%d and %d", n_timed, n_events[0]);
