@@ -8314,7 +8314,7 @@ MEMOI memo_states_pass memoi_states_pass_of(int32_t phase) {
 }
 
 /* 1: the phase updates each layer. */
-MEMOI int memoi_states_updates(const memo_states* states, int32_t phase) {
+MEMOI int memob_states_updates(const memo_states* states, int32_t phase) {
     return phase == MEMOI_PHASE_UPDATE || (phase == MEMOI_PHASE_LAST_BACKWARD && states->is_fused);
 }
 
@@ -8330,15 +8330,25 @@ MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int3
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     uint32_t uses = of_pass[memoi_states_pass_of(phase)], needs = 0;
     int32_t s;
-    if (memoi_states_updates(states, phase)) uses |= MEMO_STATE_UPDATE;
+    if (memob_states_updates(states, phase)) uses |= MEMO_STATE_UPDATE;
     for (s = 0; s < states->n_states; s++)
         if (states->states[s].uses & uses) needs |= 1u << s;
     return needs & states->layers[layer].streamed;
 }
 
 /* Layer number k of a phase: backwards go down. */
-MEMOI int32_t memoi_states_layer_of(const memo_states* states, int32_t phase, int32_t k) {
+MEMOI int32_t memob_states_layer_of(const memo_states* states, int32_t phase, int32_t k) {
     return memoi_states_pass_of(phase) == MEMO_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
+}
+
+/* Bytes that the update of a layer uses. */
+MEMOI double memob_states_update_bytes(const memo_states* states, int32_t layer) {
+    const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
+    double n_bytes = 0;
+    int32_t s;
+    for (s = 0; s < states->n_states; s++)
+        if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
+    return n_bytes;
 }
 
 /* The phase that follows.  The first layers of all forwards need the same. */
@@ -8351,7 +8361,7 @@ MEMOI int32_t memoi_states_phase_after(const memo_states* states, int32_t phase)
 
 /* The visit after number k of a phase that uses the same place next; -1: none. */
 MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, int32_t k) {
-    const int32_t place = states->layers[memoi_states_layer_of(states, phase, k)].place;
+    const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
     int32_t n_phases = 0;
     if (place < 0) return -1;
     while (n_phases < MEMOI_N_PHASES) {
@@ -8361,7 +8371,7 @@ MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, i
             n_phases++;
             k = 0;
         }
-        layer = memoi_states_layer_of(states, phase, k);
+        layer = memob_states_layer_of(states, phase, k);
         if (states->layers[layer].place == place && memob_states_needs(states, phase, layer))
             return phase * states->n_layers + layer;
     }
@@ -8471,7 +8481,7 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     }
     for (phase = 0; phase < MEMOI_N_PHASES; phase++)
         for (k = 0; k < desc->n_layers; k++)
-            states->layers[memoi_states_layer_of(states, phase, k)].next[phase] =
+            states->layers[memob_states_layer_of(states, phase, k)].next[phase] =
                 memoi_states_find_next(states, phase, k);
     states->phase = MEMOI_PHASE_NONE;
     states->places[0].layer = states->places[1].layer = -1;
@@ -8527,14 +8537,14 @@ void memo_states_destroy(memo_states* states) {
 
 /* Takes memory, file, streams and events; memo_states_destroy frees any part of them. */
 MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_desc* desc,
-                                       memo_error* error) {
+                                       int is_dry, memo_error* error) {
     const memo_device* device = &states->device;
     const int has_file = states->sizes.spill_bytes > 0;
     void *on_device = desc->device_memory, *on_host = desc->host_memory;
     memo_status status = MEMO_STATUS_OK;
     int p;
 
-    if (has_file && !desc->spill_directory)
+    if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
     if (has_file && !device->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -8571,21 +8581,23 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     }
 
     /* All states are zero at first, as a new file is. */
+    if (has_file) memoi_states_describe_spill(states);
+    if (is_dry) return status;
     if (states->sizes.host_bytes) memset(on_host, 0, (size_t)states->sizes.host_bytes);
     if (!status && has_file)
         status = memob_spill_create(
             &states->file, desc->spill_directory, states->sizes.spill_bytes,
             desc->spill_bytes_per_s,
             states->host_memory + states->sizes.host_bytes - MEMOB_SPILL_ALIGNMENT, error);
-    if (has_file) memoi_states_describe_spill(states);
     if (!status && states->sizes.resident_bytes)
         status =
             memo_fill(device, states->copies[1], on_device, 0, states->sizes.resident_bytes, error);
     return status ? status : memo_stream_synchronize(device, states->copies[1], error);
 }
 
-memo_status memo_states_create(const memo_states_desc* desc, memo_states** result,
-                               memo_error* error) {
+/* As memo_states_create.  is_dry: as for memob_swap_create. */
+MEMOI memo_status memob_states_create(const memo_states_desc* desc, int is_dry,
+                                      memo_states** result, memo_error* error) {
     memo_device device;
     memo_status status;
     memo_states* states;
@@ -8599,13 +8611,18 @@ memo_status memo_states_create(const memo_states_desc* desc, memo_states** resul
     states->compute = desc->compute_stream;
     states->computes_on_host = desc->computes_on_host;
     status = memob_states_init(states, desc, error);
-    if (!status) status = memoi_states_acquire(states, desc, error);
+    if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
         memo_states_destroy(states);
         return status;
     }
     *result = states;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
+                               memo_error* error) {
+    return memob_states_create(desc, 0, states, error);
 }
 
 /* --- a step --- */
@@ -8704,9 +8721,9 @@ MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pas
     if (phase == MEMOI_PHASE_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states: no micro-batch is open; call memo_states_set_batch");
-    may = may && expected == pass && memoi_states_layer_of(states, phase, k) == layer;
+    may = may && expected == pass && memob_states_layer_of(states, phase, k) == layer;
     for (i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
-        const int32_t open = memoi_states_layer_of(states, phase, i);
+        const int32_t open = memob_states_layer_of(states, phase, i);
         may = states->layers[layer].place < 0 ||
               states->layers[layer].place != states->layers[open].place;
     }
@@ -8717,7 +8734,7 @@ MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pas
         "memo_states_abandon to start the step again",
         is_end ? "end" : "begin", pass <= MEMO_STATES_PASS_UPDATE ? words[pass] : "?", (int)layer,
         n_open ? "end" : "begin", words[expected],
-        (int)memoi_states_layer_of(states, phase, states->n_ended));
+        (int)memob_states_layer_of(states, phase, states->n_ended));
 }
 
 memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
@@ -8787,14 +8804,14 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     if (memob_states_needs(states, phase, layer)) {
         memoi_states_place* place = &states->places[of_layer->place];
         if (pass == MEMO_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
-        if (memoi_states_updates(states, phase)) {
+        if (memob_states_updates(states, phase)) {
             place->dirty |= states->updated & place->present;
             place->present &= ~states->gradients;
             place->dirty &= ~states->gradients;
         }
     }
     if (pass != MEMO_STATES_PASS_FORWARD)
-        of_layer->has_gradients = !memoi_states_updates(states, phase);
+        of_layer->has_gradients = !memob_states_updates(states, phase);
 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
     next = of_layer->next[phase];
@@ -8830,11 +8847,76 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     for (i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
     states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
-    if (n_begun == 0 || !memoi_states_updates(states, phase)) return MEMO_STATUS_OK;
+    if (n_begun == 0 || !memob_states_updates(states, phase)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
                           "again",
                           (int)n_begun, (int)states->n_layers);
+}
+
+/* --- both engines --- */
+
+/* What a step of a layer brings and releases, and with it the engine's first and last layer.
+ * visit: called with user for each. */
+MEMOI void memob_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int), void* user,
+                             int32_t n_layers, int32_t n_slices, int is_forward_only,
+                             int is_backward, int32_t step, int is_end) {
+    const int32_t layer = step / n_slices + 1, last = n_layers + 1;
+    const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
+    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
+    if (step % n_slices != turning) return;
+    if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
+    if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
+    visit(user, of, layer, is_end);
+    if (!is_end && is_backward && layer == 1) visit(user, of, 0, 0);
+    if (!is_end || is_backward || layer < n_layers) return;
+    visit(user, of, last, 0);
+    if (is_forward_only) return;
+    visit(user, of, last, 1);
+    visit(user, MEMO_STATES_PASS_BACKWARD, last, 0);
+}
+
+/* A step as the engines and the trainer go through it.  NULL: without states. */
+typedef struct memob_walk {
+    const memob_swap_placement* order;
+    const memo_states* states;
+    void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
+    void (*layer)(void* user, memo_states_pass pass, int32_t layer, int is_end);
+    void (*compute)(void* user, int32_t k); /* visit k */
+    void (*between)(void* user);            /* forwards and backwards */
+    void* user;
+} memob_walk;
+
+/* A micro-batch, or all that are in flight. */
+MEMOI void memob_walk_batch(const memob_walk* w) {
+    const memob_swap_placement* order = w->order;
+    const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
+    int32_t k;
+    if (w->states) w->layer(w->user, MEMO_STATES_PASS_FORWARD, 0, 0);
+    for (k = 0; k < order->n_visits; k++) {
+        const memob_swap_visit* visit = &order->visits[k];
+        if (visit->is_backward && k % order->n_forwards == 0) w->between(w->user);
+        if (w->states)
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
+                              visit->step, 0);
+        w->rows(w->user, k, 0);
+        w->compute(w->user, k);
+        w->rows(w->user, k, 1);
+        if (w->states)
+            memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
+                              visit->step, 1);
+    }
+    if (w->states) w->layer(w->user, MEMO_STATES_PASS_BACKWARD, 0, 1);
+}
+
+/* The update after the last micro-batch of a step. */
+MEMOI void memob_walk_update(const memob_walk* w) {
+    int32_t layer;
+    if (!w->states || w->states->is_fused) return;
+    for (layer = 0; layer < w->states->n_layers; layer++) {
+        w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 0);
+        w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 1);
+    }
 }
 
 /* --- from and to the caller --- */

@@ -6392,80 +6392,48 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 /* A layer of the engine of states begins or ends a pass. */
 MEMOI void memoi_rows_visit(void* clock, memo_states_pass pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memo_states* states = c->states;
-    const uint32_t updated =
-        is_end && pass >= (states->is_fused ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_UPDATE)
-            ? states->layers[layer].has & (states->updated | states->gradients)
-            : 0;
-    int32_t i;
-    for (i = 0; i < states->n_states; i++)
-        if (updated >> i & 1)
-            c->compute_s += c->desc->update_s_per_byte * (double)states->states[i].size_bytes;
+    if (is_end && memob_states_updates(c->states, c->states->phase))
+        c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
     (void)(is_end ? memo_states_end : memo_states_begin)(c->states, pass, layer, NULL);
 }
 
-/* What a step of a layer brings and releases, and with it the engine's first and last layer.
- * visit: called with user for each. */
-MEMOI void memoi_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int), void* user,
-                             int32_t n_layers, int32_t n_slices, int is_forward_only,
-                             int is_backward, int32_t step, int is_end) {
-    const int32_t layer = step / n_slices + 1, last = n_layers + 1;
-    const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
-    if (step % n_slices != turning) return;
-    if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
-    if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
-    visit(user, of, layer, is_end);
-    if (!is_end && is_backward && layer == 1) visit(user, of, 0, 0);
-    if (!is_end || is_backward || layer < n_layers) return;
-    visit(user, of, last, 0);
-    if (is_forward_only) return;
-    visit(user, of, last, 1);
-    visit(user, MEMO_STATES_PASS_BACKWARD, last, 0);
+MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    memob_swap_ops ops;
+    if (is_end)
+        memob_swap_end_ops(&c->order, 0, k, &ops);
+    else
+        memob_swap_begin_ops(&c->order, 0, k, &ops);
+    memoi_rows_run(c, &ops);
 }
 
-/* Before visit k, or after it. */
-MEMOI void memoi_rows_turn(memoi_rows_clock* c, int32_t k, int is_end) {
+MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_swap_visit* visit = &c->order.visits[k];
-    const int32_t n_slices = c->order.n_slices;
-    memob_swap_ops ops;
-    if (is_end) memob_swap_end_ops(&c->order, 0, k, &ops);
-    if (is_end) memoi_rows_run(c, &ops);
-    if (c->states)
-        memoi_states_turn(memoi_rows_visit, c, c->order.n_layers / n_slices, n_slices, 0,
-                          visit->is_backward, visit->step, is_end);
-    if (!is_end) memob_swap_begin_ops(&c->order, 0, k, &ops);
-    if (!is_end) memoi_rows_run(c, &ops);
+    const memoi_rows_layer* layer = &c->layers[visit->step];
+    memoi_rows_compute(c, layer->traffic_s[visit->is_backward],
+                       visit->is_backward
+                           ? c->order.sums[visit->step].recompute_s + layer->backward_s
+                           : layer->forward_s);
+}
+
+MEMOI void memoi_rows_between(void* clock) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    c->compute_s += c->desc->between_s;
 }
 
 /* A micro-batch, or all that are in flight, and the update.  Returns when the compute stream ends
  * the last backward. */
 MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
-    const int32_t n = c->order.n_forwards;
+    const memob_walk walk = {
+        &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
+        memoi_rows_between, c};
     double end_s, stall_s;
-    int32_t k;
     if (c->states) (void)memo_states_set_batch(c->states, 1, 0, NULL);
-    if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_FORWARD, 0, 0);
-
-    for (k = 0; k < c->order.n_visits; k++) {
-        const memob_swap_visit* visit = &c->order.visits[k];
-        const memoi_rows_layer* layer = &c->layers[visit->step];
-        if (visit->is_backward && k % n == 0) c->compute_s += c->desc->between_s;
-        memoi_rows_turn(c, k, 0);
-        memoi_rows_compute(c, layer->traffic_s[visit->is_backward],
-                           visit->is_backward
-                               ? c->order.sums[visit->step].recompute_s + layer->backward_s
-                               : layer->forward_s);
-        memoi_rows_turn(c, k, 1);
-    }
-    if (c->states) memoi_rows_visit(c, MEMO_STATES_PASS_BACKWARD, 0, 1);
-
+    memob_walk_batch(&walk);
     end_s = c->compute_s;
     stall_s = c->stall_s;
-    for (k = 0; c->states && !c->states->is_fused && k < c->states->n_layers; k++) {
-        memoi_rows_visit(c, MEMO_STATES_PASS_UPDATE, k, 0);
-        memoi_rows_visit(c, MEMO_STATES_PASS_UPDATE, k, 1);
-    }
+    memob_walk_update(&walk);
     c->update_s = c->compute_s - end_s;
     c->stall_s = stall_s;
     return end_s;
@@ -8760,7 +8728,7 @@ MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t lay
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     if (s->states)
-        memoi_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
+        memob_states_turn(memoi_session_visit, s, s->desc.n_layers, s->n_slices,
                           s->batch.is_forward_only, is_backward, step, is_end);
 }
 
@@ -11099,7 +11067,7 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     const memo_batch batch = {0, 0, s->batch.shape, 0};
     memo_status status = MEMO_STATUS_OK;
     double sum_s = 0, n_bytes = 0;
-    int32_t run, layer, i;
+    int32_t run, layer;
     int64_t k;
     for (run = 0; run < 2 && !status; run++) {
         s->repetition = 1; /* the medians of the other spans are in the first */
@@ -11112,10 +11080,7 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     }
     for (layer = 0; layer < s->desc.n_layers && !status; layer++) {
         sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
-        for (i = 0; i < s->desc.n_states; i++)
-            if ((s->states->updated | s->states->gradients) & s->states->layers[layer + 1].has &
-                1u << i)
-                n_bytes += (double)s->states_table[i].size_bytes;
+        n_bytes += memob_states_update_bytes(s->states, layer + 1);
     }
     if (n_bytes > 0) profile->update_s_per_byte = fmax(sum_s, 0) / n_bytes;
     return status;

@@ -342,10 +342,13 @@ typedef struct memo_swap_times {
     /* A copy takes copy_s plus the bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    int32_t n_micro_batches; /* 0: 1 */
+    int32_t n_micro_batches; /* 0: 1; with states: of a step, before its update */
     /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
+    const memo_states_desc* states; /* as in memo_swap_plan_desc; also the next */
+    double update_s_per_byte;
+    int32_t n_steps; /* 0: 1 */
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
@@ -353,10 +356,10 @@ MEMO_API memo_swap_times memo_swap_times_default(void);
  * writes operations down.  The streams are "compute" and, if rows move, "to host", "to device" and
  * "file".  The schedule has the engine's copies, reads and writes ("to file", "from file"), events
  * and waits; and the trainer's operations of each layer: "forward", "recompute" for each tensor
- * with rows to recompute, "backward"; and "between" if between_s is above 0.  Bytes are numbered:
- * device memory from 512, host memory from 2^62, the file from 2^63.  Ignored: device,
- * compute_stream, computes_on_host, memory and spill_directory of desc.  Errors: INVALID_ARGUMENT,
- * OUT_OF_HOST_MEMORY. */
+ * with rows to recompute, "backward"; "update" of each layer with states; and "between" if
+ * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, files
+ * from 2^63.  Bytes of states follow those of rows.  Ignored: device, streams, computes_on_host,
+ * memory and spill_directory of both descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
@@ -3524,11 +3527,12 @@ typedef struct memoi_swap_generator {
     memo_swap_desc desc;
     const memo_swap_times* times;
     memo_swap* swap;
+    memo_states* states; /* NULL: none */
     memo_status status;
     memo_error* error;
     memo_stream traffic[2]; /* of the trainer's own copies, to host and to device */
     memo_event begun;       /* they follow the begin of their layer */
-    memo_range* ranges;     /* 2 n_tensors */
+    memo_range* ranges;     /* 2 n_tensors, and the states of open layers */
     int64_t n_ranges;
     const memo_schedule* schedule;
     int64_t n_seen; /* operations, when a step computed last */
@@ -3558,6 +3562,28 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
     op.n_writes = g->n_ranges - n_reads;
     if (!g->status) g->status = memo_annotate(g->device, g->desc.compute_stream, &op, g->error);
     g->n_ranges = 0;
+}
+
+/* Appends the states of a layer with one of these uses. */
+MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, uint32_t uses) {
+    int32_t i;
+    for (i = 0; i < g->states->n_states; i++) {
+        const void* address = memo_states_get_address(g->states, layer, i);
+        if (address && g->states->states[i].uses & uses)
+            g->ranges[g->n_ranges++] = memob_range_at(address, g->states->states[i].size_bytes);
+    }
+}
+
+/* Appends what a pass reads, or writes, of the states of all open layers. */
+MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, int writes) {
+    const uint32_t reads =
+        is_backward ? MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT : (uint32_t)MEMO_STATE_FORWARD;
+    int32_t i;
+    for (i = g->states ? g->states->n_ended : 0; g->states && i < g->states->n_begun; i++)
+        memoi_swap_generate_states(g, memob_states_layer_of(g->states, g->states->phase, i),
+                                   !writes       ? reads
+                                   : is_backward ? (uint32_t)MEMO_STATE_GRADIENT
+                                                 : 0);
 }
 
 /* Its own copies, on streams of their own, from the moment that the layer begins. */
@@ -3618,16 +3644,19 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     for (t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
+        if (begin == end || !memo_swap_get_address(g->swap, step, t)) continue;
+        memoi_swap_generate_open(g, 1, 0);
+        n_reads = g->n_ranges;
         memoi_swap_generate_range(g, step, t, begin, end);
-        if (!g->n_ranges) continue;
         time_s =
             memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n_all;
         if (!desc->tensors[t].with) time_s += g->times->recompute_call_s;
         recompute_s += time_s;
-        memoi_swap_generate_compute(g, "recompute", time_s, 0);
+        memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
     }
 
-    for (writes = 0; writes < 2; writes++)
+    for (writes = 0; writes < 2; writes++) {
+        memoi_swap_generate_open(g, is_backward, writes);
         for (t = 0; t < desc->n_tensors; t++) {
             begin = end = 0;
             if (!memob_swap_is_layer(desc, t)) {
@@ -3642,31 +3671,60 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
                 end = first + n;
             }
             memoi_swap_generate_range(g, step, t, begin, end);
-            if (!writes) n_reads = g->n_ranges;
         }
+        if (!writes) n_reads = g->n_ranges;
+    }
     time_s = is_backward ? memob_swap_slice_s(desc, step, times.backward_s, times.backward_growth_s)
                          : memob_swap_slice_s(desc, step, times.forward_s, times.forward_growth_s);
     time_s += memoi_swap_generate_slowdown(g, recompute_s + time_s);
     memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
 
-MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
-    const memob_swap_placement* p = &g->swap->placement;
-    int32_t k, t;
-    for (k = 0; k < p->n_visits && !g->status; k++) {
-        const int32_t step = p->visits[k].step, is_backward = p->visits[k].is_backward;
-        if (is_backward && k % p->n_forwards == 0 && g->times->between_s > 0)
-            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
-        g->status = memob_swap_begin(g->swap, is_backward, step, g->error);
-        for (t = 0; t < g->desc.n_tensors && !is_backward && !g->status; t++) /* as many in all */
-            if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, step, t)) {
-                g->status = memo_swap_set_routed(g->swap, step, memob_swap_routed_rows(&g->desc, t),
-                                                 g->error);
-                break;
-            }
-        memoi_swap_generate_layer(g, step, is_backward);
-        if (!g->status) g->status = memob_swap_end(g->swap, is_backward, step, g->error);
+/* --- what a step calls, see memob_walk --- */
+
+MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
+    memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    const memob_swap_visit* visit = &g->swap->placement.visits[k];
+    if (!g->status)
+        g->status = (is_end ? memob_swap_end : memob_swap_begin)(g->swap, visit->is_backward,
+                                                                 visit->step, g->error);
+}
+
+MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
+    memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    const memob_swap_visit* visit = &g->swap->placement.visits[k];
+    int32_t t;
+    for (t = 0; t < g->desc.n_tensors && !visit->is_backward && !g->status;
+         t++) /* as many in all */
+        if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->step, t)) {
+            g->status = memo_swap_set_routed(g->swap, visit->step,
+                                             memob_swap_routed_rows(&g->desc, t), g->error);
+            break;
+        }
+    memoi_swap_generate_layer(g, visit->step, visit->is_backward);
+}
+
+MEMOI void memoi_swap_generate_between(void* generator) {
+    memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+}
+
+/* An update comes before the end of its layer's visit. */
+MEMOI void memoi_swap_generate_turn(void* generator, memo_states_pass pass, int32_t layer,
+                                    int is_end) {
+    memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    if (is_end && memob_states_updates(g->states, g->states->phase)) {
+        int64_t n_reads;
+        memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
+        n_reads = g->n_ranges;
+        memoi_swap_generate_states(g, layer, MEMO_STATE_UPDATE);
+        memoi_swap_generate_compute(
+            g, "update", g->times->update_s_per_byte * memob_states_update_bytes(g->states, layer),
+            n_reads);
     }
+    if (!g->status)
+        g->status =
+            (is_end ? memo_states_end : memo_states_begin)(g->states, pass, layer, g->error);
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
@@ -3694,12 +3752,40 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
     return status;
 }
 
+/* The engine of states, whose bytes follow those of rows.  Both use the same streams. */
+MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
+                                             const memo_states_desc* given) {
+    memo_states_desc desc = *given;
+    memo_swap_sizes rows;
+    memo_status status = memo_swap_desc_get_sizes(&g->desc, &rows, g->error);
+    desc.device = g->device;
+    desc.compute_stream = g->desc.compute_stream;
+    memset(desc.copy_streams, 0, sizeof desc.copy_streams);
+    desc.computes_on_host = 0;
+    if (!status) {
+        desc.device_memory = (char*)g->desc.device_memory +
+                             memob_align_up(rows.device_bytes, MEMOB_DEVICE_ALIGNMENT);
+        desc.host_memory =
+            (char*)g->desc.host_memory + memob_align_up(rows.host_bytes, MEMOB_SPILL_ALIGNMENT);
+        status = memob_states_create(&desc, 1, &g->states, g->error);
+    }
+    if (!status) memcpy(g->desc.copy_streams, g->states->copies, sizeof g->desc.copy_streams);
+    return status;
+}
+
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder;
     memoi_swap_generator g;
-    int32_t i;
+    memob_walk walk = {NULL,
+                       NULL,
+                       memoi_swap_generate_rows,
+                       memoi_swap_generate_turn,
+                       memoi_swap_generate_visit,
+                       memoi_swap_generate_between,
+                       &g};
+    int32_t i, n = (int32_t)memob_max(1, times->n_micro_batches);
     memset(&g, 0, sizeof g);
     *schedule = NULL;
     recorder_desc.on_paper = 1;
@@ -3718,18 +3804,27 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.desc.host_memory = (void*)(uintptr_t)MEMOI_SWAP_HOST_BASE;
     g.desc.spill_directory = NULL;
     g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
+    if (!g.status && times->states) g.status = memoi_swap_generate_engine(&g, times->states);
     if (!g.status) g.status = memob_swap_create(&g.desc, 1, &g.swap, error);
     if (!g.status) {
-        g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
+        g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors + 6 * MEMO_STATES_MAX,
+                                             sizeof(memo_range));
         if (!g.ranges) g.status = memob_no_memory(error, "the schedule of a step");
     }
 
-    for (i = 0; i < memob_max(1, times->n_micro_batches) && !g.status; i++)
-        memoi_swap_generate_micro_batch(&g);
+    walk.states = g.states;
+    if (!g.status) walk.order = &g.swap->placement;
+    for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
+        const int is_last = i % n == n - 1;
+        if (g.states) g.status = memo_states_set_batch(g.states, is_last, 0, error);
+        if (!g.status) memob_walk_batch(&walk);
+        if (!g.status && is_last) memob_walk_update(&walk);
+    }
     if (!g.status) g.status = memoi_swap_generate_links(times, recorder->schedule, error);
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
+    memo_states_destroy(g.states);
     if (!g.status) *schedule = memoi_rec_take(recorder);
     memo_recorder_destroy(recorder);
     return g.status;
