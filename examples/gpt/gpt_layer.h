@@ -26,9 +26,38 @@ static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
     return x;
 }
 
-/* Of a skeletal tensor in a layer; its rows on this rank if degrees differ: gpt_tensor.h. */
-static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor);
-static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x);
+/* Rows of a sub-batch, of the open slice. */
+static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
+    return gpt_part_of(&model->config, model->open, part);
+}
+
+/* Rows of the part in this rank's group of ranks that share the block. */
+static gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree) {
+    const int32_t n_groups = gpt_degree(model->config.tensor) / degree;
+    const memo_share share =
+        memo_share_of(part.end - part.begin, n_groups, model->share.tensor_rank / degree);
+    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+static int32_t gpt_degree_of(const gpt_model* model, int32_t layer, int tensor) {
+    return gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
+}
+
+static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor) {
+    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
+    return model->columns[tensor] *
+           (is_split ? gpt_degree(model->config.tensor) / gpt_degree_of(model, layer, tensor) : 1);
+}
+
+/* Only the current part's rows.  The engine has room for all rows in the width of the largest
+ * degree.  In a smaller one this rank has fewer and wider rows, stored part by part. */
+static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x) {
+    const int32_t degree = gpt_degree_of(model, layer, tensor);
+    const int32_t wider = gpt_degree(model->config.tensor) / degree;
+    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    x->address += part.begin / wider * x->n_columns * x->element_bytes;
+    x->begin = gpt_group_rows(model, part, degree).begin;
+}
 
 /* A skeletal tensor, of the open slice. */
 static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {

@@ -82,7 +82,44 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
                 n_part);
 }
 
-static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket);
+/* For degrees 2^a < 2^b. */
+static int gpt_level(int32_t degree) {
+    int level = 0;
+    while (1 << level < degree) level++;
+    return level;
+}
+static memo_degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
+}
+
+/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses
+ * them. */
+static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    if (p->initial_std <= 0) return model->tensor.norms;
+    return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
+}
+
+/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that
+ * this rank updates. */
+static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
+    const gpt_rows part = gpt_updated_part(model, bucket);
+    int64_t i = gpt_bucket_tensor(model, bucket);
+    for (; i < gpt_bucket_tensor(model, bucket + 1) && !gpt_is_idle(model); i++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, i);
+        const gpt_rows rows = gpt_part_rows_of(part, &p);
+        memo_comm* ranks = gpt_ranks_to_sum(model, &p);
+        gpt_op op = gpt_op_make("sum over tensor ranks");
+        if (!ranks || !gpt_count(rows)) continue;
+        char* sum = gpt_address(model, GPT_GRADIENTS, rows.begin);
+        gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
+        gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
+        gpt_announce(model, &op);
+        GPT_TRY(model, memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
+                                       gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
+                                       &model->error));
+    }
+}
 
 /* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.
  * Then, at the end of a step, over tensor ranks. */
@@ -116,7 +153,42 @@ static void gpt_give_summed_bucket(gpt_model* model) {
     model->has_summed_bucket = 0;
 }
 
-static void gpt_add_squares(gpt_model* model, int64_t bucket);
+static double* gpt_lanes_of(const gpt_model* model, int64_t part) {
+    return &model->totals[GPT_TOTAL_LANES + part * GPT_LANES];
+}
+
+static void gpt_add_squares_of(gpt_model* model, int64_t part, gpt_rows rows) {
+    gpt_op op = gpt_op_make("squares of the gradient");
+    gpt_squares_args a;
+    if (!gpt_count(rows) || gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.x = gpt_address(model, GPT_GRADIENTS, rows.begin);
+    a.n = gpt_count(rows);
+    a.lanes = gpt_lanes_of(model, part);
+    gpt_reads(&op, a.x, gpt_sum_bytes(model, a.n));
+    gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
+    gpt_launch(model, &op, GPT_KIND_SQUARES, &a);
+}
+
+/* Parts of a bucket that this rank has summed: of all ranks, or its own. */
+static int64_t gpt_n_parts(const gpt_model* model) {
+    return model->zero ? 1 : model->share.n_ranks;
+}
+
+/* Of a bucket, part by part: the sum over ranks has the same order.  Tensor ranks add the elements
+ * that no lower rank holds. */
+static void gpt_add_squares(gpt_model* model, int64_t bucket) {
+    for (int64_t r = 0; r < gpt_n_parts(model); r++) {
+        const gpt_rows part = gpt_part_at(model, bucket, model->zero ? model->share.rank : r);
+        int64_t t = gpt_bucket_tensor(model, bucket);
+        if (model->share.tensor_rank == 0) gpt_add_squares_of(model, r, part);
+        for (; model->share.tensor_rank && t < gpt_bucket_tensor(model, bucket + 1); t++) {
+            const gpt_parameter p = gpt_parameter_at(&model->config, t);
+            if (model->share.tensor_rank < p.degree)
+                gpt_add_squares_of(model, r, gpt_part_rows_of(part, &p));
+        }
+    }
+}
 
 /* A gradient that leaves the device is complete, and its squares are added, before its layer ends. */
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
@@ -163,43 +235,6 @@ static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
 }
 
 /* --- the update --- */
-
-static double* gpt_lanes_of(const gpt_model* model, int64_t part) {
-    return &model->totals[GPT_TOTAL_LANES + part * GPT_LANES];
-}
-
-static void gpt_add_squares_of(gpt_model* model, int64_t part, gpt_rows rows) {
-    gpt_op op = gpt_op_make("squares of the gradient");
-    gpt_squares_args a;
-    if (!gpt_count(rows) || gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.x = gpt_address(model, GPT_GRADIENTS, rows.begin);
-    a.n = gpt_count(rows);
-    a.lanes = gpt_lanes_of(model, part);
-    gpt_reads(&op, a.x, gpt_sum_bytes(model, a.n));
-    gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
-    gpt_launch(model, &op, GPT_KIND_SQUARES, &a);
-}
-
-/* Parts of a bucket that this rank has summed: of all ranks, or its own. */
-static int64_t gpt_n_parts(const gpt_model* model) {
-    return model->zero ? 1 : model->share.n_ranks;
-}
-
-/* Of a bucket, part by part: the sum over ranks has the same order.  Tensor ranks add the elements
- * that no lower rank holds. */
-static void gpt_add_squares(gpt_model* model, int64_t bucket) {
-    for (int64_t r = 0; r < gpt_n_parts(model); r++) {
-        const gpt_rows part = gpt_part_at(model, bucket, model->zero ? model->share.rank : r);
-        int64_t t = gpt_bucket_tensor(model, bucket);
-        if (model->share.tensor_rank == 0) gpt_add_squares_of(model, r, part);
-        for (; model->share.tensor_rank && t < gpt_bucket_tensor(model, bucket + 1); t++) {
-            const gpt_parameter p = gpt_parameter_at(&model->config, t);
-            if (model->share.tensor_rank < p.degree)
-                gpt_add_squares_of(model, r, gpt_part_rows_of(part, &p));
-        }
-    }
-}
 
 /* The last bucket is first, as in the backward. */
 static void gpt_gradient_norm(gpt_model* model) {

@@ -33,39 +33,6 @@
 
 /* ---- parts ---- */
 
-/* Rows of a sub-batch, of the open slice. */
-static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    return gpt_part_of(&model->config, model->open, part);
-}
-
-/* Rows of the part in this rank's group of ranks that share the block. */
-static gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree) {
-    const int32_t n_groups = gpt_degree(model->config.tensor) / degree;
-    const memo_share share =
-        memo_share_of(part.end - part.begin, n_groups, model->share.tensor_rank / degree);
-    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
-}
-
-static int32_t gpt_degree_of(const gpt_model* model, int32_t layer, int tensor) {
-    return gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
-}
-
-static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor) {
-    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
-    return model->columns[tensor] *
-           (is_split ? gpt_degree(model->config.tensor) / gpt_degree_of(model, layer, tensor) : 1);
-}
-
-/* Only the current part's rows.  The engine has room for all rows in the width of the largest
- * degree.  In a smaller one this rank has fewer and wider rows, stored part by part. */
-static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x) {
-    const int32_t degree = gpt_degree_of(model, layer, tensor);
-    const int32_t wider = gpt_degree(model->config.tensor) / degree;
-    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
-    x->address += part.begin / wider * x->n_columns * x->element_bytes;
-    x->begin = gpt_group_rows(model, part, degree).begin;
-}
-
 /* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's
  * tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
@@ -152,14 +119,6 @@ static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
 
 /* ---- sums over tensor ranks ---- */
 
-static int gpt_level(int32_t degree) {
-    int level = 0;
-    while (1 << level < degree) level++;
-    return level;
-}
-static memo_degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
-    return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
-}
 static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
     const int32_t all = gpt_degree(model->config.tensor);
     return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
@@ -226,35 +185,6 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
     }
     return status || next <= degree ? status
                                     : gpt_gather_slices(model, stream, degree, next, error);
-}
-
-/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses
- * them. */
-static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
-    const int32_t all = gpt_degree(model->config.tensor);
-    if (p->initial_std <= 0) return model->tensor.norms;
-    return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
-}
-
-/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that
- * this rank updates. */
-static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
-    const gpt_rows part = gpt_updated_part(model, bucket);
-    int64_t i = gpt_bucket_tensor(model, bucket);
-    for (; i < gpt_bucket_tensor(model, bucket + 1) && !gpt_is_idle(model); i++) {
-        const gpt_parameter p = gpt_parameter_at(&model->config, i);
-        const gpt_rows rows = gpt_part_rows_of(part, &p);
-        memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        gpt_op op = gpt_op_make("sum over tensor ranks");
-        if (!ranks || !gpt_count(rows)) continue;
-        char* sum = gpt_address(model, GPT_GRADIENTS, rows.begin);
-        gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-        gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-        gpt_announce(model, &op);
-        GPT_TRY(model, memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
-                                       gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
-                                       &model->error));
-    }
 }
 
 /* ---- forward ---- */

@@ -48,10 +48,11 @@ static memo_status make_directory(const char* path, int is_test, memo_error* err
 }
 
 /* Files in --output, and their contents. */
-#define N_OUTPUTS 9
+#define N_OUTPUTS 10
 static const char* const output_files[N_OUTPUTS][2] = {
     {"report.html", "the run on one page: budgets, policies, rows and the pictures below"},
     {"loss.svg", "loss over steps, beside the entropies of the text"},
+    {"memory.svg", "device memory over a micro-batch, by owner"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
     {"step.svg", "one step: streams, and device memory beside keeping every activation"},
     {"timeline.svg", "what each stream did in one step"},
@@ -345,8 +346,11 @@ static memo_status open_outputs(job* j, memo_error* error) {
 
 static memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plans[j->options.policy];
+    const gpt_config config = train_config(&j->options);
     loss_chart chart = {0};
     char path[1024], title[128], loss_title[128];
+    int64_t resident[3];
+    gpt_resident_bytes(&config, plan, resident);
 
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
              policy_names[j->options.policy], bytes_name((double)plan->addresses->peak_bytes));
@@ -359,6 +363,9 @@ static memo_status write_outputs(const job* j, memo_error* error) {
 
     memo_status status = memo_plan_write_svg(plan->addresses, plan->trace, title,
                                              output_path(j, "plan.svg", path, sizeof path), error);
+    if (!status)
+        status = memory_picture_write(plan, resident,
+                                      output_path(j, "memory.svg", path, sizeof path), error);
     if (!status)
         status = loss_chart_write(&chart, loss_title, output_path(j, "loss.svg", path, sizeof path),
                                   error);

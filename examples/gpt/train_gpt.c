@@ -173,11 +173,19 @@ static memo_status rehearse(job* j, memo_error* error) {
 
 /* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
-/* Plans a policy, unless it is planned. */
+/* Plans a policy, unless it is planned.  Another policy than the run's is a reference: if it does
+ * not fit, its states stay on the device. */
 static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     const memo_profile* profile = j->has_profile ? &j->profile : NULL;
-    return j->plans[policy] ? MEMO_STATUS_OK
-                            : train_plan(&j->options, policy, profile, &j->plans[policy], error);
+    memo_step_plan** plan = &j->plans[policy];
+    train_options o = j->options;
+    if (*plan) return MEMO_STATUS_OK;
+    memo_status status = train_plan(&o, policy, profile, plan, error);
+    if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed)
+        return status;
+    memo_step_plan_destroy(*plan);
+    o.states_stay = 1;
+    return train_plan(&o, policy, profile, plan, error);
 }
 
 static void forget_plans(job* j) {
@@ -308,6 +316,7 @@ static memo_status prepare(job* j, memo_error* error) {
     j->memory.activation_bytes = j->plans[MEMO_POLICY_KEEP]->activation_bytes;
     j->memory.plan_bytes = j->plans[o->policy]->device_bytes;
     print_keep(o, j->memory.keep_bytes);
+    if (o->is_demo) print_least(o);
     if (o->is_demo) print_longest(o, *j->why_slices ? 0 : o->slice_rows);
     print_slices(j);
     if (needs) print_profile(&j->profile);

@@ -45,7 +45,7 @@ typedef struct train_options {
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
-    long long streams_states; /* weights, gradients and moments may leave the device */
+    long long states_stay; /* no option: weights, gradients and moments do not leave the device */
     long long is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
 
@@ -106,15 +106,16 @@ static const option option_table[] = {
      "fraction of the rows that policies alpha and memo swap, 0 to 1, rounded to tiles (default: "
      "planned)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, 0, "SIZE",
-     "capacity of a rank's device for parameters, optimizer and activations (default: no limit; "
-     "on a GPU what is left beside libraries and --reserve)"},
+     "capacity of a rank's device.  Weights, gradients and moments that it cannot hold lie on the "
+     "host and come layer by layer, with the same bits (default: no limit; on a GPU what is left "
+     "beside libraries and --reserve)"},
 #ifdef TRAIN_CUDA
     {"--reserve", OPTION_SIZE, OPTION_FIELD(reserve), 0, 1e18, 512 << 20, "SIZE",
      "device memory to leave free beside what libraries hold, without --device-memory (default "
      "512MiB)"},
 #endif
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, 0, "SIZE",
-     "capacity for swapped rows (default: no limit)"},
+     "capacity for swapped rows, weights, gradients and moments (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, 0, "SIZE",
      "bytes that copies move in a second, each way; the tokens of a micro-batch may take a minute "
      "(default: as fast as memory)"},
@@ -130,7 +131,7 @@ static const option option_table[] = {
      "plans with these times of a layer and of copies, which --output writes (default: a run "
      "measures them, a dry run estimates them)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, 0, "DIR",
-     "moves rows that exceed --host-memory to an unnamed file in this folder"},
+     "moves what exceeds --host-memory to an unnamed file in this folder"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, 96, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, 4, "N", "attention heads"},
@@ -227,12 +228,10 @@ static const option option_table[] = {
      "first runs N steps under every policy, by turns.  The exit status is 1 unless all are "
      "bitwise "
      "equal"},
-    {"--stream-states", OPTION_FLAG, OPTION_FIELD(streams_states), 0, 0, 0, "",
-     "weights, gradients and moments that --device-memory cannot hold come to the device layer by "
-     "layer.  One rank, with the same bits"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
-     "and each later one replays it, with the same bits and one call of the host"},
+     "and each later one replays it, with the same bits and one call of the host.  Weights, "
+     "gradients and moments stay on the device"},
 #if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
     {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, 0, "",
      "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
@@ -595,13 +594,6 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].is_unused)
             return gpt_invalid(error, "%s has no effect %s", rules[i].name, rules[i].why);
-    if (o->streams_states && (o->is_graph || o->compare))
-        return gpt_invalid(error, "--stream-states with %s: without %s it would work",
-                           o->is_graph ? "--graph" : "--compare",
-                           o->is_graph ? "--graph" : "--compare");
-    if (o->streams_states && o->data * o->ring * o->ulysses * o->tensor > 1)
-        return gpt_invalid(error, "--stream-states takes one rank: --data, --ring, --ulysses and "
-                                  "--tensor 1 would work");
     if (o->documents && o->separator >= o->vocabulary)
         return gpt_invalid(error, "--separator %lld%s: a token below --vocabulary %lld would work",
                            o->separator, o->separator == 10 ? " (the default)" : "", o->vocabulary);

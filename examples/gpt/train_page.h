@@ -44,53 +44,39 @@ static const char page_script[] =
 
 /* ---- bars ----------------------------------------------------------------------------------- */
 
-enum { PAGE_PARTS = 6 };
-static const char* const page_colors[PAGE_PARTS] = {"#4878a8", "#9aa3ad", "#b59ad0",
-                                                    "#f0a848", "#d8c858", "#c05040"};
-static const char* const page_parts[PAGE_PARTS] = {"activations",
-                                                   "weights and states",
-                                                   "parameters and other buffers of the session",
-                                                   "buffers of a micro-batch",
-                                                   "rows on the host",
-                                                   "rows on disk"};
+enum { PAGE_PARTS = 4 };
+static const char* const page_colors[PAGE_PARTS] = {"#4878a8", "#9aa3ad", "#b59ad0", "#f0a848"};
+static const char* const page_parts[PAGE_PARTS - 1] = {"weights, gradients and moments",
+                                                       "activations", "other buffers"};
 
-/* One bar.  budget 0: no limit; all: the longest bar. */
-static void page_put_tier(memo_text* t, const char* name, const double* parts, double budget,
-                          double all) {
-    double used = 0, length;
-    for (int i = 0; i < PAGE_PARTS; i++) used += parts[i];
-    length = fmax(fmax(used, budget), 1);
+/* One bar, of a tier of plan_tiers.  all: the longest bar. */
+static void page_put_tier(memo_text* t, const char* name, const int64_t* parts, double all) {
+    const double length = fmax(fmax((double)parts[TIER_WHOLE], (double)parts[TIER_LIMIT]), 1);
     memo_text_put(t, "<tr><td>%s</td><td class='bar'><div class='frame' style='width:%.2f%%'>",
                   name, 100 * length / all);
-    for (int i = 0; i < PAGE_PARTS; i++)
+    for (int i = 0; i < TIER_WHOLE; i++)
         if (parts[i] > 0)
             memo_text_put(t, "<i style='width:%.2f%%;background:%s' title='%s: %s'></i>",
-                          100 * parts[i] / length, page_colors[i], page_parts[i],
-                          bytes_name(parts[i]));
-    memo_text_put(t, "</div></td><td>%s%s%s</td></tr>\n", bytes_name(used),
-                  budget > 0 ? " of " : ", no limit", budget > 0 ? bytes_name(budget) : "");
+                          100 * (double)parts[i] / length, page_colors[i], page_parts[i],
+                          bytes_name((double)parts[i]));
+    memo_text_put(t, "</div></td><td>%s%s%s</td></tr>\n", bytes_name((double)parts[TIER_WHOLE]),
+                  parts[TIER_LIMIT] ? " of " : ", no limit",
+                  parts[TIER_LIMIT] ? bytes_name((double)parts[TIER_LIMIT]) : "");
 }
 
 static void page_put_budgets(memo_text* t, const job* j) {
+    static const char* const names[] = {"device", "host", "disk"};
     const memo_step_plan* plan = j->plans[j->options.policy];
-    const double device[PAGE_PARTS] = {(double)plan->activation_bytes, (double)plan->state_bytes,
-                                       (double)plan->persistent_bytes,
-                                       (double)plan->transient_bytes};
-    const double host[PAGE_PARTS] = {0, 0, 0, 0, (double)plan->host_bytes};
-    const double disk[PAGE_PARTS] = {0, 0, 0, 0, 0, (double)plan->sizes.spill_bytes};
-    const double device_limit = (double)plan->device_budget_bytes;
-    const double host_limit = (double)plan->host_budget_bytes;
-    const double all =
-        fmax(fmax(fmax((double)plan->device_bytes, device_limit), fmax(host[4], host_limit)),
-             fmax(disk[5], 1));
+    int64_t tiers[3][N_TIER_PARTS], all = 1;
+    plan_tiers(&j->options, plan, tiers);
+    for (int i = 0; i < 6; i++)
+        if (tiers[i / 2][TIER_WHOLE + i % 2] > all) all = tiers[i / 2][TIER_WHOLE + i % 2];
     memo_text_put(t, "<h2>Budgets</h2>\n<div class='box'><table>\n");
-    page_put_tier(t, "device", device, device_limit, all);
-    page_put_tier(t, "host", host, host_limit, all);
-    if (disk[5] > 0) page_put_tier(t, "disk", disk, 0, all);
+    for (int i = 0; i < (plan->disk_bytes ? 3 : 2); i++)
+        page_put_tier(t, names[i], tiers[i], (double)all);
     memo_text_put(t, "</table></div>\n<p class='key'>");
-    for (int i = 0; i < PAGE_PARTS; i++)
-        if (device[i] + host[i] + disk[i] > 0)
-            memo_text_put(t, "<i style='background:%s'></i>%s", page_colors[i], page_parts[i]);
+    for (int i = 0; i < TIER_WHOLE; i++)
+        memo_text_put(t, "<i style='background:%s'></i>%s", page_colors[i], page_parts[i]);
     memo_text_put(t, "</p>\n");
 }
 
@@ -213,7 +199,8 @@ static memo_status page_write(const job* j, memo_error* error) {
     static const struct {
         const char *title, *file;
         int zooms;
-    } pictures[] = {{"One step", "step.svg", 0},
+    } pictures[] = {{"Device memory", "memory.svg", 0},
+                    {"One step", "step.svg", 0},
                     {"Timeline", "timeline.svg", 1},
                     {"Addresses", "plan.svg", 1},
                     {"Loss", "loss.svg", 0}};

@@ -1,4 +1,5 @@
-/* train_picture.h - draws one step: the operations of each stream, and device memory below.
+/* train_picture.h - draws one step: the operations of each stream, and device memory below; then
+ * device memory by owner.
  *
  * The curve is the memory of this step if every activation is kept.  It has a part that does not
  * depend on the policy, and each layer's activations from its first forward to its last backward
@@ -181,6 +182,90 @@ static memo_status step_picture_write(const memo_schedule* schedule, const memo_
     picture_put_legend(&p);
     memo_text_put(&p.text, "</svg>\n");
     return memo_text_write(&p.text, path, error);
+}
+
+/* ---- device memory over a micro-batch, by owner ---------------------------------------------- */
+
+enum { N_OWNERS = 7 };
+static const char* const owners[N_OWNERS][2] = {{"moments and master weights", "#54678f"},
+                                                {"gradients", "#d65f5f"},
+                                                {"weights", "#4c78a8"},
+                                                {"places of states that come and go", "#9ecae9"},
+                                                {"buffers of the whole run", "#bab0ac"},
+                                                {"activations", "#54a24b"},
+                                                {"buffers of a micro-batch", "#f2a33a"}};
+
+/* The bands of owners that a plan keeps, and above them the buffers that live at each request.
+ * resident: gpt_resident_bytes.  Errors: OUT_OF_HOST_MEMORY, IO. */
+static memo_status memory_picture_write(const memo_step_plan* plan, const int64_t resident[3],
+                                        const char* path, memo_error* error) {
+    enum { LEFT = 80, TOP = 44, WIDTH = 720, HEIGHT = 300 };
+    const memo_plan* p = plan->addresses;
+    const double places = (double)(plan->state_bytes - resident[0] - resident[1] - resident[2]);
+    const double bands[N_OWNERS] = {(double)resident[0],
+                                    (double)resident[1],
+                                    (double)resident[2],
+                                    places,
+                                    (double)plan->persistent_bytes,
+                                    (double)plan->activation_bytes};
+    const double limit = (double)plan->device_budget_bytes;
+    const double most = 1.06 * fmax(limit, (double)plan->device_bytes);
+    const double n_times = (double)(p->n_times - p->body_begin);
+    const int64_t stride = p->n_times / 4000 + 1; /* more points than pixels only take space */
+    double *live = (double*)calloc((size_t)p->n_times + 1, sizeof *live), bytes = 0, below = 0;
+    memo_text t = {0};
+    char title[96];
+    if (!live)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --output");
+    for (int64_t i = 0; i < p->n_buffers; i++) {
+        if (p->buffers[i].memory_class == MEMO_CLASS_PERSISTENT) continue;
+        live[p->buffers[i].begin] += (double)p->buffers[i].size_bytes;
+        live[p->buffers[i].end] -= (double)p->buffers[i].size_bytes;
+    }
+
+#define MEMORY_Y(n_bytes) (TOP + HEIGHT * (1 - (n_bytes) / most))
+    snprintf(title, sizeof title, "Device memory of a micro-batch by owner: %s",
+             bytes_name((double)plan->device_bytes));
+    svg_begin(&t, LEFT + WIDTH + 30, TOP + HEIGHT + 110, LEFT, title);
+    for (int i = 0; i < N_OWNERS - 1; below += bands[i++])
+        memo_text_put(&t, "<rect x='%d' y='%.2f' width='%d' height='%.2f' fill='%s'/>\n", LEFT,
+                      MEMORY_Y(below + bands[i]), WIDTH, HEIGHT * bands[i] / most, owners[i][1]);
+    memo_text_put(&t, "<path fill='%s' d='M%d %.2f", owners[N_OWNERS - 1][1], LEFT,
+                  MEMORY_Y(below));
+    for (int64_t i = p->body_begin; i < p->n_times; i++) {
+        double highest = bytes += live[i];
+        for (; i + 1 < p->n_times && (i + 1) % stride; highest = fmax(highest, bytes))
+            bytes += live[++i];
+        memo_text_put(&t, "V%.2fH%.1f", MEMORY_Y(below + highest),
+                      LEFT + WIDTH * (double)(i + 1 - p->body_begin) / n_times);
+    }
+    memo_text_put(&t, "V%.2fZ'/>\n", MEMORY_Y(below));
+    free(live);
+
+    /* The axis, the limit and the legend. */
+    const double tick = most > 5e9 ? 1 << 30 : most > 5e6 ? 1 << 20 : 1 << 10;
+    const double step = svg_tick(most / tick, 6) * tick;
+    for (double y = 0; y < most; y += step) {
+        svg_line(&t, LEFT - 5, MEMORY_Y(y), LEFT, MEMORY_Y(y), "stroke='#333'");
+        svg_text(&t, LEFT - 8, MEMORY_Y(y) + 4, "end", bytes_name(y));
+    }
+    if (limit > 0) {
+        svg_line(&t, LEFT, MEMORY_Y(limit), LEFT + WIDTH, MEMORY_Y(limit),
+                 "stroke='#222' stroke-dasharray='7 4'");
+        svg_text(&t, LEFT + WIDTH - 4, MEMORY_Y(limit) - 5, "end", "--device-memory");
+    }
+    svg_text(&t, LEFT + WIDTH / 2, TOP + HEIGHT + 20, "middle",
+             "requests of memory, from the first forward to the last backward");
+    for (int i = 0, n = 0; i < N_OWNERS; i++) {
+        const int x = LEFT + n % 3 * 260, y = TOP + HEIGHT + 36 + n / 3 * 22;
+        if (!(bands[i] > 0) && i < N_OWNERS - 1) continue;
+        n++;
+        memo_text_put(&t, "<rect x='%d' y='%d' width='12' height='12' fill='%s'/>\n", x, y,
+                      owners[i][1]);
+        svg_text(&t, x + 17, y + 11, "start", owners[i][0]);
+    }
+    memo_text_put(&t, "</svg>\n");
+    return memo_text_write(&t, path, error);
 }
 
 #endif

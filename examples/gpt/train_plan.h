@@ -97,7 +97,7 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.device_bytes = o->device_memory;
-    desc.states_stay = !o->streams_states;
+    desc.states_stay = o->states_stay || o->is_graph;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
@@ -229,6 +229,19 @@ static void print_choice(const train_options* o, memo_policy policy, const memo_
     memo_text_free(&text);
 }
 
+/* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
+enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
+static void plan_tiers(const train_options* o, const memo_step_plan* p,
+                       int64_t tiers[3][N_TIER_PARTS]) {
+    const int64_t staged = train_staged_bytes(o), rows = gpt_round_up(p->sizes.host_bytes, 512);
+    const int64_t bytes[3][N_TIER_PARTS] = {
+        {p->state_bytes, p->activation_bytes, p->persistent_bytes + p->transient_bytes,
+         p->device_bytes, o->device_memory},
+        {p->host_bytes - rows - staged, rows, staged, p->host_bytes, o->host_memory},
+        {p->disk_bytes - p->sizes.spill_bytes, p->sizes.spill_bytes, 0, p->disk_bytes, 0}};
+    memcpy(tiers, bytes, sizeof bytes);
+}
+
 static void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
     printf("plan      policy %s: device %s", policy_names[policy],
            bytes_name((double)p->device_bytes));
@@ -237,13 +250,24 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
     else
         printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
                bytes_name((double)p->addresses->lower_bound_bytes));
-    printf(", host %s%s%s, %s moved in a step", bytes_name((double)p->host_bytes),
-           o->host_memory ? " of " : "", o->host_memory ? bytes_name((double)o->host_memory) : "",
-           bytes_name((double)moved_bytes(o, p)));
+    printf(", %s moved in a step", bytes_name((double)moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
         printf(", the first %d layers' through a file of %s", (int)p->sizes.n_spilled_layers,
                bytes_name((double)p->sizes.spill_bytes));
     printf("\n");
+
+    int64_t tiers[3][N_TIER_PARTS];
+    plan_tiers(o, p, tiers);
+    printf("memory          states  activations      buffers        whole        limit\n");
+    for (int tier = 0; tier < (p->disk_bytes ? 3 : 2); tier++) {
+        static const char* const names[] = {"  device", "  host", "  disk"};
+        printf("%-9s", names[tier]);
+        for (int part = 0; part < N_TIER_PARTS; part++)
+            printf(" %12s", tiers[tier][part] || part < TIER_LIMIT
+                                ? bytes_name((double)tiers[tier][part])
+                                : "none");
+        printf("\n");
+    }
 }
 
 /* The entry of a table in the column of alpha. */

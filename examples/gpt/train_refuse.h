@@ -78,6 +78,19 @@ static void print_longest(const train_options* o, int64_t given_rows) {
         printf("longest   %lld tokens a sequence fit, without slices\n", (long long)with);
 }
 
+/* Prints the smallest device on which the model trains, if the host holds what leaves it. */
+static void print_least(const train_options* o) {
+    train_options other = *o;
+    other.device_memory = 1;
+    other.host_memory = 0;
+    other.alpha = -1;
+    memo_step_plan* plan = train_plan_that_fits(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED);
+    if (plan)
+        printf("least     a device of %s, with %s on the host, can train this model\n",
+               bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes));
+    memo_step_plan_destroy(plan);
+}
+
 /* Returns host bytes between `lacking` and `enough` with which the run fits: the least, up to their
  * difference over 2^n_halvings. */
 static int64_t enough_host_bytes(const train_options* o, memo_policy policy, int64_t lacking,
@@ -207,11 +220,9 @@ static void put_attention(const train_options* o, const memo_step_plan* plan, do
 /* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
  * the cheapest first. */
 static memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
-    const gpt_config config = train_config(o);
     const memo_policy policy = (memo_policy)o->policy;
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    const double states =
-        (double)(o->streams_states ? plan->state_bytes : gpt_state_bytes(&config));
+    const double states = (double)plan->state_bytes;
     const double activations = (double)plan->activation_bytes;
     double rest = (double)plan->device_bytes - states - activations;
     char needs[80], slices[40] = "";
