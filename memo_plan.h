@@ -381,6 +381,67 @@ typedef struct memo_session memo_session;
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
 
+typedef enum memo_pass {
+    MEMO_PASS_SESSION = 0, /* as long as the session */
+    MEMO_PASS_FORWARD,
+    MEMO_PASS_BETWEEN,
+    MEMO_PASS_BACKWARD,
+    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
+} memo_pass;
+
+/* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
+ * earlier micro-batch.  The trainer lists the turns of a step in `order`: the forward or the
+ * backward of a micro-batch in a chunk of layers.  Each call of memo_session_run, or of begin and
+ * end, is the next turn; after the last turn the order begins again.  1F1B of M micro-batches:
+ *
+ *     int32_t ahead = n_stages - 1 - stage, n = 0;      // forwards before the first backward
+ *     if (ahead >= M) ahead = M - 1;
+ *     for (i = 0; i < M + ahead; i++) {
+ *         if (i < M) order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
+ *         if (i >= ahead) order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
+ *     }
+ *     desc.order = order;  desc.n_order = n;
+ *     ...
+ *     for (k = 0; k < n; k++) {                         // a step
+ *         memo_batch batch = {.turn = order[k]};        // another turn than the next is an error
+ *         if (memo_session_run(session, &batch, &error)) ...;
+ *     }
+ *
+ *     static void forward(void* user, memo_session* s, int32_t layer) {
+ *         int32_t i = memo_session_get_batch(s).turn.micro_batch;
+ *         if (layer == 0) receive(stage - 1, i, memo_session_get_address(s, layer, INPUT));
+ *         ... compute; the last layer sends its output ...
+ *     }
+ *
+ * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
+ * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
+ * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
+ * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
+ * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
+ * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
+ *
+ *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
+ *                      1F1B: ahead + 1
+ *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 8, In flight
+ *     + n_places *     the most that buffers from forward to backward take in a chunk, each
+ *                      rounded up to 512 bytes
+ *     + a turn         the most that other buffers take in a turn
+ *     + SESSION        buffers that live as long as the session
+ *
+ * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
+ * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
+ * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
+ * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
+ * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an
+ * order.  One layer is open at a time. */
+typedef struct memo_turn {
+    int32_t micro_batch; /* 0 to n_order - 1, in any order; one forward and one backward a chunk */
+    int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
+    memo_pass pass;      /* MEMO_PASS_FORWARD or MEMO_PASS_BACKWARD */
+} memo_turn;
+#define MEMO_TURNS_MAX 4096
+
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
     MEMO_POLICY_MEMO = 0,  /* the fastest rows that fit; everything is kept if that fits */
@@ -392,14 +453,6 @@ typedef enum memo_policy {
 } memo_policy;
 #define MEMO_N_POLICIES 6
 MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
-
-typedef enum memo_pass {
-    MEMO_PASS_SESSION = 0, /* as long as the session */
-    MEMO_PASS_FORWARD,
-    MEMO_PASS_BETWEEN,
-    MEMO_PASS_BACKWARD,
-    MEMO_PASS_AFTER /* until the next micro-batch begins: an output */
-} memo_pass;
 
 /* A buffer of device memory, requested and freed by the session, lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
@@ -491,6 +544,8 @@ typedef struct memo_session_desc {
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
      * chapter 8. */
     int64_t routed_rows_layer, routed_rows_all;
+    const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
+    int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
@@ -567,7 +622,8 @@ typedef struct memo_session_desc {
 
     memo_policy policy; /* 0: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
-     * n_layers, n_slices, n_tensors). */
+     * n_layers, n_slices, n_tensors); with an order (shapes, n_places, layers of a chunk,
+     * n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
@@ -592,14 +648,17 @@ typedef struct memo_step_plan {
     struct memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
-    int64_t slice_rows;    /* the desc's, or chosen; 0: no slices */
-    memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
+    int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
+    memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
+    const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
+    int32_t n_order, n_chunks;
     memo_swap_sizes sizes; /* of the swap engine */
     /* Device bytes and who needs them: device_bytes is the sum of the next four. */
     int64_t device_bytes;
     int64_t activation_bytes; /* the swap engine's */
     int64_t state_bytes;      /* the session's states, and places for those that are streamed */
-    int64_t persistent_bytes; /* of setup, and buffers of pass SESSION */
+    int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
+                                 live from forward to backward */
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
     int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
@@ -685,9 +744,10 @@ typedef struct memo_batch {
     int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
+    memo_turn turn;      /* of sessions with an order: the next turn */
 } memo_batch;
 
-/* One micro-batch: begin, step, end.  batch NULL: all zero.  Inside an open micro-batch it returns
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an open micro-batch it returns
  * INVALID_STATE, and changes nothing. */
 MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
@@ -7580,7 +7640,7 @@ typedef struct memoi_step_plan {
     memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
-    memob_arrays arrays; /* layer_kinds, rows */
+    memob_arrays arrays; /* layer_kinds, rows, turns */
 } memoi_step_plan;
 
 /* Of a checked session: >>session checked. */
@@ -7600,6 +7660,7 @@ typedef struct memoi_inspector {
     uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t shape;     /* of the micro-batch before; -1: none */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
@@ -7632,6 +7693,10 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
+    /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
+     * steps, from first_step on, and its first layer.  Without an order: all. */
+    int32_t n_turn_steps, first_step, first_layer;
+    int32_t next_turn;   /* 0: no micro-batch is in flight */
     int64_t peak_bytes;  /* of the stage, the most of all ranks */
     int64_t limit_bytes; /* of the device for a stage: the budget, or less; 0: none */
 
@@ -7652,6 +7717,7 @@ struct memo_session {
     int is_reported;         /* a call has returned it; the next error takes its place */
     memo_error call_error;   /* of the latest call */
     memo_batch batch;        /* n_rows is not 0 */
+    memo_batch first_turn;   /* of the order under way */
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
@@ -7666,7 +7732,7 @@ struct memo_session {
     double* spans_s;
     memoi_timer timers[2 * MEMOI_SPANS_MAX];
     int32_t repetition;
-    double* layers_s;    /* (n_layers), for a median */
+    double* layers_s;    /* (n_steps of the longest shape), for a median */
     memob_arrays arrays; /* of both */
     memoi_beside beside;
 };
@@ -7742,8 +7808,109 @@ MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
     return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
 }
 
+/* Chunks of layers that an order names. */
+MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
+    int32_t n = 1, k;
+    for (k = 0; k < desc->n_order; k++) n = (int32_t)memob_max(n, desc->order[k].chunk + 1);
+    return n;
+}
+
+MEMOI const char* memoi_turn_name(const memo_turn* turn) {
+    return turn->pass == MEMO_PASS_BACKWARD ? "backward" : "forward";
+}
+
+/* Index of a turn of a micro-batch; n_order: there is none. */
+MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
+                                      int32_t chunk, memo_pass pass) {
+    int32_t k = 0;
+    while (k < desc->n_order && (desc->order[k].micro_batch != of->micro_batch ||
+                                 desc->order[k].chunk != chunk || desc->order[k].pass != pass))
+        k++;
+    return k;
+}
+
+/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
+MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
+    const char* field = NULL;
+    int32_t n_chunks, k;
+    if (!desc->n_order) return MEMO_STATUS_OK;
+    if (!desc->order)
+        field = "NULL; list the turns, or set n_order to 0";
+    else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
+        field = "does not work with slices; set slice_rows to n_rows";
+    else if (desc->n_states)
+        field = "does not work with states; keep them in memory of the trainer, with n_states 0";
+    else if (desc->loss)
+        field =
+            "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
+    else if (desc->spill_directory)
+        field = "does not work with a file; set spill_directory to NULL";
+    for (k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
+        if (desc->shapes && desc->shapes[k].is_forward_only)
+            field = "does not work with chunks and shapes that are is_forward_only; give them a "
+                    "session of their own, without an order, for each chunk";
+    if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
+
+    for (k = 0; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        if (turn->micro_batch < 0 || turn->micro_batch >= desc->n_order || turn->chunk < 0 ||
+            turn->chunk >= desc->n_layers ||
+            (turn->pass != MEMO_PASS_FORWARD && turn->pass != MEMO_PASS_BACKWARD))
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
+                                 "is out of range; micro-batches below n_order, chunks below "
+                                 "n_layers, FORWARD and BACKWARD are valid",
+                                 (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
+    }
+    n_chunks = memoi_session_n_chunks(desc);
+    if (desc->n_layers % n_chunks)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.order: it names %d chunks, but n_layers is %d; "
+                             "chunks have equally many layers, so a divisor of n_layers works",
+                             (int)n_chunks, (int)desc->n_layers);
+
+    for (k = 0; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        const int32_t c = turn->chunk, is_backward = turn->pass == MEMO_PASS_BACKWARD;
+        const int32_t before = is_backward ? c + 1 : c - 1;
+        const int32_t first = memoi_session_find_turn(desc, turn, c, turn->pass);
+        char fault[160] = "";
+        if (first < k)
+            snprintf(fault, sizeof fault,
+                     "repeats order[%d]; give each micro-batch a number of its own", (int)first);
+        else if (is_backward && memoi_session_find_turn(desc, turn, c, MEMO_PASS_FORWARD) > k)
+            strcpy(fault, "comes before its forward; list the forward first");
+        else if (before >= 0 && before < n_chunks &&
+                 memoi_session_find_turn(desc, turn, before, turn->pass) > k)
+            snprintf(fault, sizeof fault, "comes before the %s of chunk %d; list that first",
+                     memoi_turn_name(turn), (int)before);
+        else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
+            snprintf(fault, sizeof fault,
+                     "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
+                     (int)turn->micro_batch, (int)c);
+        if (*fault)
+            return MEMOB_INVALID(
+                error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
+                (int)k, memoi_turn_name(turn), (int)turn->micro_batch, (int)c, fault);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Of n_chunks, the chunk in which a buffer's life begins or ends. */
+MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunks, memo_pass pass,
+                                  int32_t layer) {
+    return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
+}
+
+/* 1: it lives in several turns of an order, in a place. */
+MEMOI int memoi_session_is_placed(const memo_session_desc* desc, const memo_session_buffer* b) {
+    return desc->n_order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
+           b->last != MEMO_PASS_FORWARD;
+}
+
 /* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
+    const int32_t n_chunks = memoi_session_n_chunks(desc);
     int32_t i;
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
@@ -7766,6 +7933,11 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
         else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
             fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
+        else if (desc->n_order && !is_each && b->first != MEMO_PASS_SESSION &&
+                 b->last != MEMO_PASS_AFTER &&
+                 memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
+                     memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
+            fault = "a life in two chunks of the order; declare a buffer of each, or of SESSION";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
                                  b->name ? b->name : "NULL", fault);
@@ -7827,6 +7999,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"n_order", desc->n_order, 0, MEMO_TURNS_MAX},
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
                    {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
                    {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
@@ -7917,7 +8090,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
-    status = memoi_session_check_buffers(desc, error);
+    status = memoi_session_check_order(desc, error);
+    if (!status) status = memoi_session_check_buffers(desc, error);
     return status ? status : memoi_session_check_alternatives(desc, error);
 }
 
@@ -7933,6 +8107,31 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
+/* Gives each turn a place: the first that is free of those of its chunk's kinds.  Returns how many
+ * there are.  busy (n_order): of each place, 0 if it is free. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
+                                        int32_t* chunks, int32_t* busy) {
+    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
+    const int32_t* kinds = desc->layer_kinds;
+    int32_t n_places = 0, k, p, like;
+    for (k = 0; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        if (turn->pass == MEMO_PASS_BACKWARD) {
+            p = order[memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_FORWARD)];
+            order[k] = -1 - p;
+            busy[p] = 0;
+            continue;
+        }
+        for (like = 0;
+             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
+            like++;
+        for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
+        if (p == n_places) chunks[n_places++] = like;
+        busy[order[k] = p] = 1;
+    }
+    return n_places;
+}
+
 /* A plan with the given rows, or none.  It copies the tensors, so that it outlives its desc. */
 MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
                                          const int64_t* rows, memo_step_plan** result,
@@ -7940,12 +8139,34 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
     const int64_t slice_rows = desc->slice_rows;
     const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
-    const int32_t n_steps = desc->n_layers * n_slices;
+    const int32_t n_turns = shape.is_forward_only ? 0 : desc->n_order;
+    int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
+    memo_turn* turns;
     int64_t* own_rows;
-    int32_t *layer_kinds, i;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL, i;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
+
+    /* The places of an order. */
+    own->plan.n_chunks = memoi_session_n_chunks(desc);
+    if (n_turns) {
+        turns = (memo_turn*)memob_arrays_add(&own->arrays, n_turns, sizeof *turns);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
+        if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
+        chunks = order + n_turns;
+        memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
+        n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
+        n_of_place = desc->n_layers / own->plan.n_chunks;
+        if (n_places > INT32_MAX / 8 / n_of_place)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.n_layers: %d in %d places of the order "
+                                 "are too many; fewer work",
+                                 (int)n_of_place, (int)n_places);
+        n_steps = n_places * n_of_place;
+        own->plan.order = turns;
+        own->plan.n_order = n_turns;
+    }
     own_rows = (int64_t*)memob_arrays_add(&own->arrays, (int64_t)n_steps * n, sizeof *own_rows);
     layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
@@ -7958,10 +8179,15 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (i = 0; i < n_steps && desc->layer_kinds; i++)
-        layer_kinds[i] = desc->layer_kinds[i / n_slices];
+        layer_kinds[i] =
+            desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
+                                      : i / n_slices];
 
     swap = &own->plan.swap;
     *swap = memo_swap_desc_default();
+    swap->n_places = n_places;
+    swap->n_order = n_turns;
+    if (n_turns) swap->order = order;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
@@ -7990,7 +8216,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
  * tensors; and so must ranks.  The rest is its choice. */
 typedef struct memoi_step_plan_line {
     memob_record record; /* of cells */
-    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives */
+    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
     int32_t n_same;      /* its first values must be the session's */
     char what[64];       /* for messages */
     int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
@@ -8000,7 +8226,7 @@ typedef struct memoi_step_plan_line {
 /* Cells of a shape. */
 enum {
     MEMOI_LINE_SLICE_ROWS = 3,
-    MEMOI_LINE_POLICY = 6,
+    MEMOI_LINE_POLICY = 7,
     MEMOI_LINE_HOST_LAYERS,
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
@@ -8023,19 +8249,24 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
     const memo_swap_desc* swap = &plan->swap;
     const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
-    const int32_t step = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
+    const int32_t turn = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
+    const int32_t step = turn - plan->n_order;
     int32_t t;
     memset(line, 0, sizeof *line);
-    line->of = i == 0 ? 0 : i <= n ? 1 : step < 0 ? 3 : 2;
+    line->of = i == 0 ? 0 : i <= n ? 1 : turn < 0 ? 3 : step < 0 ? 4 : 2;
 
     if (line->of == 0) {
         line->record.word = "shape";
-        memoi_step_plan_add(line, "n_layers", swap->n_layers / n_slices, 1, INT32_MAX);
+        memoi_step_plan_add(line, "n_layers",
+                            swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
+                                (plan->n_order ? plan->n_chunks : 1),
+                            1, INT32_MAX);
         memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
         memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
         memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+        memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
         line->n_same = MEMOI_LINE_POLICY;
         memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
         memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
@@ -8060,6 +8291,13 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         for (t = 0; t < plan->n_buffers; t++)
             memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
                                 MEMO_SESSION_ALTERNATIVES_MAX);
+    } else if (line->of == 4) {
+        line->record.word = "turn";
+        snprintf(line->what, sizeof line->what, "order[%d]: ", (int)turn);
+        memoi_step_plan_add(line, "micro_batch", plan->order[turn].micro_batch, 0, MEMO_TURNS_MAX);
+        memoi_step_plan_add(line, "chunk", plan->order[turn].chunk, 0, INT32_MAX);
+        memoi_step_plan_add(line, "pass", (int64_t)plan->order[turn].pass, 0, MEMO_PASS_AFTER);
+        line->n_same = line->record.n_values;
     } else {
         if (step >= swap->n_layers) return 0;
         line->record.word = "layer";
@@ -8170,7 +8408,7 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of values of all lines: those that must be the same of shapes, tensors or steps; 3: the rest.
+/* Of values of all lines: those that must be the same of shapes, tensors, steps or turns; 3: rest.
  * Never negative, so that its negative exists. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
@@ -8229,7 +8467,7 @@ MEMOI int64_t memoi_session_digest_buffers(const memo_session* s) {
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 21, N_BUDGETS = 3 };
+    enum { N = 22, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
@@ -8246,6 +8484,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"shapes", memoi_session_digest(s, 0)},
                  {"tensors", memoi_session_digest(s, 1)},
                  {"layer_kinds", memoi_session_digest(s, 2)},
+                 {"order", memoi_session_digest(s, 4)},
                  {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
                  {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
                  {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
@@ -8289,7 +8528,7 @@ MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, mem
 
 /* Is the size of a slice the planner's choice? */
 MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+    return desc->slice_rows == 0 && !desc->n_order && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
            desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
@@ -8356,6 +8595,29 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->steps = &s->part->plan->swap;
     s->n_steps = s->steps->n_layers;
     s->n_slices = s->steps->n_slices;
+    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
+    s->first_step = s->first_layer = 0;
+}
+
+/* The steps of a turn. */
+MEMOI void memoi_session_take_turn(memo_session* s, int32_t k) {
+    const int32_t* order = s->steps->order;
+    if (!order) return;
+    s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
+    s->first_step = (order[k] < 0 ? -1 - order[k] : order[k]) * s->n_turn_steps;
+}
+
+/* The layer of a step of this turn, or of a step with its number in another place. */
+MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+    return s->first_layer + step % s->n_turn_steps / s->n_slices;
+}
+/* The first step of a layer of this turn. */
+MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
+    return s->first_step + (layer - s->first_layer) * s->n_slices;
+}
+/* 1: this turn computes the layer. */
+MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
+    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
 /* Checks the table of states and prepares the engine's desc, in which nothing is streamed yet. */
@@ -8545,6 +8807,11 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
 memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
 
+/* 1: a turn of an order that has no forward: its steps count as passed. */
+MEMOI int memoi_session_is_backward(const memo_session* s) {
+    return s->steps->order && s->batch.turn.pass == MEMO_PASS_BACKWARD;
+}
+
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
 
 /* Rows of a step in this micro-batch. */
@@ -8563,9 +8830,12 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
     return &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t];
 }
 
-/* Of all layers of the longest shape. */
+/* Of the shape with the most. */
 MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
-    return ((s->desc.n_rows - 1) / s->desc.slice_rows + 1) * s->desc.n_layers;
+    int64_t most = 0;
+    int32_t k;
+    for (k = 0; k < s->desc.n_shapes; k++) most = memob_max(most, s->parts[k].plan->swap.n_layers);
+    return most;
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -8938,6 +9208,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
              MEMOI_GUARD;
     }
     c->offsets[n] = c->slot_bytes = at;
+    c->shape = -1;
 
     c->stream = s->desc.compute_stream;
     if (s->desc.computes_on_host)
@@ -9060,7 +9331,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
                   "order; if no tensor before it gives it, declare it SWAPPED";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)(layer / s->n_slices), s->steps->tensors[t].name,
+                          (int)memoi_session_layer(s, layer), s->steps->tensors[t].name,
                           (long long)(layer % s->n_slices * s->steps->n_rows + row), why);
 }
 
@@ -9084,7 +9355,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
                 &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
                 "its %lld rows of %lld bytes; %s",
-                (int)(layer / s->n_slices), tensor->name, (long long)n_rows, names[after],
+                (int)memoi_session_layer(s, layer), tensor->name, (long long)n_rows, names[after],
                 (long long)n_rows, (long long)tensor->row_bytes,
                 is_routed ? "call memo_session_set_routed with all rows before they are written"
                           : "row_bytes or n_rows is too small, or the table has another order than "
@@ -9183,7 +9454,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1))) return 0;
     for (i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin,
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, begin,
                           memob_min(begin + tile_rows, n));
     }
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 0))) return 0;
@@ -9268,6 +9539,22 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, int64_t begin, int64_t end,
     return end;
 }
 
+/* Fills bytes of the session's memory with poison. */
+MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_inspector* c = &s->checker;
+    int64_t n;
+    for (; c->slots && n_bytes > 0 && !s->error.status; bytes += n, n_bytes -= n) {
+        char* image = c->image + (uintptr_t)bytes % 8;
+        memo_status status;
+        n = memob_min(n_bytes, c->slot_bytes);
+        memoi_inspector_poison(image, n);
+        status =
+            memo_copy(s->device, c->stream, MEMO_COPY_TO_DEVICE, bytes, image, n, &s->call_error);
+        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        (void)memoi_session_is_ok(s, status);
+    }
+}
+
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
@@ -9346,7 +9633,14 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
     if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
         !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
         return NULL;
-    layer *= s->n_slices; /* the first, unless another is open */
+    if (!memoi_session_has_layer(s, layer)) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_address: layer %d is not of chunk %d, which this turn "
+                           "computes; take its addresses in a turn of its chunk",
+                           (int)layer, (int)s->batch.turn.chunk);
+        return NULL;
+    }
+    layer = memoi_session_step(s, layer); /* the first, unless another is open */
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     place = memoi_session_place(s, layer, tensor);
     if (!s->is_open)
@@ -9361,7 +9655,7 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
 void* memo_session_get_address(const memo_session* constant, int32_t layer, int32_t tensor) {
     memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     void* address = memoi_session_find(s, layer, tensor);
-    if (!s->checker.slots || layer < 0 || layer >= s->desc.n_layers || tensor < 0 ||
+    if (!s->checker.slots || layer < 0 || !memoi_session_has_layer(s, layer) || tensor < 0 ||
         tensor >= s->desc.n_tensors)
         return address;
     if (memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps && !s->is_routed)
@@ -9374,7 +9668,7 @@ void* memo_session_get_address(const memo_session* constant, int32_t layer, int3
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
-        (int)layer, (int)memob_layer_kind(s->steps, layer * s->n_slices),
+        (int)layer, (int)memob_layer_kind(s->steps, memoi_session_step(s, layer)),
         s->steps->tensors[tensor].name, (long long)s->steps->tensors[tensor].row_bytes);
     return (char*)s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
 }
@@ -9443,6 +9737,65 @@ MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
     return n_bytes;
 }
 
+/* Where the buffers of places begin. */
+MEMOI int64_t memoi_session_places_begin(const memo_session* s) {
+    return memob_align_up(memoi_session_base_bytes(s, s->desc.n_buffers), MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* Bytes of buffers before number n that live in a place for a chunk. */
+MEMOI int64_t memoi_session_placed_bytes(const memo_session* s, int32_t chunk, int32_t n) {
+    int64_t n_bytes = 0;
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        if (memoi_session_is_placed(&s->desc, b) &&
+            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
+                chunk)
+            n_bytes = memob_min(n_bytes + memob_align_up(memoi_session_buffer_bytes(
+                                                             s, i, s->part->plan->shape.n_rows),
+                                                         MEMOB_DEVICE_ALIGNMENT),
+                                MEMOB_BYTES_MAX);
+    }
+    return n_bytes;
+}
+
+/* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
+MEMOI void memoi_inspector_enter_shape(memo_session* s) {
+    int32_t i;
+    for (i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
+        if (memoi_session_is_of_shape(&s->buffers[i]) &&
+            s->buffers[i].first_layer == MEMO_IN_SHAPE(s->batch.shape) && s->part->base)
+            memoi_inspector_fill(s, s->part->base + memoi_session_base_bytes(s, i),
+                                 memoi_session_base_bytes(s, i + 1) -
+                                     memoi_session_base_bytes(s, i));
+    s->checker.shape = s->batch.shape;
+}
+
+/* The same of all buffers, in the chunk that needs most. */
+MEMOI int64_t memoi_session_place_bytes(const memo_session* s) {
+    int64_t most = 0;
+    int32_t chunk;
+    for (chunk = 0; s->steps->order && chunk < s->part->plan->n_chunks; chunk++)
+        most = memob_max(most, memoi_session_placed_bytes(s, chunk, s->desc.n_buffers));
+    return most;
+}
+
+/* Of the engine, of buffers that live in this shape alone, and of all places. */
+MEMOI int64_t memoi_session_all_bytes(const memo_session* s) {
+    const int64_t each = memoi_session_place_bytes(s), begin = memoi_session_places_begin(s);
+    if (!each) return memoi_session_base_bytes(s, s->desc.n_buffers);
+    return begin +
+           memob_min(each, (MEMOB_BYTES_MAX - begin) / s->steps->n_places) * s->steps->n_places;
+}
+
+/* Where a buffer of this turn's place lies; NULL in a dry run. */
+MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
+    if (!s->part->base) return NULL;
+    return s->part->base + memoi_session_places_begin(s) +
+           s->first_step / s->n_turn_steps * memoi_session_place_bytes(s) +
+           memoi_session_placed_bytes(s, s->batch.turn.chunk, buffer);
+}
+
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
@@ -9460,10 +9813,10 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         address = s->part->base + memoi_session_base_bytes(s, buffer);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
-    now = !s->is_running                             ? MEMO_PASS_AFTER
-          : s->n_passed < s->n_steps                 ? MEMO_PASS_FORWARD
-          : s->n_passed > s->n_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
-                                                     : MEMO_PASS_BETWEEN;
+    now = !s->is_running                                  ? MEMO_PASS_AFTER
+          : s->n_passed < s->n_turn_steps                 ? MEMO_PASS_FORWARD
+          : s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
+                                                          : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         memoi_session_is_of_shape(b)
@@ -9473,7 +9826,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
               "declared from the begin of %s to the end of %s%s, so change its life or take it "
               "there",
         b->name ? b->name : "NULL",
-        memoi_session_when(text[0], now, s->open < 0 ? -1 : s->open / s->n_slices),
+        memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first,
                            b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
                                                : b->first_layer),
@@ -9520,7 +9873,7 @@ void memo_session_free(memo_session* s, void* address) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = step / s->n_slices, slice = step % s->n_slices;
+    const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
     const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
@@ -9541,6 +9894,12 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
 
+        if (s->steps->order && memoi_session_is_placed(&s->desc, b)) {
+            const int64_t n_bytes = memoi_session_buffer_bytes(s, i, s->batch.n_rows);
+            memoi_inspector_fill(s, memoi_session_placed(s, i), n_bytes);
+            s->buffer_addresses[i] = is_end ? NULL : memoi_session_placed(s, i);
+            continue;
+        }
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
@@ -9573,7 +9932,8 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     const int32_t step = s->open;
     memo_status status = MEMO_STATUS_OK;
     if (s->error.status) return;
-    if (step < 0 || step / s->n_slices != layer || !s->is_open || s->n_passed >= s->n_steps) {
+    if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
+        s->n_passed >= s->n_turn_steps) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_set_routed: layer %d: its forward is not open; call it "
                            "between begin and end of the forward",
@@ -9600,7 +9960,9 @@ int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_status status = MEMO_STATUS_OK;
     if (is_failed) memo_arena_abandon(s->part->arena);
-    if (memoi_session_moves(s) && (s->open >= 0 || s->n_passed % (2 * s->n_steps)))
+    if (is_failed) s->next_turn = 0;
+    if (memoi_session_moves(s) &&
+        (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
     if (s->states && !memob_states_is_due(s->states) &&
@@ -9610,7 +9972,38 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     s->is_running = 0;
 }
 
+/* After all forwards of a micro-batch.  In an order: before its first backward. */
+MEMOI void memoi_session_begin_between(memo_session* s) {
+    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, s->first_step, 0);
+}
+
+/* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight. */
+MEMOI memo_status memoi_session_check_turn(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
+    const memo_batch* first = &s->first_turn;
+    const memo_turn *turn = &s->batch.turn, *next = NULL;
+    const char* why = NULL;
+    if (s->next_turn && (s->batch.shape != first->shape || s->batch.n_rows != first->n_rows))
+        why = "shape and n_rows must be those of the micro-batches in flight";
+    if (!plan->n_order && !why) return MEMO_STATUS_OK;
+    if (s->batch.is_forward_only && !why)
+        why = "is_forward_only is 1; use a shape that is_forward_only";
+    plan = s->parts[s->next_turn ? first->shape : s->batch.shape].plan;
+    next = &plan->order[s->next_turn];
+    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
+                 turn->pass != next->pass))
+        why = "it is another turn";
+    if (!why) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
+                          "chunk %d, in shape %d",
+                          why, (int)s->next_turn, memoi_turn_name(next), (int)next->micro_batch,
+                          (int)next->chunk, (int)(s->next_turn ? first->shape : s->batch.shape));
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
+    const memo_batch before = s->batch;
     memo_status status;
     int32_t i;
     if (s->is_setting_up || s->is_in_run) {
@@ -9626,35 +10019,79 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memoi_session_give_up(s, 1);
         s->is_reported = 1; /* nobody asks any more */
     }
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (s->buffers[i].first != MEMO_PASS_SESSION) s->buffer_addresses[i] = NULL;
     memoi_session_forget(s);
+    if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
+    if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
     s->n_passed = 0;
     s->open = s->open_next = -1;
 
     status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
                                  &s->call_error);
     if (!status) {
-        memoi_session_turn(s, s->batch.shape);
-        s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
-        if (!s->batch.n_rows) s->batch.n_rows = s->steps->layer_rows;
+        const memo_step_plan* plan = s->parts[s->batch.shape].plan;
+        s->batch.is_forward_only |= plan->shape.is_forward_only;
+        if (!s->batch.n_rows) s->batch.n_rows = plan->swap.layer_rows;
         status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
-                                     s->steps->layer_rows, &s->call_error);
+                                     plan->swap.layer_rows, &s->call_error);
     }
-    if (!status && s->part->swap)
-        status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
-                                    &s->call_error);
+    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &s->call_error);
+    if (status) { /* a turn that is refused changes nothing */
+        (void)memoi_session_is_ok(s, status);
+        if (s->next_turn) s->batch = before;
+        return 0;
+    }
+    memoi_session_turn(s, s->batch.shape);
+    memoi_session_take_turn(s, s->next_turn);
+    if (memoi_session_is_backward(s)) s->n_passed = s->n_turn_steps;
 
+    /* What the turn before has left in the arena ends. */
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        if (b->first == MEMO_PASS_SESSION) continue;
+        if (s->next_turn && !memoi_session_is_placed(&s->desc, b))
+            memo_session_free(s, s->buffer_addresses[i]);
+        s->buffer_addresses[i] = NULL;
+        if (memoi_session_is_backward(s) && memoi_session_is_placed(&s->desc, b) &&
+            memoi_session_has_layer(s, b->first_layer))
+            s->buffer_addresses[i] = memoi_session_placed(s, i);
+    }
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
-    s->checker.n_buffers = 0;
-    if (!status) (void)memoi_inspector_sweep(s, 0, s->checker.memory_bytes, 1);
-    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
+
+    /* The first turn begins for all. */
+    if (!s->next_turn) {
+        s->first_turn = s->batch;
+        if (!status && s->part->swap)
+            status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
+                                        &s->call_error);
+        s->checker.n_buffers = 0;
+        if (!status) (void)memoi_inspector_sweep(s, 0, s->checker.memory_bytes, 1);
+        if (!status) memoi_inspector_enter_shape(s);
+        if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
+    }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_session_turn_first(s, 0);
+    if (s->is_running && memoi_session_is_backward(s) &&
+        s->batch.turn.chunk == s->part->plan->n_chunks - 1)
+        memoi_session_begin_between(s);
     return memo_session_computes(s);
+}
+
+/* 1: an order has turns left.  A turn must have computed its layers. */
+MEMOI int memoi_session_pass_turn(memo_session* s) {
+    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - n * memoi_session_is_backward(s);
+    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (n_passed < n)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
+                           "of its %d layers; compute all of them in a turn",
+                           memoi_turn_name(&s->batch.turn), (int)s->batch.turn.micro_batch,
+                           (int)s->batch.turn.chunk, (int)n_passed, (int)n);
+    else if (++s->next_turn == s->steps->n_order)
+        s->next_turn = 0;
+    return s->next_turn > 0 && !s->error.status;
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
@@ -9666,12 +10103,12 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (s->is_running && s->open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
-                           (int)(s->open / s->n_slices));
+                           (int)memoi_session_layer(s, s->open));
     memoi_inspector_verify(s, 0, s->is_running ? s->checker.memory_bytes : 0);
     if (s->is_running) memoi_session_turn_first(s, 1);
-    if (s->is_running && !s->error.status)
+    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_steps;
+    s->checker.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
@@ -9680,13 +10117,13 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
  * step follows the other. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const int32_t n = s->n_steps, n_slices = s->n_slices;
-    const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
-    const int32_t step = n_slices == 1 ? layer : next;
+    const int32_t n = s->n_turn_steps, n_slices = s->n_slices;
+    const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed);
+    const int32_t step = n_slices == 1 ? memoi_session_step(s, layer) : next;
     const char *name = is_backward ? "backward" : "forward", *point = is_end ? "end" : "begin";
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
-    char text[64];
+    char text[96];
     if (s->error.status) return -1;
 
     if (!s->is_running)
@@ -9696,9 +10133,16 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
                               is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
         why = "out of order; begin and end each layer once for each slice, in a row";
-    else if (is_end ? s->open != step : s->open_next >= 0 || (s->states && s->open >= 0)) {
-        snprintf(text, sizeof text, "layer %d must end first", (int)(s->open / n_slices));
+    else if (is_end ? s->open != step
+                    : s->open_next >= 0 || ((s->states || s->steps->order) && s->open >= 0)) {
+        snprintf(text, sizeof text, "layer %d must end first",
+                 (int)memoi_session_layer(s, s->open));
         why = s->open < 0 ? "it has not begun" : text;
+    } else if (s->steps->order && (step != next || is_backward != memoi_session_is_backward(s) ||
+                                   s->n_passed >= n * (1 + is_backward))) {
+        snprintf(text, sizeof text, "the turn is the %s of layers %d to %d, once each",
+                 memoi_turn_name(&s->batch.turn), (int)s->first_layer, (int)s->first_layer + n - 1);
+        why = text;
     }
     if (layer < 0 || layer >= s->desc.n_layers) {
         why = "out of range; n_layers is too small, or the loop too long";
@@ -9740,10 +10184,10 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
-        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, begin, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
         if (s->spans_s && end < n)
-            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, end, n);
+            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, end, n);
     }
     s->is_recomputing = 0;
 }
@@ -9766,16 +10210,23 @@ MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
     (void)memoi_session_is_ok(s, status);
 }
 
+/* 1: it is the last of a forward of all layers. */
+MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
+    return step % s->n_slices == s->n_slices - 1 &&
+           memoi_session_layer(s, step) == s->desc.n_layers - 1;
+}
+
 /* Gets the rows of a step into place, in the backward. */
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return 0;
-    if (is_backward && step == s->n_steps - 1)
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
+    if (is_backward && memoi_session_is_last(s, step)) {
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+    }
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
-    if (is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
     memoi_session_turn_states(s, is_backward, step, 0);
     if (!is_backward) memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -9804,11 +10255,10 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
     memoi_session_turn_states(s, is_backward, step, 1);
-    if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_turn_buffers(s, pass, step, 1);
-    if (!is_backward && step == s->n_steps - 1)
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
+    if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
+        memoi_session_begin_between(s);
     s->open = s->open_next;
     s->open_next = -1;
     s->n_passed++;
@@ -9830,19 +10280,22 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     const memo_session_desc* desc = &s->desc;
-    const int is_forward_only = s->batch.is_forward_only;
+    const int is_forward_only = s->batch.is_forward_only, has_order = s->steps->order != NULL;
+    const int has_last = memoi_session_has_layer(s, desc->n_layers - 1);
+    const int32_t first = s->first_step, end = first + s->n_turn_steps;
     int32_t step;
-    for (step = 0; step < s->n_steps; step++) {
-        const int32_t layer = step / s->n_slices;
+    for (step = first; step < end && !memoi_session_is_backward(s); step++) {
+        const int32_t layer = memoi_session_layer(s, step);
         if (memo_session_forward_begin(s, layer)) {
             desc->forward(user, s, layer);
             if (desc->loss && is_forward_only && layer == desc->n_layers - 1) desc->loss(user, s);
         }
         memo_session_forward_end(s, layer);
     }
-    if (desc->between && memo_session_computes(s)) desc->between(user, s);
-    for (step = s->n_steps - 1; step >= 0 && !is_forward_only; step--) {
-        const int32_t layer = step / s->n_slices;
+    if (has_order && !memoi_session_is_backward(s)) return;
+    if (desc->between && has_last && memo_session_computes(s)) desc->between(user, s);
+    for (step = end - 1; step >= first && !is_forward_only; step--) {
+        const int32_t layer = memoi_session_layer(s, step);
         if (memo_session_backward_begin(s, layer)) {
             if (desc->loss && layer == desc->n_layers - 1) desc->loss(user, s);
             desc->backward(user, s, layer);
@@ -9862,6 +10315,18 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
+/* A micro-batch, or all turns of an order. */
+MEMOI memo_status memoi_session_run_all(memo_session* s, memo_batch batch, memo_error* error) {
+    const memo_step_plan* plan = s->parts[batch.shape].plan;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k;
+    for (k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
+        if (plan->n_order) batch.turn = plan->order[k];
+        status = memo_session_run(s, &batch, error);
+    }
+    return status;
+}
+
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
@@ -9873,8 +10338,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
-        status = memo_arena_alloc(part->arena, memoi_session_base_bytes(s, s->desc.n_buffers), 0,
-                                  &address, error);
+        status = memo_arena_alloc(part->arena, memoi_session_all_bytes(s), 0, &address, error);
     part->base = (char*)address;
     if (!status && s->states_sizes.device_bytes) {
         status = memo_arena_mark(part->arena, "states", error);
@@ -9905,7 +10369,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = s->part->plan;
-    memo_batch batch = {0, 0, 0, 0};
+    memo_batch batch;
     memob_swap_placement* placement = &s->part->placement;
     int64_t n_bytes;
     memo_status status;
@@ -9922,9 +10386,11 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     dry.memory_bytes = 2 * n_bytes + (2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
+    memset(&batch, 0, sizeof batch);
     batch.shape = s->batch.shape;
     if (!status) status = memoi_session_start_arena(s, &dry, error);
-    if (!status) status = memo_session_run(s, &batch, error);
+    if (!status) status = memoi_session_run_all(s, batch, error);
+    s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
     MEMO_FREE(dry.memory);
@@ -10127,11 +10593,17 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 
 /* The same of a whole micro-batch. */
 MEMOI double memoi_session_all_slower_s(const memo_session* s) {
-    double sum_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    int32_t i;
-    for (i = 0; i < s->n_steps; i++)
-        sum_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, memob_layer_kind(s->steps, i)) +
-                 memoi_session_slower_s(s, MEMO_PASS_BACKWARD, memob_layer_kind(s->steps, i));
+    const int32_t n = s->n_turn_steps, n_turns = s->steps->order ? s->steps->n_order : 2;
+    double sum_s =
+        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks;
+    int32_t k, i;
+    for (k = 0; k < n_turns; k++) {
+        const int32_t turn = s->steps->order ? s->steps->order[k] : -k;
+        for (i = 0; i < n; i++)
+            sum_s += memoi_session_slower_s(
+                s, turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD,
+                memob_layer_kind(s->steps, (turn < 0 ? -1 - turn : turn) * n + i));
+    }
     return sum_s;
 }
 
@@ -10166,10 +10638,10 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
 
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, profile, error);
-    for (i = 0; i < 2 * s->desc.n_layers && !status; i++) {
+    for (i = 0; i < 2 * s->n_steps && !status; i++) {
         static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
                                              "slice_to_host_bytes", "slice_to_device_bytes"};
-        const int32_t kind = memob_layer_kind(s->steps, i / 2 * s->n_slices);
+        const int32_t kind = memob_layer_kind(s->steps, i / 2);
         const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
         int64_t values[4];
         int k;
@@ -10188,6 +10660,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    desc->between_s /= s->part->plan->n_chunks; /* before each backward turn */
     return status;
 }
 
@@ -10568,6 +11041,9 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
     memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
+    if (plan->n_order)
+        memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
+                      (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
     for (i = 0; i < plan->n_buffers; i++)
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
@@ -10825,7 +11301,7 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
  * layer does not.  The last layer's backward may hold its slice's loss. */
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
-    const int32_t n_slices = s->n_slices, last = s->desc.n_layers - 1;
+    const int32_t n_slices = s->n_slices, last = s->n_steps / n_slices - 1;
     const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
     int32_t slice, layer;
@@ -10973,16 +11449,19 @@ MEMOI void memoi_session_end_beside(memo_session* s) {
 MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
                                            memo_error* error) {
     const double begin_s = memob_now_s();
-    const memo_batch batch = {0, 0, s->batch.shape, 1};
+    memo_batch batch;
     int32_t run, n = 1, i;
     int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = s->batch.shape;
+    batch.more_follow = 1;
     memoi_session_log(s, "session: measuring layers and recomputation");
     if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     for (run = -1; run < n && !status; run++) {
         s->repetition = run < 0 ? 0 : run;
-        status = memo_session_run(s, &batch, error);
+        status = memoi_session_run_all(s, batch, error);
         if (!status && !s->desc.computes_on_host)
             status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
         for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
@@ -11064,11 +11543,13 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
 /* Times an update after another one that warms up, in seconds of a byte that it uses. */
 MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profile,
                                             memo_error* error) {
-    const memo_batch batch = {0, 0, s->batch.shape, 0};
+    memo_batch batch;
     memo_status status = MEMO_STATUS_OK;
     double sum_s = 0, n_bytes = 0;
     int32_t run, layer;
     int64_t k;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = s->batch.shape;
     for (run = 0; run < 2 && !status; run++) {
         s->repetition = 1; /* the medians of the other spans are in the first */
         status = memo_session_run(s, &batch, error);
@@ -11165,7 +11646,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         s->spans_s =
             (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s) * MEMOI_SPANS_MAX,
                                       MEMOI_SESSION_REPETITIONS * sizeof(double));
-        s->layers_s = (double*)memob_arrays_add(&s->arrays, desc->n_layers, sizeof(double));
+        s->layers_s =
+            (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s), sizeof(double));
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, &saved, error);
@@ -11456,15 +11938,18 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
 /* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
 MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
                                      const memo_step_plan* plan, memo_error* error) {
-    memo_batch batch = {0, 0, v->shape, 1};
+    memo_batch batch;
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status) return status;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = v->shape;
+    batch.more_follow = 1;
     if (desc->measuring) desc->measuring(desc->user, s, 1);
     if (!v->has_initial) status = memoi_session_copy_outputs(s, v->initial, 0, error);
     v->has_initial |= !status;
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memo_session_run(s, &batch, error);
+    if (!status) status = memoi_session_run_all(s, batch, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (v->has_initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);

@@ -90,7 +90,7 @@ static memo_status train(int32_t n_shapes, memo_error* error) {
                (int)(most >> 10));
     memset(d_w, 0, sizeof d_w);
     for (int i = 0; i < N_BATCHES && !status; i++) {
-        memo_batch batch = {lengths[i], 0, n_shapes - 1, 0};
+        memo_batch batch = {.n_rows = lengths[i], .shape = n_shapes - 1};
         while (shapes[batch.shape].n_rows < batch.n_rows) batch.shape--;
         status = memo_session_run(session, &batch, error);
     }

@@ -265,7 +265,7 @@ TEST(any_budget_is_met_or_refused) {
         memo_session* s = NULL;
         memo_session_info info;
         const memo_step_plan* plan;
-        memo_batch batch = {0, 0, 0, 0};
+        memo_batch batch = {.n_rows = 0};
         model m;
         int64_t most, i;
         random_model(&m);
@@ -389,7 +389,7 @@ TEST(forward_alone_needs_nothing_else) {
 }
 
 TEST(the_first_error_is_kept) {
-    memo_batch batch = {0, 0, 0, 0};
+    memo_batch batch = {.n_rows = 0};
     model m;
     tight_model(&m);
     memo_session* s = create(&m, NULL);
@@ -1332,7 +1332,7 @@ static void buffered_backward(void* user, memo_session* s, int32_t layer) {
 TEST(buffers_live_as_declared) {
     memo_swap_stats before, after;
     memo_session_info info;
-    memo_batch batch = {0, 1, 0, 0};
+    memo_batch batch = {.is_forward_only = 1};
     static const memo_session_buffer wrong[] = {
         {"x", -1, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0, 0},
         {"x", 9, 0, (memo_pass)7, 0, MEMO_PASS_BETWEEN, 0, 0},
@@ -1643,7 +1643,7 @@ TEST(shapes_share_memory) {
     memo_step_plan* again = NULL;
     const memo_step_plan *plan, *longest;
     memo_host_device_stats stats;
-    memo_batch batch = {0, 0, 0, 0};
+    memo_batch batch = {.n_rows = 0};
     int64_t most_bytes, host_bytes;
     int round, i, n_kept;
     model m;
@@ -1708,7 +1708,7 @@ TEST(shapes_share_memory) {
         batch.shape = N_SHAPES;
         CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
                     "memo_batch.shape: out of range (9); 0 to 8 are valid");
-        batch = (memo_batch){10, 0, 6, 0};
+        batch = (memo_batch){.n_rows = 10, .shape = 6};
         CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 
         /* In words and in a file. */
@@ -1721,7 +1721,7 @@ TEST(shapes_share_memory) {
         memo_session_destroy(s);
         s = NULL;
         if (again) CHECK_OK(memo_session_open(&m.desc, again, &s, &error));
-        for (batch = (memo_batch){0, 0, 0, 0}; batch.shape < N_SHAPES && s; batch.shape++)
+        for (batch = (memo_batch){.n_rows = 0}; batch.shape < N_SHAPES && s; batch.shape++)
             CHECK_OK(memo_session_run(s, &batch, &error));
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_IS(m.n_wrong, ==, 0);
@@ -1781,7 +1781,7 @@ TEST(keys_of_a_generation_grow_between_steps) {
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
     for (int step = 0; step < 3 && s; step++) {
-        memo_batch batch = {0, 1, GENERATE, 0};
+        memo_batch batch = {.is_forward_only = 1, .shape = GENERATE};
         m.n_seen = 0;
         m.micro_batch++;
         CHECK_OK(memo_session_run(s, NULL, &error));
@@ -2133,7 +2133,7 @@ TEST(mistakes_are_found) {
         open_device(&m, 0, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         for (k = 0; k < 3 && s; k++) {
-            memo_batch batch = {0, 0, 0, 0};
+            memo_batch batch = {.n_rows = 0};
             m.micro_batch = k;
             batch.shape = m.desc.n_shapes ? k % m.desc.n_shapes : 0;
             batch.n_rows = m.desc.n_shapes ? m.shapes[batch.shape].n_rows : m.desc.n_rows;

@@ -312,7 +312,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
 
 /* A micro-batch, whose loss and gradients remain. */
 static memo_status run_batch(model* m, int64_t n_rows, int32_t shape) {
-    memo_batch batch = {0, 0, 0, 0};
+    memo_batch batch = {.n_rows = 0};
     batch.n_rows = n_rows;
     batch.shape = shape;
     m->loss = 0;
@@ -399,7 +399,7 @@ TEST(gradients_are_those_without_slices) {
 
     /* `loss` is called for each slice: before its backward, or after its forward alone, in which
      * the slices come in another order. */
-    memo_batch batch = {95, 1, 0, 0};
+    memo_batch batch = {.n_rows = 95, .is_forward_only = 1};
     model_init(&sliced, 96, 4, MEMO_POLICY_SWAP);
     sliced.desc.step = NULL;
     sliced.desc.forward = own_forward;
@@ -466,7 +466,7 @@ TEST(forwards_alone_and_plans_from_files) {
     CHECK_IS(again->swap.n_slices, ==, 5);
     CHECK_OK(memo_session_open(&m.desc, again, &m.session, &error));
     for (int k = 0; k < 2; k++) {
-        memo_batch batch = {0, 0, 0, 0};
+        memo_batch batch = {.n_rows = 0};
         batch.is_forward_only = !k;
         m.output = output[k];
         CHECK_OK(memo_session_run(m.session, &batch, &error));

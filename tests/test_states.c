@@ -578,13 +578,14 @@ static uint64_t hash_of_training(trainer* t, int64_t device_bytes, int64_t host_
                                               t->states[state].size_bytes, &error));
         }
     for (int step = 0; step < 3; step++) {
-        const memo_batch dropped = {0, 0, 0, t->desc.update_is_fused};
+        const memo_batch dropped = {.more_follow = t->desc.update_is_fused};
         if (t->is_late) CHECK_OK(memo_session_run(s, &dropped, &error));
         if (t->is_late) CHECK_OK(memo_session_skip_update(s, &error));
         for (int b = 0; b < 2; b++) {
-            const memo_batch batch = {step == 1 ? 17 : 0, 0, 0, b == 0 || t->is_late};
-            const memo_batch evaluation = {0, 1, t->desc.n_shapes - 1, 0};
-            const memo_batch short_batch = {0, 0, t->desc.n_shapes - 1, 1};
+            const memo_batch batch = {.n_rows = step == 1 ? 17 : 0,
+                                      .more_follow = b == 0 || t->is_late};
+            const memo_batch evaluation = {.is_forward_only = 1, .shape = t->desc.n_shapes - 1};
+            const memo_batch short_batch = {.shape = t->desc.n_shapes - 1, .more_follow = 1};
             if (step) CHECK_OK(memo_session_run(s, &evaluation, &error));
             if (step == 2 && b == 0 && !t->shapes[1].is_forward_only)
                 CHECK_OK(memo_session_run(s, &short_batch, &error));
@@ -889,7 +890,7 @@ static memo_status transfer_states(memo_session* s, const trainer* t, int is_wri
 static memo_status step_of_session(memo_session* s, const trainer* t) {
     memo_status status = MEMO_STATUS_OK;
     for (int b = 0; b < 2 && !status; b++) {
-        const memo_batch batch = {0, 0, 0, b == 0};
+        const memo_batch batch = {.more_follow = b == 0};
         status = memo_session_run(s, &batch, &error);
     }
     return status || t->desc.update_is_fused ? status : memo_session_update(s, &error);
@@ -1019,7 +1020,7 @@ TEST(checked_sessions_find_planted_mistakes) {
             uint64_t* words = (uint64_t*)memo_session_get_state(s, 1, S_WEIGHTS);
             if (step == 1 && mistake == WRITES_TO_CLOSED && !is_tight) words[3]++;
             for (int b = 0; b < 2 && !status; b++) {
-                const memo_batch batch = {0, 0, 0, b == 0};
+                const memo_batch batch = {.more_follow = b == 0};
                 status = memo_session_run(s, &batch, &error);
             }
             if (!status && !t.desc.update_is_fused) status = memo_session_update(s, &error);
@@ -1407,7 +1408,7 @@ TEST(misused_states_of_a_session_are_errors) {
     CHECK_OK(memo_session_create(&t.desc, &s, &error));
     CHECK_ERROR(memo_session_update(s, &error), INVALID_STATE, "no step of states is over");
     CHECK_OK(memo_session_run(s, NULL, &error));
-    const memo_batch more = {0, 0, 0, 1};
+    const memo_batch more = {.more_follow = 1};
     CHECK_ERROR(memo_session_run(s, &more, &error), INVALID_STATE,
                 "memo_session_update comes next");
     t.n_updates = 0;

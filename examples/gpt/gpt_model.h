@@ -229,7 +229,7 @@ static void gpt_step(void* user, memo_session* session) {
 /* The micro-batch at model->place. */
 static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
                                            memo_error* error) {
-    memo_batch batch = {0, 0, 0, 0};
+    memo_batch batch = {0, 0, 0, 0, {0, 0, MEMO_PASS_SESSION}};
     model->is_last = micro_batch + 1 == model->n_micro_batches;
     batch.more_follow = !model->is_last;
     memo_status status = memo_session_run(model->session, &batch, error);
