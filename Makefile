@@ -30,7 +30,7 @@ HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
 EXTRAS   := $(wildcard extras/*.h)
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
-BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
+BENCHES  := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/link_bits.c,$(wildcard bench/*.c)))
 MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.c))
 FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh))))
@@ -150,6 +150,10 @@ build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+# It trains for minutes, and is no part of `make bench`.
+build/bench/link_bits: build/examples/memo.o
+build/bench/link_bits: bench/link_bits.c build/config.mk Makefile
+	$(call build,-O3 $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
 # PyTorch's caching allocator beside the arena, without a GPU: a stand-in answers its calls of CUDA.
 TORCH ?= $(shell python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
 build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h bench/median.h $(HEADERS) Makefile
