@@ -490,7 +490,8 @@ typedef enum memo_row_kind {
     MEMO_ROW_CROSS_ENTROPY,
     MEMO_ROW_LOSS_SUMS,
     MEMO_ROW_SINKS,
-    MEMO_ROW_SINK_SUMS
+    MEMO_ROW_SINK_SUMS,
+    MEMO_ROW_REDUCE
 } memo_row_kind;
 
 /* A host function as an operation of a stream.  Returns OK, or an error that fails the stream. */
@@ -5368,7 +5369,9 @@ MEMOI memo_status memoi_host_order(memoi_host* host, memoi_host_op_kind kind,
     memoi_host_event* event = (memoi_host_event*)event_handle;
     memoi_host_stream* stream = (memoi_host_stream*)stream_handle;
     memoi_host_op* op;
-    memo_status status = memoi_host_check(host, event, "event", error);
+    /* A stream may wait for another device's event. */
+    const memoi_host* made = kind == MEMOI_HOST_WAIT && event ? event->made.host : host;
+    memo_status status = memoi_host_check(made, event, "event", error);
     if (!status) status = memoi_host_check(host, stream, "stream", error);
     if (!status && kind == MEMOI_HOST_WAIT && !event->latest) return memoi_host_status(host, error);
     if (!status) status = memoi_host_reserve(stream, &op, error);

@@ -151,6 +151,13 @@ MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
 
+/* Lets the GPUs of n devices reach each other's memory, for the peers of
+ * memo_comm_create_threads: memory of device_alloc, unless is_exportable.  Call this once.  Errors:
+ * INVALID_ARGUMENT (a device that is not from memo_cuda_device_create), UNSUPPORTED (GPUs that
+ * cannot reach each other), DEVICE. */
+MEMO_API memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
+                                            memo_error* error);
+
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
 
@@ -1736,6 +1743,7 @@ MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
 MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
+MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
 
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
 #define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
@@ -1865,6 +1873,7 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
         MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0 && d.entropy.sums, 1)
         MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
+        MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
 }
@@ -2045,6 +2054,44 @@ void memo_cuda_device_destroy(memo_device* device) {
 void memo_cuda_device_fail(void* device, const memo_error* why) {
     memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
     if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
+}
+
+/* This thread's device reaches another GPU. */
+MEMOI memo_status memoi_cuda_reach(int own, int other, memo_error* error) {
+    int can = 0;
+    memo_status status = MEMOI_CUDA_CALL(cudaDeviceCanAccessPeer, (&can, own, other), error);
+    cudaError_t code;
+    if (status) return status;
+    if (!can)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_enable_peers: GPU %d does not reach the memory of GPU %d; "
+                              "use the NCCL back end",
+                              own, other);
+    code = cudaDeviceEnablePeerAccess(other, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+        memoi_cuda_forget(code);
+        return MEMO_STATUS_OK;
+    }
+    return memo_cuda_check_at(code, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__, error);
+}
+
+memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i, k;
+    for (i = 0; i < n && !status; i++)
+        for (k = 0; k < n && !status; k++) {
+            const memoi_cuda *own = memoi_cuda_of(devices[i]), *other = memoi_cuda_of(devices[k]);
+            if (!own || !other)
+                return MEMOB_INVALID(error,
+                                     "memo_cuda_enable_peers: device %d is not of CUDA; pass "
+                                     "devices from memo_cuda_device_create",
+                                     (int)(own ? k : i));
+            memoi_cuda_on on(own, error);
+            status = on.status;
+            if (!status && own->desc.ordinal != other->desc.ordinal)
+                status = memoi_cuda_reach(own->desc.ordinal, other->desc.ordinal, error);
+        }
+    return status;
 }
 
 void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {

@@ -275,10 +275,27 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 
 /* --- ranks as threads ---
  *
- * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their
- * peers there.  A receive copies from the sender's buffer; the sender's operation ends when the
- * copy has.  For a race detector, two ranks are ordered by the messages between them, and the ranks
- * of a collective by the collective.
+ * Each rank has a device, in one process.  A receive copies from the sender's buffer; the sender's
+ * operation ends when the copy has.
+ *
+ *   host devices (memo.h, chapter 6)   Operations run on their streams and meet their peers there.
+ *                                      For a race detector, two ranks are ordered by the messages
+ *                                      between them, and the ranks of a collective by the
+ *                                      collective.
+ *   peers: any devices that reach      Streams copy with the device's own copies, and wait for
+ *   each other's memory, such as       each other's events.  Transfers take no multiprocessor, and
+ *   GPUs of a node                     buffers may lie at any offset.  Sums are a row kernel, which
+ *                                      reads the buffers of all ranks.
+ *
+ * Use NCCL for several processes or nodes, and for captured graphs; peers for the GPUs of one
+ * process that computation should have for itself; host devices for tests and CPUs.
+ *
+ * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
+ * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
+ * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
+ * returned by the call, after its copies have ended.  Calls cannot be captured.  Destroy no device before all ranks have
+ * synchronized their streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.
+ * Not yet run on GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and their calls.
@@ -298,11 +315,14 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 
 typedef struct memo_comm_threads_desc {
     int32_t n_ranks;
-    memo_device* const* devices; /* (n_ranks), from memo_host_device_create */
-    const char* name;            /* copied; NULL: "threads world" */
-    double timeout_s;            /* must exceed the longest transfer; 0: 30 */
+    memo_device* const* devices; /* (n_ranks) */
+    /* 1: peers, at most MEMO_REDUCE_MAX.  0: peers if a device is not from
+     * memo_host_device_create. */
+    int32_t are_peers;
+    const char* name; /* copied; NULL: "threads world" */
+    double timeout_s; /* must exceed the longest transfer; 0: 30 */
 
-    /* Simulated links.  A transfer starts when send and receive have met, and takes latency_s plus
+    /* Simulated links, not of peers.  A transfer starts when send and receive have met, and takes latency_s plus
      * bytes / bytes_per_s (0: no limit).  Transfers to a rank take turns, over all communicators.
      * A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
@@ -1536,6 +1556,20 @@ typedef struct memo_sinks_desc {
     int64_t n_rows, n_heads, n_columns;
 } memo_sinks_desc;
 
+/* --- reduce: to[i] = the sum or maximum of from[0][i], from[1][i], ... ---
+ *
+ * Arrays may lie on devices whose memory this one reaches.  All types, with the bits of
+ * memo_all_reduce.  to may be one of from. */
+#define MEMO_REDUCE_MAX 16
+typedef struct memo_reduce_desc {
+    void* to;                          /* (count) */
+    const void* from[MEMO_REDUCE_MAX]; /* (n_from), each (count) */
+    int32_t n_from;
+    memo_type type;
+    memo_reduction reduction;
+    int64_t count;
+} memo_reduce_desc;
+
 /* --- running them --- */
 
 /* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
@@ -1550,10 +1584,11 @@ typedef struct memo_sinks_desc {
     K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
     K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
     K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
-    K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)
+    K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)                                 \
+    K(MEMO_ROW_REDUCE, reduce, "reduce", memo_reduce_desc)
 
 /* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
- * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a stride shorter
  * than a row; an address that is NULL or not aligned to its element; sizes above 2^62), UNSUPPORTED
  * (the device has no row kernels), the device's. */
 MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
@@ -1568,6 +1603,7 @@ typedef union memo_row_desc {
     memo_add_desc add;
     memo_cross_entropy_desc entropy;
     memo_sinks_desc sinks;
+    memo_reduce_desc reduce;
 } memo_row_desc;
 /* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
  * default. */
@@ -2347,6 +2383,41 @@ MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, d
     sinks->d_sinks[head] -= (float)sum;
 }
 
+/* --- reduce --- */
+
+#define MEMOI_AS_IS(a) (a)
+
+/* A function, because compilers warn of an integer that is compared with itself. */
+MEMO_INLINE int memoi_reduce_is_nan(double a) { return a != a; }
+
+/* Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
+ * undefined: K(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED). */
+#define MEMOI_REDUCE_ALL(K)                                                                        \
+    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, float)                                          \
+    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, double)                                       \
+    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, float)                        \
+    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, float)                           \
+    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
+    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
+    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
+#define MEMOI_REDUCE_ELEMENT(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                               \
+    case MEMO_TYPE_##NAME: {                                                                       \
+        WIDE result = WIDEN(((const TYPE*)desc->from[0])[i]);                                      \
+        for (r = 1; r < desc->n_from; r++) {                                                       \
+            const WIDE wide = WIDEN(((const TYPE*)desc->from[r])[i]);                              \
+            if (desc->reduction == MEMO_REDUCTION_SUM)                                             \
+                result = (WIDE)((ADDED)result + (ADDED)wide);                                      \
+            else if (wide > result || memoi_reduce_is_nan((double)wide))                           \
+                result = wide;                                                                     \
+        }                                                                                          \
+        ((TYPE*)desc->to)[i] = NARROW(result);                                                     \
+        break;                                                                                     \
+    }
+MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
+    int32_t r;
+    switch (desc->type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_ELEMENT) }
+}
+
 /* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
  * lane computes, its function, join of two lanes, end of a row). */
 #define MEMOI_ADD(a, b) ((a) + (b))
@@ -2672,6 +2743,7 @@ MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
 MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
 MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
 MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(reduce, memo_reduce_desc, desc->count, memo_reduce_item)
 MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
                memo_entropy_item)
 
@@ -2740,7 +2812,7 @@ typedef struct memoi_row_matrix {
 } memoi_row_matrix;
 
 typedef struct memoi_row_arrays {
-    memoi_row_matrix all[6];
+    memoi_row_matrix all[MEMO_REDUCE_MAX + 1];
     int n;
 } memoi_row_arrays;
 
@@ -2866,6 +2938,21 @@ MEMOI memo_status memoi_row_arrays_sinks(memo_row_kind kind, memo_sinks_desc* x,
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memoi_row_arrays_reduce(memo_reduce_desc* x, memoi_row_arrays* arrays,
+                                          memo_error* error) {
+    static const char desc[] = "memo_reduce_desc";
+    const int64_t bytes = memo_type_bytes(x->type);
+    int32_t r;
+    if (MEMOI_INTEGER(desc, x, n_from, 1, MEMO_REDUCE_MAX) ||
+        MEMOI_INTEGER(desc, x, type, 0, MEMO_TYPE_U8) ||
+        MEMOI_INTEGER(desc, x, reduction, 0, MEMO_REDUCTION_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
+    for (r = 0; r < x->n_from; r++)
+        memoi_row_add(arrays, MEMOI_ROW_READS, "from", x->from[r], 1, x->count, bytes, NULL);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
                                       memoi_row_arrays* arrays, memo_error* error) {
     memset(arrays, 0, sizeof *arrays);
@@ -2874,6 +2961,7 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
     if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
     if (kind <= MEMO_ROW_LOSS_SUMS)
         return memoi_row_arrays_entropy(kind, &d->entropy, arrays, error);
+    if (kind == MEMO_ROW_REDUCE) return memoi_row_arrays_reduce(&d->reduce, arrays, error);
     return memoi_row_arrays_sinks(kind, &d->sinks, arrays, error);
 }
 
@@ -2917,9 +3005,9 @@ memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* t
     memo_add_desc* add = &taken->add;
     memo_status status;
     int i;
-    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_SINK_SUMS)
+    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_REDUCE)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
-                             (int)kind, (int)MEMO_ROW_SINK_SUMS);
+                             (int)kind, (int)MEMO_ROW_REDUCE);
     if (!desc)
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
@@ -2974,7 +3062,7 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
                                      const memoi_row_args* args, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_row_desc desc = args->desc;
-    memo_range reads[6], writes[6];
+    memo_range reads[MEMO_REDUCE_MAX], writes[6];
     memoi_row_arrays arrays;
     int i;
     (void)memoi_row_arrays_of(args->kind, &desc, &arrays, NULL);
@@ -3017,15 +3105,9 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-#define MEMOI_AS_IS(a) (a)
-
-/* A function, because compilers warn of an integer that is compared with itself. */
-MEMOI int memoi_reduce_is_nan(double a) { return a != a; }
-
 /* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every
- * from, n at most MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written
- * last.  Elements are widened, and added as ADDED; integers unsigned, because signed overflow is
- * undefined.  A NaN is above everything. */
+ * from, n at most MEMOI_REDUCE_CHUNK, as the row kernel, but loop by loop, which is faster.  to may
+ * be the same elements of one of them: it is written last.  A NaN is above everything. */
 #define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
     MEMOI void memoi_reduce_##NAME(void* to, const void* const* from, int32_t n_from,              \
                                    int64_t begin, int64_t n, memo_reduction reduction) {           \
@@ -3048,14 +3130,6 @@ MEMOI int memoi_reduce_is_nan(double a) { return a != a; }
         }                                                                                          \
         for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                                \
     }
-#define MEMOI_REDUCE_ALL(K)                                                                        \
-    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, float)                                          \
-    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, double)                                       \
-    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, float)                        \
-    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, float)                           \
-    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
-    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
-    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
 MEMOI_REDUCE_ALL(MEMOI_REDUCE)
 #define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
     case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, from, n_from, begin, n, reduction); break;
@@ -3071,7 +3145,8 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
 }
 
 /* ---- >>threads back end -------------------------------------------------------------------------
- * Knows: the host device, its counters and clock.  Knows nothing of attention, shardings or meshes.
+ * Knows: the host device, its counters and clock; of peers the device table.  Knows nothing of
+ * attention, shardings or meshes.
  *
  * The caller's thread of a rank fills its messages and launches operations.  The stream that runs
  * an operation does the rest.  Ranks share four things:
@@ -3085,7 +3160,11 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
  *              MEMOI_THREADS_NAP_NS.
  *   is_busy    set while a rank uses memory of another rank (buffers, messages, a device).  A rank
  *              sets the flag, then checks for a failure.  A rank that gives up waits until all
- *              flags are clear.  So no buffer is touched after its operation has returned. */
+ *              flags are clear.  So no buffer is touched after its operation has returned.
+ *
+ * Peers do the same in the calling thread: instead of copying, they enqueue a copy, and an event
+ * goes with each post, each empty way and each meeting, for which the other side's stream waits.
+ * The other side has enqueued the wait before the event is recorded again. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 #define MEMOI_THREADS_NAP_NS   10000000
@@ -3108,9 +3187,11 @@ typedef struct memoi_way {
     memoi_message* current;
     int64_t posted_ns;
     uint32_t n_messages; /* copied so far */
+    memo_event copied;   /* peers: after the last copy of a chain; the receiver's */
     char apart[64];      /* so that two threads write different cache lines, here and below */
     /* The caller's: in the group that it fills, the last receive from the peer and send to it. */
     memoi_message* last[2];
+    int32_t is_open; /* peers: posted, and the sender's stream does not wait for `copied` yet */
     char apart2[64]; /* the next way's peer writes it */
 } memoi_way;
 
@@ -3143,6 +3224,12 @@ typedef struct memoi_threads_rank {
     const void** sources; /* what a reduction reads, by rank */
     uint32_t head;        /* counter of messages done */
     char apart2[64];
+
+    /* Peers: the stream of a call; events of posts, and of meetings in turn. */
+    memo_stream stream;
+    memo_event posted, met[2];
+    uint32_t n_met;
+    int32_t has_met; /* all ranks, once: their events exist */
 
     /* What the other ranks of its group see. */
     uint32_t bell; /* in steps of two; bit 0: this rank sleeps */
@@ -3232,8 +3319,33 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
                 memob_sleep_until(memob_now_ns() + 50000);
 }
 
+/* Afterwards no peer's stream reads this rank's buffers any more.  This rank's stream may not wait
+ * for them: its device may have failed.  A rank that is gone has synchronized its streams. */
+MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
+    memoi_way* ways = me->group->ways + (int64_t)me->table.rank * me->table.size;
+    int32_t r;
+    __atomic_store_n(&me->is_busy[MEMOI_LANE_CALLER], 1, __ATOMIC_SEQ_CST);
+    for (r = 0; r < me->table.size; r++) {
+        const memoi_threads_rank* peer = &me->group->ranks[r];
+        const int has_taken =
+            ways[r].is_open && !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
+        int turn;
+        ways[r].is_open = 0;
+        if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) continue;
+        if (has_taken) (void)memo_event_synchronize(peer->device, ways[r].copied, NULL);
+        for (turn = 0; turn < 2 && me->has_met; turn++)
+            (void)memo_event_synchronize(peer->device, peer->met[turn], NULL);
+    }
+    memoi_threads_end_work(me, MEMOI_LANE_CALLER);
+}
+
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
+    if (me->posted) { /* the flag of memoi_threads_launch */
+        (void)memo_stream_synchronize(me->device, me->stream, NULL);
+        memoi_threads_end_work(me, MEMOI_LANE_CALLER);
+    }
     memoi_threads_await_idle(me->group);
+    if (me->posted) memoi_threads_await_copies(me);
     return memoi_threads_status(&me->table, error);
 }
 
@@ -3455,8 +3567,57 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
         me->table.name);
 }
 
-MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
-    if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
+/* What a peer could not enqueue fails the world. */
+MEMOI void memoi_threads_enqueued(memoi_threads_rank* me, memo_status status,
+                                  const memo_error* error) {
+    if (status)
+        MEMOI_THREADS_FAIL(me, "rank %d of '%s' cannot enqueue: %.400s", (int)me->table.rank,
+                           me->table.name, error->message);
+}
+MEMOI void memoi_threads_record(memoi_threads_rank* me, memo_event event) {
+    memo_error error;
+    if (me->posted)
+        memoi_threads_enqueued(me, memo_event_record(me->device, event, me->stream, &error),
+                               &error);
+}
+/* For an event of another rank. */
+MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
+    memo_error error;
+    if (me->posted)
+        memoi_threads_enqueued(me, memo_event_wait(me->device, event, me->stream, &error), &error);
+}
+
+MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
+    memo_error error;
+    if (!n_bytes || to == from) return;
+    if (me->posted)
+        memoi_threads_enqueued(
+            me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, &error),
+            &error);
+    else
+        memcpy(to, from, (size_t)n_bytes);
+}
+
+/* to = elements [begin, begin + count) of the sources of all ranks, reduced. */
+MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
+                                int64_t begin, int64_t count) {
+    memo_reduce_desc desc;
+    memo_error error;
+    int32_t r;
+    if (!me->posted) {
+        memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
+                         call->reduction);
+        return;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.to = to;
+    desc.n_from = me->table.size;
+    desc.type = call->type;
+    desc.reduction = call->reduction;
+    desc.count = count;
+    for (r = 0; r < me->table.size; r++)
+        desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
+    memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &error), &error);
 }
 
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
@@ -3479,12 +3640,15 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     n_bytes = sent->call.count * memo_type_bytes(sent->call.type);
     is_same = sent->call.count == receive->call.count && sent->call.type == receive->call.type &&
               memoi_comm_labels_match(&sent->label, &receive->label);
-    if (!is_same)
+    if (!is_same) {
         memoi_threads_mismatch(me, sent, receive, way->n_messages);
-    else
-        memoi_threads_copy(receive->call.address, sent->call.address, n_bytes);
+    } else {
+        if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
+        memoi_threads_copy(me, receive->call.address, sent->call.address, n_bytes);
+        if (!next) memoi_threads_record(me, way->copied);
+    }
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
-    if (!is_same) return -1;
+    if (!is_same || (me->posted && memoi_threads_has_failed(me))) return -1;
     way->n_messages++;
 
     if (start_ns && peer != rank &&
@@ -3505,6 +3669,8 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     int has_moved = 0;
     if (call->is_send) {
         if (!memoi_threads_is_ready(memoi_threads_way(me, call), 1)) return 0;
+        memoi_threads_await(me, memoi_threads_way(me, call)->copied);
+        memoi_threads_way(me, call)->is_open = 0;
         *current = NULL;
         return 1;
     }
@@ -3523,6 +3689,7 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, in
     if (!message->current || !message->call.is_send) return;
     way = memoi_threads_way(me, &message->call);
     way->posted_ns = start_ns;
+    way->is_open = 1;
     __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
     memoi_threads_ring(&me->group->ranks[message->call.peer]);
 }
@@ -3554,6 +3721,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     memoi_threads_patience patience = {0, 0, 0};
     uint32_t position;
     int n_left = 1;
+    memoi_threads_record(me, me->posted);
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
@@ -3575,7 +3743,8 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         if (looks && memoi_threads_has_failed(me)) return memoi_threads_give_up(me, error);
     }
     memob_counter_set(&me->head, run->end);
-    return MEMO_STATUS_OK;
+    return me->posted && memoi_threads_has_failed(me) ? memoi_threads_give_up(me, error)
+                                                      : MEMO_STATUS_OK;
 }
 
 /* --- collectives, on the stream --- */
@@ -3628,8 +3797,8 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
 
 /* A small all_reduce works on copies that each rank shows, so no rank waits until the others have
  * read. */
-MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
-    return call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
+MEMOI int memoi_threads_is_few(const memoi_threads_rank* me, const memo_collective_call* call) {
+    return !me->posted && call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
            call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
 }
 
@@ -3639,7 +3808,7 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
                               int stage) {
     const memoi_threads_rank* ranks = me->group->ranks;
     const int64_t bytes = memo_type_bytes(call->type), part_bytes = call->count * bytes;
-    const int is_few = memoi_threads_is_few(call);
+    const int is_few = memoi_threads_is_few(me, call);
     int32_t n = me->table.size, rank = me->table.rank, r;
     memo_share share = memo_share_of(call->count, is_few ? 1 : n, is_few ? 0 : rank);
     char* to = (char*)call->to;
@@ -3652,24 +3821,23 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         if (!stage)
-            memo_comm_reduce(to + share.begin * bytes, me->sources, n, share.begin,
-                             share.begin + share.count, call->type, call->reduction);
+            memoi_threads_reduce(me, call, to + share.begin * bytes, share.begin, share.count);
         for (r = 0; r < n && stage; r++) {
             share = memo_share_of(call->count, n, r);
-            memoi_threads_copy(to + share.begin * bytes,
+            memoi_threads_copy(me, to + share.begin * bytes,
                                (const char*)me->sources[r] + share.begin * bytes,
                                share.count * bytes);
         }
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
-        for (r = 0; r < n; r++) memoi_threads_copy(to + r * part_bytes, me->sources[r], part_bytes);
+        for (r = 0; r < n; r++)
+            memoi_threads_copy(me, to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        memo_comm_reduce(to, me->sources, n, rank * call->count, (rank + 1) * call->count,
-                         call->type, call->reduction);
+        memoi_threads_reduce(me, call, to, rank * call->count, call->count);
         break;
     case MEMO_COLLECTIVE_BROADCAST:
-        memoi_threads_copy(to, me->sources[call->root], part_bytes);
+        memoi_threads_copy(me, to, me->sources[call->root], part_bytes);
         break;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
@@ -3685,20 +3853,34 @@ MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_colle
                                   (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1));
 }
 
+/* The ranks of a collective meet, and of peers the streams, too.  Returns 0 if the world has
+ * failed. */
+MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
+    const memoi_threads_rank* ranks = me->group->ranks;
+    const int turn = (int)(++me->n_met & 1);
+    int32_t r;
+    memoi_threads_record(me, me->met[turn]);
+    if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, name)) return 0;
+    me->has_met = 1;
+    if (!me->posted) return 1;
+    for (r = 0; r < me->table.size; r++)
+        if (&ranks[r] != me) memoi_threads_await(me, ranks[r].met[turn]);
+    return !memoi_threads_has_failed(me);
+}
+
 /* Returns 0 if the world has failed. */
 MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
     const char* name = memoi_comm_collective_name(call->kind);
-    int is_few = memoi_threads_is_few(call), turn = (int)(me->n_collectives & 1);
+    int is_few = memoi_threads_is_few(me, call), turn = (int)(me->n_collectives & 1);
     int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
     int64_t start_ns;
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
     if (is_few)
-        memoi_threads_copy(me->few[turn], call->from, call->count * memo_type_bytes(call->type));
-    if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, name) || !memoi_threads_all_agree(me, turn))
-        return 0;
+        memcpy(me->few[turn], call->from, (size_t)(call->count * memo_type_bytes(call->type)));
+    if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 
     start_ns = me->group->world->has_links ? memob_now_ns() : 0;
     for (stage = 0; stage < n_stages; stage++) {
@@ -3708,8 +3890,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
         if (start_ns && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, call, start_ns))
             return 0;
         /* No rank goes on while others read its buffers. */
-        if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER &&
-            !memoi_threads_meet(me, MEMOI_LANE_STREAM, name))
+        if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name))
             return 0;
     }
     return 1;
@@ -3742,6 +3923,21 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, int32_t n, mem
     return status;
 }
 
+/* Runs an operation on a stream; peers run it here, where it enqueues.  No rank destroys its events
+ * meanwhile. */
+MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
+                                       memo_host_function function, void* args, int64_t args_bytes,
+                                       memo_error* error) {
+    memo_status status;
+    if (!me->posted)
+        return memo_host_device_launch(me->device, stream, function, args, args_bytes, error);
+    me->stream = stream;
+    if (!memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) return memoi_threads_give_up(me, error);
+    status = function(args, error);
+    memoi_threads_end_work(me, MEMOI_LANE_CALLER);
+    return status;
+}
+
 MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
                                          const memo_message_call* calls, int32_t n,
                                          memo_error* error) {
@@ -3766,8 +3962,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
             message->current = message;
         *last = message;
     }
-    status = memo_host_device_launch(me->device, stream, memoi_threads_run_group, &args,
-                                     sizeof args, error);
+    status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
     if (!status) me->tail = args.end;
     return status;
 }
@@ -3775,11 +3970,11 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    const memoi_threads_collective_args args = {me, {*call, comm->label}};
+    memoi_threads_collective_args args = {me, {*call, comm->label}};
     memo_status status = memoi_threads_status(comm, error);
     if (status) return status;
-    return memo_host_device_launch(me->device, stream, memoi_threads_run_collective, &args,
-                                   sizeof args, error);
+    return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,
+                                error);
 }
 
 /* --- making, splitting and destroying --- */
@@ -3788,6 +3983,28 @@ MEMOI void memoi_threads_group_free(memoi_threads_group* group) {
     memob_arrays_free(&group->arrays);
     MEMO_FREE(group->messages);
     MEMO_FREE(group);
+}
+
+/* The events of peers, in the thread of their rank.  Without a peer's event "posted" nothing is
+ * enqueued. */
+MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) {
+    memo_event* const own[] = {&me->met[0], &me->met[1], &me->posted};
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i, n = me->table.size;
+    for (i = 0; i < n + 3 && me->group->world->desc.are_peers && !status; i++)
+        status = memo_event_create_untimed(
+            me->device,
+            i < n ? &me->group->ways[(int64_t)i * n + me->table.rank].copied : own[i - n], error);
+    return status;
+}
+MEMOI void memoi_threads_close(memoi_threads_rank* me) {
+    const memo_event own[] = {me->met[0], me->met[1], me->posted};
+    int32_t i, n = me->table.size;
+    for (i = 0; i < n + 3 && me->group->world->desc.are_peers; i++) {
+        const memo_event event =
+            i < n ? me->group->ways[(int64_t)i * n + me->table.rank].copied : own[i - n];
+        if (event) (void)memo_event_destroy(me->device, event, NULL);
+    }
 }
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
@@ -3800,6 +4017,7 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
     world = group->world;
     __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
+    memoi_threads_close(me);
     if (__atomic_sub_fetch(&group->n_left, 1, __ATOMIC_ACQ_REL)) return;
     memoi_threads_group_free(group);
     if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0) MEMO_FREE(world);
@@ -3911,25 +4129,41 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     if (color >= 0 && !me->part)
         return memoi_threads_has_failed(me) ? memoi_threads_give_up(me, error)
                                             : memob_no_memory(error, "a communicator");
-    *part = me->part;
-    return MEMO_STATUS_OK;
+    if (me->part) status = memoi_threads_open((memoi_threads_rank*)me->part->context, error);
+    if (status)
+        memoi_threads_destroy(me->part);
+    else
+        *part = me->part;
+    return status;
 }
 
 MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 
-MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
+/* *are_peers: set if a device is not a host device. */
+MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, int32_t* are_peers,
+                                           memo_error* error) {
     static const char name[] = "memo_comm_threads_desc";
     int32_t r;
+    *are_peers = desc->are_peers != 0;
     if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
-        return MEMOB_INVALID(
-            error, "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
+        return MEMOB_INVALID(error,
+                             "memo_comm_threads_desc.devices: NULL; pass a device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
-        memo_error reason;
-        if (memob_check_host_device(desc->devices[r], &reason))
-            return MEMOB_INVALID(error, "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
-                                 reason.message);
+        const memo_device* device = desc->devices[r];
+        if (!device || !device->event_wait || !device->copy)
+            return MEMOB_INVALID(error,
+                                 "memo_comm_threads_desc.devices, rank %d: no device (%p); pass "
+                                 "one that is created",
+                                 (int)r, (const void*)device);
+        *are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
     }
+    if (*are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0 ||
+                       desc->outer_bytes_per_s > 0 || desc->latency_s > 0))
+        return MEMOB_INVALID(error,
+                             "memo_comm_threads_desc: %d peers, or simulated links of peers; up to "
+                             "%d peers without links are valid",
+                             (int)desc->n_ranks, MEMO_REDUCE_MAX);
     if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
         memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error) ||
         memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error) ||
@@ -3943,8 +4177,8 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
                                      memo_error* error) {
     memoi_threads_world* world;
     memoi_threads_group* group = NULL;
-    int32_t r;
-    memo_status status = memoi_threads_check_desc(desc, error);
+    int32_t r, are_peers;
+    memo_status status = memoi_threads_check_desc(desc, &are_peers, error);
     if (status) return status;
     world = (memoi_threads_world*)memob_calloc(1, sizeof *world + (size_t)desc->n_ranks *
                                                                       sizeof(memoi_threads_port));
@@ -3958,11 +4192,18 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     }
 
     world->desc = *desc;
+    world->desc.are_peers = are_peers;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 30;
     world->has_links = desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
     world->ports = (memoi_threads_port*)(void*)(world + 1);
     for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, r, desc->devices[r]);
-    return MEMO_STATUS_OK;
+    for (r = 0; r < desc->n_ranks && !status; r++)
+        status = memoi_threads_open((memoi_threads_rank*)comms[r]->context, error);
+    for (r = 0; r < desc->n_ranks && status; r++) {
+        memoi_threads_destroy(comms[r]);
+        comms[r] = NULL;
+    }
+    return status;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */

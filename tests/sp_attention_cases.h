@@ -28,6 +28,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 
 typedef struct attention_case {
     int32_t ring, ulysses, ring_is_inner;
+    int32_t are_peers; /* the threads' devices copy themselves */
     memo_sharding_kind sharding;
     memo_mask_kind mask;
     int64_t window;       /* before a query, and after it unless there is another window after it */
@@ -1153,7 +1154,11 @@ static int world_run(world* all) {
     const int32_t n_ranks = all->c->ring * all->c->ulysses;
     memo_error error;
     pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
-    memo_status status = thread_ranks_run(n_ranks, thread_rank_run, all, &error);
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    comm_desc.are_peers = all->c->are_peers;
+    memo_status status =
+        thread_ranks_run_on(&device_desc, &comm_desc, n_ranks, thread_rank_run, all, &error);
     pthread_barrier_destroy(&all->barrier);
     return !status;
 }

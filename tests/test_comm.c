@@ -103,11 +103,13 @@ static void rig_end(rig* g) {
 /* --- the common cases --- */
 
 static void run_case(case_function function) {
-    for (int32_t n = 1; n <= 8; n++) {
-        own_rig g;
-        if (!rig_begin(&g, n, NULL)) return;
-        rig_run(&g, function, memo_test_random());
-    }
+    for (int32_t n = 1; n <= 8; n++)
+        for (int are_peers = 0; are_peers < 2; are_peers++) {
+            memo_comm_threads_desc desc = {.are_peers = are_peers};
+            own_rig g;
+            if (!rig_begin(&g, n, &desc)) return;
+            rig_run(&g, function, memo_test_random());
+        }
 }
 
 /* --- types --- */
@@ -583,11 +585,114 @@ static void failing_traffic(rank_case* c) {
 }
 
 TEST(failures_at_random_moments_touch_nothing_freed) {
-    for (int trial = 0; trial < 12; trial++) {
+    for (int trial = 0; trial < 16; trial++) {
+        memo_comm_threads_desc desc = {.are_peers = trial % 2};
         own_rig g;
-        if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), NULL)) return;
+        if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), &desc)) return;
         rig_run(&g, failing_traffic, memo_test_random());
     }
+}
+
+/* --- peers --- */
+
+static memo_status refuse_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                               const void* from, int64_t size_bytes, memo_error* e) {
+    (void)context, (void)stream, (void)kind, (void)to, (void)from, (void)size_bytes;
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "the copy engine is on strike");
+}
+
+/* What rank 1 does, while the others gather and exchange. */
+typedef enum {
+    COMES_NOT,
+    ABORTS,
+    GOES,
+    CANNOT_COPY,
+    DIFFERS,
+    IS_ELSEWHERE,
+    N_PEER_FAULTS
+} peer_fault;
+static const char* const peer_words[][2] = {
+    {"rank 1 of 'threads world' did not arrive at all_gather", "0.3 s"},
+    {"rank 1 of 'threads world' aborted it", ""},
+    {"rank 1 of 'threads world' is lost in all_gather", "has destroyed its communicator"},
+    {"rank 1 of 'threads world' cannot enqueue", "on strike"},
+    {"rank 0 calls all_gather(32 f32) as collective 2", "rank 1 calls all_gather(31 f32)"},
+    {"rank 0 calls all_gather(32 f32) for here 1", "rank 1 calls all_gather(32 f32) for there 1"}};
+static peer_fault fault;
+
+static void meet_all(rank_case* c) {
+    CHECK_OK(memo_barrier(c->comm, c->streams[0], &error));
+    case_synchronize(c); /* as destroy requires */
+}
+static void gather_beside_a_fault(rank_case* c) {
+    memo_comm* comm = c->comm;
+    memo_stream s = c->streams[0];
+    own_memory float* x = (float*)case_array(32 * comm->size, MEMO_TYPE_F32);
+    const int is_odd = comm->rank == 1;
+    memo_error own;
+    memo_status status;
+    if (is_odd && fault == ABORTS) memo_comm_abort(comm);
+    if (is_odd && fault == GOES) {
+        memo_comm_destroy(comm);
+        c->comm = NULL;
+    }
+    if (is_odd && fault <= GOES) return;
+    if (fault == IS_ELSEWHERE) comm->label.text = is_odd ? "there" : "here";
+    comm->label.number = 1;
+    status = memo_all_gather(comm, s, x + 32 * comm->rank, x, 32 - (is_odd && fault == DIFFERS),
+                             MEMO_TYPE_F32, &own);
+    CHECK_CASE(status == MEMO_STATUS_COMM && strstr(own.message, peer_words[fault][0]) &&
+                   strstr(own.message, peer_words[fault][1]),
+               "fault %d, rank %d: %s", (int)fault, (int)comm->rank, own.message);
+    CHECK(memo_barrier(comm, s, &own) == MEMO_STATUS_COMM);
+    CHECK(memo_comm_status(comm, &own) == MEMO_STATUS_COMM);
+}
+
+TEST(a_peer_that_fails_wakes_the_others) {
+    for (int i = 0; i < 2 * N_PEER_FAULTS; i++) {
+        memo_comm_threads_desc desc = {.are_peers = 1, .timeout_s = 60};
+        memo_device broken;
+        own_rig g;
+        fault = (peer_fault)(i % N_PEER_FAULTS);
+        if (fault == COMES_NOT) desc.timeout_s = 0.3;
+        if (!rig_begin(&g, 2 + i / N_PEER_FAULTS, &desc)) return;
+        broken = *g.devices[1];
+        broken.copy = refuse_copy;
+        if (fault == CANNOT_COPY) ((memoi_threads_rank*)g.comms[1]->context)->device = &broken;
+        rig_run(&g, meet_all, 1);
+        rig_run(&g, gather_beside_a_fault, 1);
+        CHECK_CASE(now_s() - g.start_s < BOUND_S, "fault %d: %g s", (int)fault,
+                   now_s() - g.start_s);
+        g.comms[1] = g.cases[1].comm;
+    }
+}
+
+/* Both wait for the other's event, and neither for a stream: calls return while streams sleep. */
+static void exchange_during_a_sleep(rank_case* c) {
+    memo_comm* comm = c->comm;
+    memo_stream s = c->streams[0];
+    double* x = (double*)case_array(8, MEMO_TYPE_F64);
+    const double start_s = now_s();
+    for (int i = 0; i < 4; i++) x[i] = comm->rank + i;
+    CHECK_OK(memo_host_device_sleep(c->device, s, comm->rank ? 0.3 : 0.2, &error));
+    CHECK_OK(memo_group_begin(comm, &error));
+    CHECK_OK(memo_send(comm, s, x, 3, MEMO_TYPE_F64, 1 - comm->rank, &error));
+    CHECK_OK(memo_receive(comm, s, x + 4, 3, MEMO_TYPE_F64, 1 - comm->rank, &error));
+    CHECK_OK(memo_group_end(comm, s, &error));
+    CHECK_OK(memo_all_reduce(comm, s, x + 4, x + 4, 3, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error));
+    CHECK_CASE(now_s() - start_s < 0.19, "%g s", now_s() - start_s);
+    CHECK_OK(memo_fill(c->device, s, x, 0, 8, &error)); /* after the peer has read it */
+    CHECK_OK(memo_stream_synchronize(c->device, s, &error));
+    CHECK(now_s() - start_s >= 0.3);
+    for (int i = 0; i < 3; i++) CHECK_IS(x[4 + i], ==, 1 + 2 * i);
+    CASE_FREE(x);
+}
+
+TEST(peers_wait_for_events_on_their_streams) {
+    memo_comm_threads_desc desc = {.are_peers = 1};
+    own_rig g;
+    if (!rig_begin(&g, 2, &desc)) return;
+    rig_run(&g, exchange_during_a_sleep, 1);
 }
 
 /* --- the rank that differs is named --- */
@@ -792,7 +897,7 @@ TEST(invalid_descs_are_refused) {
     memo_device *device = new_device(memo_host_device_desc_default()), other, *none = NULL;
     memo_comm* comm = NULL;
     memo_comm_threads_desc desc = {.n_ranks = 1, .devices = &device};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         memo_comm_threads_desc bad = desc;
         if (i == 0) bad.n_ranks = 0;
         if (i == 1) bad.timeout_s = -1;
@@ -800,10 +905,12 @@ TEST(invalid_descs_are_refused) {
         if (i == 3) bad.latency_s = -1;
         if (i == 4) bad.devices = &none;
         if (i == 5) bad.devices = NULL;
+        bad.are_peers = i > 5;
+        if (i == 6) bad.n_ranks = MEMO_REDUCE_MAX + 1;
+        if (i == 7) bad.latency_s = 1;
         CHECK_FAILS(memo_comm_create_threads(&bad, &comm, &error), INVALID_ARGUMENT);
     }
-    memset(&other, 0, sizeof other); /* a device of somebody else's */
-    other.context = &desc;
+    memset(&other, 0, sizeof other); /* no device */
     none = &other;
     desc.devices = &none;
     CHECK_ERROR(memo_comm_create_threads(&desc, &comm, &error), INVALID_ARGUMENT, "rank 0");
@@ -821,23 +928,30 @@ static void split_without_memory(rank_case* c) {
 
 /* Memory that ends at every possible place is reported, and nothing is lost. */
 TEST(memory_that_ends_is_reported) {
-    own_rig g;
-    memo_comm* comms[3];
-    memo_status status = MEMO_STATUS_OK;
-    refusal r = {0};
-    if (!rig_begin(&g, 3, NULL)) return;
-    memo_comm_threads_desc desc = {.n_ranks = 3, .devices = g.devices};
-    while (next_refusal(&r, status)) {
-        status = memo_comm_create_threads(&desc, comms, &error);
-        for (int n = 0; n < 3 && !status; n++) memo_comm_destroy(comms[n]);
+    for (int are_peers = 0; are_peers < 2; are_peers++) {
+        memo_comm_threads_desc desc = {.are_peers = are_peers};
+        own_rig g;
+        memo_comm* comms[3];
+        memo_status status = MEMO_STATUS_OK;
+        refusal r = {0};
+        if (!rig_begin(&g, 3, &desc)) return;
+        desc.n_ranks = 3;
+        desc.devices = g.devices;
+        /* Devices keep the events of an earlier world for later ones. */
+        CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
+        for (int n = 0; n < 3; n++) memo_comm_destroy(comms[n]);
+        while (next_refusal(&r, status)) {
+            status = memo_comm_create_threads(&desc, comms, &error);
+            for (int n = 0; n < 3 && !status; n++) memo_comm_destroy(comms[n]);
+        }
+        CHECK_IS(r.n_failed, >=, 6);
+        for (int n = 0; n < 30; n++) {
+            mallocs_left = n;
+            rig_run(&g, split_without_memory, 1);
+            mallocs_left = -1;
+        }
+        rig_run(&g, case_splits, 1);
     }
-    CHECK_IS(r.n_failed, >=, 6);
-    for (int n = 0; n < 30; n++) {
-        mallocs_left = n;
-        rig_run(&g, split_without_memory, 1);
-        mallocs_left = -1;
-    }
-    rig_run(&g, case_splits, 1);
 }
 
 /* --- mesh without ranks --- */

@@ -574,7 +574,8 @@ TEST(arguments_are_checked) {
     INVALID(memo_event_record(r.d, NULL, r.streams[0], &error));
     INVALID(memo_event_record(r.d, r.event, NULL, &error));
     INVALID(memo_event_record(r.d, other.event, r.streams[0], &error));
-    INVALID(memo_event_wait(r.d, other.event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, other.event, r.streams[0], &error)); /* as in CUDA */
+    INVALID(memo_event_wait(r.d, r.event, other.streams[0], &error));
     INVALID(memo_event_query(r.d, other.event, &is_done, &error));
     INVALID(memo_stream_synchronize(r.d, other.streams[0], &error));
     INVALID(memo_stream_destroy(r.d, other.streams[0], &error));

@@ -350,6 +350,34 @@ TEST(sinks_count_once) {
 }
 
 /* 2^-24 of 8 + |a - b|, as the header promises, also of a weight that is beside one near 1. */
+/* The bits of memo_comm_reduce, with NaN and infinities, also in place. */
+TEST(reduces_as_collectives_do) {
+    enum { COUNT = 700, BYTES = COUNT * 8 };
+    static char from[MEMO_REDUCE_MAX][BYTES], to[BYTES], expected[BYTES];
+    for (int i = 0; i < 60; i++) {
+        const memo_type type = (memo_type)(i % 7);
+        const int in_place = i % 3 == 0;
+        memo_reduce_desc desc = {.n_from = (int32_t)memo_test_int(1, MEMO_REDUCE_MAX),
+                                 .type = type,
+                                 .reduction = (memo_reduction)(i / 7 % 2),
+                                 .count = memo_test_int(0, COUNT)};
+        const size_t n_bytes = (size_t)(desc.count * memo_type_bytes(type));
+        for (int r = 0; r < desc.n_from; r++) {
+            for (int k = 0; k < BYTES; k++) from[r][k] = (char)memo_test_random();
+            for (int k = 0; k < COUNT && type == MEMO_TYPE_F64; k++)
+                ((double*)(void*)from[r])[k] = k % 50 ? memo_test_real() : k % 100 ? NAN : INFINITY;
+            for (int k = 0; k < COUNT && type == MEMO_TYPE_F32; k++)
+                ((float*)(void*)from[r])[k] = k % 50 ? (float)memo_test_real() : -INFINITY;
+            desc.from[r] = from[r];
+        }
+        memo_comm_reduce(expected, desc.from, desc.n_from, 0, desc.count, type, desc.reduction);
+        desc.to = in_place ? from[memo_test_int(0, desc.n_from - 1)] : to;
+        CHECK_OK(memo_row_run(MEMO_ROW_REDUCE, &desc, &error));
+        CHECK_CASE(!memcmp(desc.to, expected, n_bytes), "%lld %s", (long long)desc.count,
+                   memo_type_name(type));
+    }
+}
+
 TEST(merge_weights_are_exact) {
     for (int i = 0; i < 100000; i++) {
         float a = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
@@ -519,6 +547,11 @@ TEST(invalid_arguments_are_refused) {
     memo_rows_desc rows = {
         .to = numbers, .from = numbers + 32, .n_rows = 2, .n_indexed_rows = 2, .row_bytes = 16};
     CHECK_ERROR(memo_row_run(MEMO_ROW_GATHER, &rows, &error), INVALID_ARGUMENT, "index: NULL");
+    memo_reduce_desc reduce = {.n_from = 17};
+    CHECK_ERROR(memo_row_run(MEMO_ROW_REDUCE, &reduce, &error), INVALID_ARGUMENT, "n_from");
+    reduce.n_from = 1;
+    reduce.count = 1;
+    CHECK_ERROR(memo_row_run(MEMO_ROW_REDUCE, &reduce, &error), INVALID_ARGUMENT, "to: NULL");
     rows.index = index;
     CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
     CHECK_REFUSED(SCATTER, rows, to_stride_bytes, 8, "to: rows overlap (stride 8)");

@@ -424,6 +424,7 @@ TEST(random_cases_are_exact) {
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
+        c.are_peers = memo_test_int(0, 3) == 0;
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
             c.spread = (double)memo_test_int(1, 3);
@@ -2173,14 +2174,16 @@ TEST(slices_over_ranks_are_exact) {
 /* A rank that cannot go on makes all others fail, in bounded time. */
 TEST(a_failing_rank_is_seen_by_all) {
     attention_case c = case_of(2, 2, 40, 4, 4, 8);
-    world all;
-    own_whole w;
-    whole_create(&w, &c);
-    world_init(&all, &c, &w);
-    all.failing_rank = 2;
-    CHECK(!world_run(&all));
-    for (int32_t r = 0; r < 4; r++)
-        CHECK_IS(all.results[r].status, ==, (r == 2 ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
+    for (c.are_peers = 0; c.are_peers < 2; c.are_peers++) {
+        world all;
+        own_whole w;
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        all.failing_rank = 2;
+        CHECK(!world_run(&all));
+        for (int32_t r = 0; r < 4; r++)
+            CHECK_IS(all.results[r].status, ==, (r == 2 ? MEMO_STATUS_DEVICE : MEMO_STATUS_COMM));
+    }
 }
 
 /* ---- a rank whose desc, sharding, mask or pass differs ---- */
@@ -2189,6 +2192,15 @@ static memo_status disagree(thread_rank* rank, memo_error* e) {
     disagreement_run((const disagreement*)rank->user, rank->device, rank->stream, rank->comm);
     (void)e;
     return MEMO_STATUS_OK;
+}
+
+/* Over threads, and over peers. */
+static void run_disagreement(disagreement* one) {
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    for (desc.are_peers = 0; desc.are_peers < 2; desc.are_peers++)
+        CHECK_OK(thread_ranks_run_on(&device_desc, &desc, one->ring * one->ulysses, disagree, one,
+                                     &error));
 }
 
 /* In fp32 the messages of both passes have the same lengths and types. */
@@ -2207,7 +2219,7 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
                             MEMO_SHARDING_ZIGZAG,
                             cases[i][2],
                             0};
-        CHECK_OK(thread_ranks_run(one.ring * one.ulysses, disagree, &one, &error));
+        run_disagreement(&one);
     }
 }
 
@@ -2217,7 +2229,7 @@ TEST(every_exchange_compares_the_ranks) {
     for (int i = 0; i < 9; i++) {
         disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_DIRECT,
                             MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
-        CHECK_OK(thread_ranks_run(2, disagree, &one, &error));
+        run_disagreement(&one);
     }
 }
 
@@ -2239,7 +2251,7 @@ TEST(ranks_that_disagree_are_refused) {
             if (!strcmp(fields[i], "row_shardings")) one.sharding = MEMO_SHARDING_DOCUMENTS;
             if (k % 2) one.odd_rank = (int32_t)memo_test_int(0, one.ring * one.ulysses - 1);
             if (!disagreement_is_possible(&one)) continue;
-            CHECK_OK(thread_ranks_run(one.ring * one.ulysses, disagree, &one, &error));
+            run_disagreement(&one);
             n++;
         }
     printf("# %d runs\n", (int)n);

@@ -33,7 +33,7 @@
 #include <thread>
 #include <vector>
 
-enum { N_DEVICES = 2 };
+enum { N_DEVICES = 4 };
 static size_t mebibytes_of(const char* variable, size_t otherwise) {
     const char* value = getenv(variable);
     return (value ? (size_t)atoll(value) : otherwise) << 20;
@@ -49,8 +49,14 @@ struct fake_context {
     int device, n_retained;
     bool is_made;
 };
-static fake_context primary[N_DEVICES] = {{0, 0, false}, {1, 0, false}}, foreign = {0, 0, true};
+static fake_context primary[N_DEVICES] = {{0, 0, false},
+                                          {1, 0, false},
+                                          {2, 0, false},
+                                          {3, 0, false}},
+                    foreign = {0, 0, true};
 static thread_local fake_context* current;
+static bool reaches[N_DEVICES][N_DEVICES];
+int fake_reaches(int device, int other) { return reaches[device][other]; }
 static int current_device(void) { return current ? current->device : 0; }
 static void need_context(void) {
     if (!current) (current = &primary[0])->is_made = true;
@@ -495,6 +501,18 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrCanUseHostPointerForRegisteredMem: *value = has_same_pointers; break;
     default: *value = n_processors; break;
     }
+    return cudaSuccess;
+}
+/* The last GPU is on another bus. */
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
+    CALL_FAIL_IF_DUE("cudaDeviceCanAccessPeer");
+    *can = device != other && device != N_DEVICES - 1 && other != N_DEVICES - 1;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
+    CALL_FAIL_IF_DUE("cudaDeviceEnablePeerAccess");
+    if (reaches[current_device()][other]) return refuse(cudaErrorPeerAccessAlreadyEnabled);
+    reaches[current_device()][other] = true;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int, int) {

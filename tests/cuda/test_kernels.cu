@@ -14,6 +14,7 @@
 
 #include "cuda_test.h"
 
+#include <thread>
 #include <vector>
 
 static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
@@ -199,6 +200,181 @@ TEST(adds_as_on_the_host) {
         CHECK_CASE(is_same(&s), "case %d", c);
     }
 }
+
+/* Sums and maxima of every type, also in place. */
+TEST(reduces_as_on_the_host) {
+    FOR_CASES(80) {
+        memo_reduce_desc reduce = {};
+        reduce.type = (memo_type)(c % 7);
+        reduce.reduction = (memo_reduction)(c / 7 % 2);
+        reduce.n_from = (int32_t)memo_test_int(1, MEMO_REDUCE_MAX);
+        reduce.count = memo_test_int(0, 1500);
+        for (int i = 0; i < SIDE_BYTES / 8 && reduce.type == MEMO_TYPE_F64; i++)
+            ((double*)(void*)s.host)[i] = memo_test_real() * 4 - 2;
+        for (int i = 0; i < SIDE_BYTES / 8 && reduce.type >= MEMO_TYPE_I32; i++)
+            ((uint64_t*)(void*)s.host)[i] = memo_test_random();
+        if (memoi_row_type_bytes(reduce.type)) fill_numbers(s.host, reduce.type, SIDE_BYTES);
+        for (int r = 0; r < reduce.n_from; r++) reduce.from[r] = s.host + r * 16384;
+        reduce.to = s.host + memo_test_int(0, MEMO_REDUCE_MAX) * 16384;
+        RUN(reduce, MEMO_ROW_REDUCE);
+        CHECK_CASE(is_same(&s), "case %d", c);
+    }
+}
+
+/* --- GPUs as peers --- */
+
+enum { PEERS = 3, PEER_COUNT = 3001, PEER_BYTES = 4 * PEER_COUNT };
+
+static void peer_fill(char* to, int round, int rank, memo_type type) {
+    for (int i = 0; i < PEER_COUNT; i++) {
+        const float value = (float)((round * 7 + rank * 13 + i * 31) % 101) / 3 - 16;
+        if (type == MEMO_TYPE_F32)
+            ((float*)(void*)to)[i] = value;
+        else
+            ((uint16_t*)(void*)to)[i] = memo_bf16_from_f32(value);
+    }
+}
+
+struct peer {
+    memo_device* device = NULL;
+    memo_comm* comm = NULL;
+    memo_stream stream = NULL;
+    char *gpu = NULL, *host = NULL; /* two arrays each */
+    memo_error error;
+    int n_rounds = 0, n_wrong = 0;
+};
+
+/* A sum in place, then its elements but the first to the next rank, at another offset. */
+static memo_status peer_round(peer* p, int round, std::vector<char>& expected) {
+    const memo_type type = round % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    const int64_t bytes = memo_type_bytes(type), n = PEER_COUNT - 1;
+    const int next = (p->comm->rank + 1) % PEERS, before = (p->comm->rank + PEERS - 1) % PEERS;
+    const void* from[PEERS];
+    memo_error* e = &p->error;
+    for (int r = 0; r < PEERS; r++) {
+        peer_fill(expected.data() + r * PEER_BYTES, round, r, type);
+        from[r] = expected.data() + r * PEER_BYTES;
+    }
+    memcpy(p->host, from[p->comm->rank], PEER_BYTES);
+    memo_comm_reduce(expected.data(), from, PEERS, 0, PEER_COUNT, type, MEMO_REDUCTION_SUM);
+    memo_status status =
+        memo_copy(p->device, p->stream, MEMO_COPY_TO_DEVICE, p->gpu, p->host, PEER_BYTES, e);
+    if (!status)
+        status = memo_all_reduce(p->comm, p->stream, p->gpu, p->gpu, PEER_COUNT, type,
+                                 MEMO_REDUCTION_SUM, e);
+    if (!status) status = memo_group_begin(p->comm, e);
+    if (!status) status = memo_send(p->comm, p->stream, p->gpu + bytes, n, type, next, e);
+    if (!status) status = memo_receive(p->comm, p->stream, p->gpu + PEER_BYTES, n, type, before, e);
+    if (!status) status = memo_group_end(p->comm, p->stream, e);
+    if (!status)
+        status =
+            memo_copy(p->device, p->stream, MEMO_COPY_TO_HOST, p->host, p->gpu, 2 * PEER_BYTES, e);
+    if (!status) status = memo_stream_synchronize(p->device, p->stream, e);
+    if (status) return status;
+    p->n_wrong += memcmp(p->host, expected.data(), (size_t)(PEER_COUNT * bytes)) != 0;
+    p->n_wrong += memcmp(p->host + PEER_BYTES, expected.data() + bytes, (size_t)(n * bytes)) != 0;
+    return MEMO_STATUS_OK;
+}
+
+/* GPUs 0, 1, 2 if there are as many; else a GPU is several peers. */
+static memo_status peers_open(peer* peers) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_device* devices[PEERS] = {};
+    memo_comm* comms[PEERS] = {};
+    memo_status status = MEMO_STATUS_OK;
+    for (int r = 0; r < PEERS && !status; r++) {
+        memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+        peer* p = &peers[r];
+        device_desc.ordinal = r;
+        if (memo_cuda_device_create(&device_desc, &p->device, &error)) device_desc.ordinal = 0;
+        if (!p->device) status = memo_cuda_device_create(&device_desc, &p->device, &error);
+        devices[r] = p->device;
+        if (!status) status = memo_stream_create(p->device, "peer", 0, &p->stream, &error);
+        if (!status) status = memo_device_alloc(p->device, 2 * PEER_BYTES, (void**)&p->gpu, &error);
+        if (!status) status = memo_host_alloc(p->device, 2 * PEER_BYTES, (void**)&p->host, &error);
+    }
+    if (!status) status = memo_cuda_enable_peers(devices, PEERS, &error);
+    desc.n_ranks = PEERS;
+    desc.devices = devices;
+    desc.timeout_s = 60;
+    if (!status) status = memo_comm_create_threads(&desc, comms, &error);
+    for (int r = 0; r < PEERS; r++) peers[r].comm = comms[r];
+    return status;
+}
+
+static void peers_run(peer* peers, int n_rounds) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < PEERS; r++)
+        threads.emplace_back([=] {
+            peer* p = &peers[r];
+            std::vector<char> expected(PEERS * PEER_BYTES);
+            memo_status status = MEMO_STATUS_OK;
+            memset(&p->error, 0, sizeof p->error);
+            while (!status && p->n_rounds < n_rounds) {
+                status = peer_round(p, p->n_rounds, expected);
+                p->n_rounds += !status;
+            }
+            if (status) memo_comm_abort(p->comm);
+            (void)memo_stream_synchronize(p->device, p->stream, NULL);
+        });
+    for (std::thread& thread : threads) thread.join();
+}
+
+static void peers_close(peer* peers) {
+    for (int r = 0; r < PEERS; r++) memo_comm_destroy(peers[r].comm);
+    for (int r = 0; r < PEERS; r++) {
+        if (peers[r].stream)
+            CHECK_OK(memo_stream_destroy(peers[r].device, peers[r].stream, &error));
+        if (peers[r].device) memo_cuda_device_destroy(peers[r].device);
+    }
+}
+
+TEST(peers_copy_and_add_up) {
+    peer peers[PEERS];
+    memo_status status = peers_open(peers);
+    if (status == MEMO_STATUS_UNSUPPORTED) {
+        peers_close(peers);
+        SKIP("no GPUs that reach each other");
+    }
+    CHECK_CASE(!status, "%s", error.message);
+    if (!status) peers_run(peers, 12);
+    for (peer& p : peers)
+        CHECK_CASE(p.n_rounds == 12 && !p.n_wrong, "%d rounds, %d wrong: %s", p.n_rounds, p.n_wrong,
+                   p.error.message);
+    peers_close(peers);
+}
+
+#ifndef __CUDACC__
+/* A call of CUDA that fails on any rank ends all of them, long before the time-out. */
+TEST(a_failing_call_of_cuda_ends_all_peers) {
+    static const char* const calls[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cudaMemcpyAsync",
+                                        "kernel"};
+    for (int c = 0; c < 24; c++) {
+        peer peers[PEERS];
+        CHECK_OK(peers_open(peers));
+        fake_fail(calls[c % 4], 1 + c, cudaErrorLaunchFailure);
+        peers_run(peers, 50);
+        for (peer& p : peers)
+            CHECK_CASE(p.n_rounds < 50 && p.error.message[0], "%s, call %d: %d rounds",
+                       calls[c % 4], c, p.n_rounds);
+        fake_forget_failures();
+        peers_close(peers);
+    }
+}
+
+TEST(gpus_that_do_not_reach_each_other_are_named) {
+    memo_device* devices[3]; /* 0, 1, 3; of the fake's four, the last one is apart */
+    for (int r = 0; r < 3; r++) {
+        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        desc.ordinal = r + r / 2;
+        CHECK_OK(memo_cuda_device_create(&desc, &devices[r], &error));
+    }
+    for (int again = 0; again < 2; again++) CHECK_OK(memo_cuda_enable_peers(devices, 2, &error));
+    CHECK_ERROR(memo_cuda_enable_peers(devices, 3, &error), UNSUPPORTED, "GPU 3");
+    CHECK(fake_reaches(0, 1) && fake_reaches(1, 0) && !fake_reaches(0, 3) && !fake_reaches(3, 0));
+    for (memo_device* device : devices) memo_cuda_device_destroy(device);
+}
+#endif
 
 TEST(sums_rows_as_on_the_host) {
     FOR_CASES(80) {
