@@ -77,7 +77,10 @@ extern "C" {
  * start.
  *
  *   term             time                                                   counted per
- *   products         6 P S flops / (peak * gemm_efficiency)                 sequence
+ *   products         6 P S flops / (peak * gemm_efficiency), in whole       sequence
+ *                    waves of tiles, or their bytes / memory bandwidth
+ *   row kernels      bytes of norms, residuals, rotations and activations   layer, forward; twice
+ *                    / memory bandwidth                                     backward
  *   attention        2 S^2 h flops / (peak * its efficiency), half of the   layer, forward
  *                    scores because the mask is causal; 5 S^2 h             layer, backward
  *   ring             max(block, hop), block_s and one merge; dK and dV of   ring step
@@ -122,14 +125,20 @@ typedef struct memo_parallel_cluster {
     double peak_flops_per_s;
     /* Fractions of the peak that matrix products and attention reach; 0: 0.75, 0.6, 0.55 */
     double gemm_efficiency, attention_forward_efficiency, attention_backward_efficiency;
-    double link_bytes_per_s;          /* of a GPU inside a node, each way */
-    double nic_bytes_per_s;           /* of a GPU between nodes, each way */
-    double device_memory_bytes_per_s; /* 0: merges of ring blocks cost no time */
+    double link_bytes_per_s; /* of a GPU inside a node, each way */
+    double nic_bytes_per_s;  /* of a GPU between nodes, each way */
+    /* Multiprocessors of a GPU.  0: products of every shape reach gemm_efficiency, and row kernels
+     * and the optimizer take no time on the device. */
+    int32_t n_processors;
+    double device_memory_bytes_per_s; /* 0: merges of ring blocks and row kernels cost no time */
     double collective_s;              /* start of a collective or hop */
     double block_s;                   /* start of a block of ring attention */
     double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
-    int64_t host_bytes;               /* pinned, of a node; 0: no swapping */
-    double host_bytes_per_s;          /* of a GPU, each way; 0: no swapping */
+    /* Standard deviation of the GPUs' speed, of its mean: ranks wait for each other, so a step takes
+     * as long as the slowest of n_gpus needs; 0: all are equally fast. */
+    double speed_deviation;
+    int64_t host_bytes;      /* pinned, of a node; 0: no swapping */
+    double host_bytes_per_s; /* of a GPU, each way; 0: no swapping */
 } memo_parallel_cluster;
 
 typedef enum memo_parallel_activations {
@@ -137,6 +146,7 @@ typedef enum memo_parallel_activations {
     MEMO_PARALLEL_RECOMPUTE, /* only layer inputs stay; each layer's forward runs again */
     /* MEMO: alpha of the rows go to the host; other rows are recomputed, except for attention. */
     MEMO_PARALLEL_SWAP,
+    MEMO_PARALLEL_OFFLOAD, /* as RECOMPUTE, and the layer inputs go to the host */
     MEMO_PARALLEL_N_ACTIVATIONS
 } memo_parallel_activations;
 
@@ -162,6 +172,15 @@ typedef struct memo_parallel_desc {
     /* Bytes of the logits of a tile of rows, if the loss is computed in tiles, as memo_loss in
      * memo_sp.h does; at least one row's are counted.  0: logits of all rows exist at once. */
     double loss_tile_bytes;
+    /* Bytes of the MLP's columns of a tile of rows, if recomputed layers compute the MLP in tiles.
+     * 0: columns of all rows exist at once. */
+    double mlp_tile_bytes;
+    /* Keys that a query sees at most; 0: all before it.  Tokens of a document on average; 0: of a
+     * sequence.  Attention costs less, and the ring sends the rows that are read. */
+    int64_t window, document;
+    /* 1: optimizer_bytes are on the host, which updates the parameters: gradients and parameters
+     * travel once a step.  The host's own time is not counted. */
+    int32_t optimizer_on_host;
     /* Of an element of the key and value gradients that ring attention sends; 0: 4 */
     double kv_gradient_bytes;
     /* 1: tensor x ulysses must divide the key/value heads, as in the paper.  memo_sp.h needs no
@@ -213,7 +232,8 @@ typedef enum memo_parallel_kind {
     MEMO_PARALLEL_ULYSSES,
     /* Keys and values, R - 1 hops each way, and their gradients, R - 1 hops. */
     MEMO_PARALLEL_RING,
-    /* Reduce-scatter once a step, from stage 2 on for each micro-batch; stage 0 all-reduce. */
+    /* Reduce-scatter once a step; stage 0 all-reduce.  From stage 2 on for each micro-batch; with
+     * chunks for each `pipeline` micro-batches, which a chunk runs in a row. */
     MEMO_PARALLEL_GRADIENTS,
     /* All-gather once a step; stage 3 for each micro-batch, forward and backward; stage 0 none. */
     MEMO_PARALLEL_PARAMETERS,
@@ -233,7 +253,7 @@ MEMO_API const char* memo_parallel_activations_name(memo_parallel_activations ac
  * 3.3.2). */
 typedef struct memo_parallel_memory {
     double parameters_bytes;  /* 2 P_local, over the group at stage 3 */
-    double gathered_bytes;    /* stage 3: the layer in use and the next */
+    double gathered_bytes;    /* stage 3: the layer in use and the next; gradients of a chunk */
     double gradients_bytes;   /* 4 P_local, over the group from stage 2 on */
     double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
@@ -250,10 +270,13 @@ typedef struct memo_parallel_memory {
  * ZeRO's collectives are never hidden. */
 typedef struct memo_parallel_time {
     double gemm_s, attention_s;
+    double rows_s;                      /* row kernels */
+    double update_s;                    /* of the optimizer, or its copies */
     double recompute_s;                 /* computed again, with its collectives */
     double tensor_s, ulysses_s, ring_s; /* ring: exposed hops, starts and merges of blocks */
     double pipeline_s, host_s, zero_s;  /* host: stalls of swapping */
     double bubble_s;                    /* the busiest stage waits for the others */
+    double straggler_s;                 /* the slowest GPU, in all terms but ZeRO's and update_s */
     double step_s;                      /* their sum */
 } memo_parallel_time;
 
@@ -273,7 +296,9 @@ typedef struct memo_parallel_prediction {
     double alpha;           /* of the rows that are swapped; 0 without swapping */
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
     int32_t gathers_keys;   /* instead of a ring */
-    double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
+    /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys that
+     * are seen. */
+    double flops;
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
 } memo_parallel_prediction;
@@ -439,7 +464,7 @@ const char* memo_parallel_kind_name(memo_parallel_kind kind) {
 }
 
 const char* memo_parallel_activations_name(memo_parallel_activations activations) {
-    static const char* const names[] = {"keep", "recompute", "swap"};
+    static const char* const names[] = {"keep", "recompute", "swap", "offload"};
     return (size_t)activations < MEMO_PARALLEL_N_ACTIVATIONS ? names[activations] : "unknown";
 }
 
@@ -503,10 +528,12 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(cluster.attention_backward_efficiency, 0, 1, 0.55)                                           \
     F(cluster.link_bytes_per_s, 1, 1e18, 1)                                                        \
     F(cluster.nic_bytes_per_s, desc->cluster.n_gpus > desc->cluster.gpus_per_node, 1e18, 0)        \
+    F(cluster.n_processors, 0, 1e6, 0)                                                             \
     F(cluster.device_memory_bytes_per_s, 0, 1e18, 0)                                               \
     F(cluster.collective_s, 0, 1e6, 0)                                                             \
     F(cluster.block_s, 0, 1e6, 0)                                                                  \
     F(cluster.merge_bytes, 0, 1e6, 30)                                                             \
+    F(cluster.speed_deviation, 0, 1, 0)                                                            \
     F(cluster.host_bytes, 0, 1e18, 0)                                                              \
     F(cluster.host_bytes_per_s, 0, 1e18, 0)                                                        \
     F(sequence, 1, ((int64_t)1 << 40), 1)                                                          \
@@ -517,6 +544,9 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(optimizer_bytes, 0, 1e3, 12)                                                                 \
     F(logit_bytes, 0, 1e3, 6)                                                                      \
     F(loss_tile_bytes, 0, 1e18, 0)                                                                 \
+    F(mlp_tile_bytes, 0, 1e18, 0)                                                                  \
+    F(window, 0, 1e18, 0)                                                                          \
+    F(document, 0, 1e18, 0)                                                                        \
     F(kv_gradient_bytes, 0, 1e3, 4)                                                                \
     F(max_ulysses_groups, 0, 1e6, 0)                                                               \
     F(max_pipeline, 0, MEMOI_PARALLEL_GPUS, 0)                                                     \
@@ -727,22 +757,25 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             (int)l->zero_stage);
 
     /* Swapping needs a layer besides the last two, which stay on the device. */
+    if (l->activations < MEMO_PARALLEL_KEEP || l->activations >= MEMO_PARALLEL_N_ACTIVATIONS)
+        return memo_error_set(error, no,
+                              "activations: not a memo_parallel_activations (%d); keep, recompute, "
+                              "swap and offload are valid",
+                              (int)l->activations);
+    if ((l->activations >= MEMO_PARALLEL_SWAP || desc->optimizer_on_host) &&
+        (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
+        return memo_error_set(error, no,
+                              "%s needs host memory; set cluster.host_bytes and host_bytes_per_s",
+                              l->activations == MEMO_PARALLEL_SWAP      ? "activations: swap"
+                              : l->activations == MEMO_PARALLEL_OFFLOAD ? "activations: offload"
+                                                                        : "optimizer_on_host:");
     if (l->activations == MEMO_PARALLEL_SWAP) {
-        if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
-            return memo_error_set(
-                error, no,
-                "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
         least = memoi_parallel_stage_of(desc, l, 0);
         if (least.n_layers <= 2)
             return memo_error_set(error, no,
                                   "activations: swap needs 3 layers a pipeline stage (%.0f), "
                                   "because the last two stay; use a smaller pipeline",
                                   least.n_layers);
-    } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
-        return memo_error_set(
-            error, no,
-            "activations: not a memo_parallel_activations (%d); keep, recompute and swap are valid",
-            (int)l->activations);
     }
     return MEMO_STATUS_OK;
 }
@@ -768,6 +801,9 @@ typedef struct memoi_parallel_share {
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
     /* Saved, of a row of `rows`.  attention: the output of attention. */
     double input_elements, attention_elements, layer_elements;
+    double work_bytes; /* of a layer that is recomputed */
+    double seen;       /* part of the causal half that the masks leave */
+    double read;       /* part of the other ranks' keys that is read */
 } memoi_parallel_share;
 
 /* How attention is computed over the ranks. */
@@ -879,6 +915,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
+    double document, window;
     memoi_parallel_share share;
     int32_t k;
     memset(&share, 0, sizeof share);
@@ -911,6 +948,21 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
                            both * share.n_kv * l->ulysses * l->tensor +
                            memoi_parallel_ffn_columns(m);
+    share.work_bytes = desc->element_bytes * share.rows * share.layer_elements;
+    if (desc->mlp_tile_bytes > 0)
+        share.work_bytes -=
+            fmax(0, desc->element_bytes * share.rows * memoi_parallel_ffn_columns(m) -
+                        desc->mlp_tile_bytes);
+
+    /* The mean number of keys in sight, in a document of average length.  Each of a rank's two
+     * pieces of the sequence reads no more keys before it than that. */
+    document = desc->document > 0 ? fmin((double)desc->document, (double)desc->sequence)
+                                  : (double)desc->sequence;
+    window = desc->window > 0 ? fmin((double)desc->window, document) : document;
+    share.seen = window * (2 - window / document) / (double)desc->sequence;
+    share.read = l->ring == 1
+                     ? 1
+                     : fmin(1, 2 * window * l->ring / ((double)desc->sequence * (l->ring - 1.0)));
     return share;
 }
 
@@ -961,12 +1013,12 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
                                                       : c->attention_forward_efficiency);
     /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
     double n_q = (double)s->n_q / n_groups;
-    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) *
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * s->seen *
                   (double)s->desc->sequence * s->attention_rows * n_q / flops / s->l->ring;
     double link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses * s->l->ring);
     double hop_bytes = s->kv_bytes + (is_backward ? s->d_kv_bytes : 0);
-    double kv_s = s->kv_bytes / n_groups / link + c->collective_s;
-    double d_kv_s = is_backward ? s->d_kv_bytes / n_groups / link : 0;
+    double kv_s = s->read * s->kv_bytes / n_groups / link + c->collective_s;
+    double d_kv_s = is_backward ? s->read * s->d_kv_bytes / n_groups / link : 0;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
 
@@ -1053,6 +1105,12 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) 
     if (s->l->zero_stage >= 3)
         memory.gathered_bytes = 2 * s->desc->element_bytes *
                                 memo_parallel_layer_parameters(&s->desc->model) / s->l->tensor;
+    if (s->l->zero_stage >= 2 && s->l->chunks > 1)
+        memory.gathered_bytes += s->desc->gradient_bytes * parameters / s->l->chunks;
+    if (s->desc->optimizer_on_host) {
+        memory.host_bytes = memory.optimizer_bytes;
+        memory.optimizer_bytes = 0;
+    }
     memory.logits_bytes = s->stage.has_classifier * s->desc->logit_bytes * s->rows *
                           (double)s->desc->model.vocabulary;
     if (s->desc->loss_tile_bytes > 0) {
@@ -1110,13 +1168,76 @@ MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_b
 /* Of one layer and micro-batch. */
 typedef struct memoi_parallel_layer {
     memo_parallel_attention forward, backward;
-    double weights;      /* elements */
-    double gemm_s;       /* of the forward */
+    double weights; /* elements */
+    double gemm_s, gemm_backward_s;
+    double rows_s;       /* row kernels of the forward; the backward takes twice as long */
     double attention_s;  /* of the forward, without its all-to-all */
     double collective_s; /* one of tensor parallelism's 4 a pass */
     double forward_s, backward_s;
     double head_s; /* of the classifier, forward and backward */
 } memoi_parallel_layer;
+
+/* A product of (rows, inner) and (inner, columns).  Each processor makes tiles of 128 x 256 or 128 x
+ * 128 elements of the result, so the last wave of tiles leaves processors idle.  If all tiles are
+ * fewer than the processors, several share the inner length of a tile.  result_bytes: moved for an
+ * element of the result. */
+MEMOI double memoi_parallel_product_s(const memo_parallel_desc* desc, double rows, double columns,
+                                      double inner, double result_bytes) {
+    const memo_parallel_cluster* c = &desc->cluster;
+    const double flops = c->peak_flops_per_s * c->gemm_efficiency, n = c->n_processors;
+    double product_s = INFINITY, width;
+    if (n <= 0) return 2 * rows * columns * inner / flops;
+    for (width = 128; width <= 256; width *= 2) {
+        const double n_tiles = ceil(rows / 128) * ceil(columns / width);
+        const double parts = fmax(1, fmin(floor(n / n_tiles), floor(inner / 512)));
+        const double n_waves = ceil(n_tiles * parts / n);
+        product_s = fmin(product_s, n_waves * n * 2 * 128 * width * inner / parts / flops);
+    }
+    if (c->device_memory_bytes_per_s > 0)
+        product_s = fmax(product_s, (desc->element_bytes * inner * (rows + columns) +
+                                     result_bytes * rows * columns) /
+                                        c->device_memory_bytes_per_s);
+    return product_s;
+}
+
+/* A matrix of (inner, columns) in the forward, and the gradients of its input and of itself, which
+ * are added up. */
+MEMOI void memoi_parallel_add_product(const memoi_parallel_share* s, double columns, double inner,
+                                      double* forward_s, double* backward_s) {
+    const double rows = s->rows * s->l->tensor, bytes = s->desc->element_bytes;
+    if (columns <= 0 || inner <= 0) return;
+    *forward_s += memoi_parallel_product_s(s->desc, rows, columns, inner, bytes);
+    *backward_s +=
+        memoi_parallel_product_s(s->desc, rows, inner, columns, bytes) +
+        memoi_parallel_product_s(s->desc, inner, columns, rows, 2 * s->desc->gradient_bytes);
+}
+
+/* Products and row kernels of a layer and of the classifier. */
+MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_parallel_layer* layer) {
+    const memo_parallel_model* m = &s->desc->model;
+    const memo_parallel_cluster* c = &s->desc->cluster;
+    const double h = m->hidden, tensor = s->l->tensor, both = m->head_size + m->v_head_size;
+    const double wide = m->ffn / tensor, up = memoi_parallel_ffn_columns(m) / tensor - wide;
+    const double rotated = (double)m->head_size * (m->n_q_heads + m->n_kv_heads);
+    const double matrices[][2] = {
+        {(m->head_size * (double)m->n_q_heads + both * m->n_kv_heads) / tensor, h},
+        {h, m->v_head_size * (double)m->n_q_heads / tensor},
+        {up, h},
+        {h, wide}};
+    int i;
+    for (i = 0; i < 4; i++)
+        memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], &layer->gemm_s,
+                                   &layer->gemm_backward_s);
+    memoi_parallel_add_product(s, (double)m->vocabulary / tensor, h, &layer->head_s,
+                               &layer->head_s);
+
+    /* Two norms read and write a row, two residuals read two and write one, and the rotation of q
+     * and k and the activation read and write theirs. */
+    if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
+        layer->rows_s = s->desc->element_bytes * s->rows *
+                        (10 * h + 2 * rotated + memoi_parallel_ffn_columns(m)) /
+                        c->device_memory_bytes_per_s;
+}
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
                                                    memoi_parallel_way way) {
@@ -1126,18 +1247,16 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s
     layer.forward = memoi_parallel_attend(s, way, 0);
     layer.backward = memoi_parallel_attend(s, way, 1);
     layer.weights = memo_parallel_layer_parameters(&s->desc->model);
-    layer.gemm_s = 2 * layer.weights * s->rows / (c->peak_flops_per_s * c->gemm_efficiency);
+    memoi_parallel_add_products(s, &layer);
     layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
-    layer.head_s = 6 * ((double)s->desc->model.vocabulary * s->desc->model.hidden) * s->rows /
-                   (c->peak_flops_per_s * c->gemm_efficiency);
     if (s->l->tensor > 1)
         layer.collective_s =
             s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
-    layer.forward_s =
-        layer.gemm_s + layer.attention_s + layer.forward.all_to_all_s + 4 * layer.collective_s;
-    layer.backward_s = 2 * layer.gemm_s + layer.backward.compute_s + layer.backward.hops_s +
-                       layer.backward.blocks_s + layer.backward.all_to_all_s +
-                       4 * layer.collective_s;
+    layer.forward_s = layer.gemm_s + layer.rows_s + layer.attention_s + layer.forward.all_to_all_s +
+                      4 * layer.collective_s;
+    layer.backward_s = layer.gemm_backward_s + 2 * layer.rows_s + layer.backward.compute_s +
+                       layer.backward.hops_s + layer.backward.blocks_s +
+                       layer.backward.all_to_all_s + 4 * layer.collective_s;
     return layer;
 }
 
@@ -1171,7 +1290,9 @@ MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
     memo_parallel_time* time = &prediction->time;
     double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
     const double chunks = memoi_parallel_chunks(s->l), n = s->n_micro * s->stage.n_layers;
-    time->gemm_s = 3 * n * layer->gemm_s + s->n_micro * s->stage.has_classifier * layer->head_s;
+    time->rows_s = 3 * n * layer->rows_s;
+    time->gemm_s = n * (layer->gemm_s + layer->gemm_backward_s) +
+                   s->n_micro * s->stage.has_classifier * layer->head_s;
     time->attention_s = n * (forward->compute_s + backward->compute_s);
     time->ring_s =
         n * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
@@ -1216,26 +1337,29 @@ MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
     return (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
 }
 
-/* Bytes of a layer's rows that are swapped whole, and of its other rows. */
+/* Bytes of a layer's rows that go to the host whole, and of its other rows. */
 MEMOI double memoi_parallel_whole(const memoi_parallel_share* s, double* others) {
+    const int is_swap = s->l->activations == MEMO_PARALLEL_SWAP;
     const double row_bytes = s->desc->element_bytes * s->rows;
-    const double whole = row_bytes * (s->input_elements + s->attention_elements);
-    *others = row_bytes * s->layer_elements - whole;
+    const double whole = row_bytes * (s->input_elements + is_swap * s->attention_elements);
+    *others = (is_swap ? row_bytes * s->layer_elements : s->work_bytes) - whole;
     return whole;
 }
 
 /* Chooses alpha, the same for all stages. */
 MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers_bytes,
                                          double layer_forward_s) {
-    const double host_bytes = memoi_parallel_host_share(&s->desc->cluster);
     double alpha = 1, others, whole = memoi_parallel_whole(s, &others);
     int32_t k;
     for (k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+        memo_parallel_memory states;
         s->stage = s->stages[k];
-        alpha = fmin(alpha, memoi_parallel_alpha(s,
-                                                 memoi_parallel_states(s).device_bytes +
-                                                     buffers_bytes + 2 * whole + others,
-                                                 whole, others, host_bytes, layer_forward_s));
+        states = memoi_parallel_states(s);
+        alpha = fmin(alpha,
+                     memoi_parallel_alpha(
+                         s, states.device_bytes + buffers_bytes + 2 * whole + others, whole, others,
+                         memoi_parallel_host_share(&s->desc->cluster) - states.host_bytes,
+                         layer_forward_s));
     }
     return alpha;
 }
@@ -1243,13 +1367,13 @@ MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers
 /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
 MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parallel_layer* layer,
                                memo_parallel_prediction* prediction) {
-    const double n_swapped = s->stage.n_layers - 2;
+    const double n_swapped = fmax(0, s->stage.n_layers - 2);
     memo_parallel_memory* memory = &prediction->memory;
     double swapped, copy_s, others, whole = memoi_parallel_whole(s, &others);
     prediction->alpha = s->alpha;
     memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
     swapped = whole + prediction->alpha * others;
-    memory->host_bytes = s->stage.n_held * n_swapped * swapped;
+    memory->host_bytes += s->stage.n_held * n_swapped * swapped;
     prediction->sent_bytes[MEMO_PARALLEL_HOST] = s->n_micro * n_swapped * swapped;
 
     /* A copy stalls the step as far as a layer does not hide it. */
@@ -1261,21 +1385,27 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
 
 /* Recomputation sends again what its part of the forward sent. */
 MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parallel_again* again,
-                               double* sent) {
+                               double read, double* sent) {
     const double n = s->n_micro * s->stage.n_layers;
     sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
     sent[MEMO_PARALLEL_ULYSSES] =
         n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
-        (s->l->ring - 1) *
+        (s->l->ring - 1) * read *
         (s->kv_bytes * (2 * n + again->attention * again->n_layers) + s->d_kv_bytes * n);
 }
 
-/* A stage above 1 reduces gradients once per micro-batch, because it keeps no whole copy. */
+/* A stage above 1 keeps no whole copy of the gradients, so it reduces them once per micro-batch; with
+ * chunks, once for the micro-batches that a chunk runs in a row.  Then the optimizer reads and writes
+ * its states, or gradients and parameters travel to the host and back. */
 MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
                                memo_parallel_prediction* prediction) {
     const double stay_bytes = s->parameters * (s->group - 1) / s->group;
-    const double n_gradients = s->l->zero_stage == 0 ? 2 : s->l->zero_stage == 1 ? 1 : s->n_micro;
+    const double n_runs = s->l->chunks > 1 ? ceil(s->n_micro / s->l->pipeline) : s->n_micro;
+    const double n_gradients = s->l->zero_stage == 0 ? 2 : s->l->zero_stage == 1 ? 1 : n_runs;
+    const double moved_bytes = s->desc->gradient_bytes + s->desc->element_bytes;
+    const double mine = s->parameters / (s->l->zero_stage > 0 ? s->group : 1);
+    const memo_parallel_cluster* c = &s->desc->cluster;
     const double n_parameters = s->l->zero_stage == 0   ? 0
                                 : s->l->zero_stage == 3 ? 2 * s->n_micro
                                                         : 1;
@@ -1283,7 +1413,12 @@ MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
     sent[MEMO_PARALLEL_GRADIENTS] = n_gradients * (s->desc->gradient_bytes * stay_bytes);
     sent[MEMO_PARALLEL_PARAMETERS] = n_parameters * (s->desc->element_bytes * stay_bytes);
     prediction->time.zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
-                              memoi_parallel_group_link(&s->desc->cluster, s->group, s->l->tensor);
+                              memoi_parallel_group_link(c, s->group, s->l->tensor);
+    if (s->desc->optimizer_on_host)
+        prediction->time.update_s = mine * moved_bytes / c->host_bytes_per_s;
+    else if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
+        prediction->time.update_s =
+            mine * (2 * s->desc->optimizer_bytes + moved_bytes) / c->device_memory_bytes_per_s;
 }
 
 /* Memory, time and sent bytes of s->stage, without ZeRO and the bubble. */
@@ -1305,26 +1440,37 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_par
     if (s->l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes = row_bytes * s->layer_elements * n_held;
     } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
-        memory->activations_bytes = row_bytes * (s->input_elements * n_held + s->layer_elements);
+        memory->activations_bytes = row_bytes * s->input_elements * n_held + s->work_bytes;
+    } else {
+        memoi_parallel_swap(s, layer, prediction);
+        again = memoi_parallel_recompute_rows(s, layer, way, prediction->alpha);
+    }
+    if (s->l->activations == MEMO_PARALLEL_RECOMPUTE ||
+        s->l->activations == MEMO_PARALLEL_OFFLOAD) {
         again.n_layers = s->n_micro * s->stage.n_layers;
         again.gemm_share = again.attention = 1;
         again.n_collectives = 4;
         again.ulysses_bytes = s->forward_bytes;
         again.ulysses_s = layer->forward.all_to_all_s;
-    } else {
-        memoi_parallel_swap(s, layer, prediction);
-        again = memoi_parallel_recompute_rows(s, layer, way, prediction->alpha);
     }
     memory->device_bytes += memory->activations_bytes;
     prediction->time.recompute_s =
-        again.n_layers * (again.gemm_share * layer->gemm_s + again.attention * layer->attention_s +
-                          again.ulysses_s + again.n_collectives * layer->collective_s);
-    memoi_parallel_send(s, &again, prediction->sent_bytes);
+        again.n_layers *
+        (again.gemm_share * layer->gemm_s + layer->rows_s + again.attention * layer->attention_s +
+         again.ulysses_s + again.n_collectives * layer->collective_s);
+    memoi_parallel_send(s, &again, way.gathers_keys ? 1 : s->read, prediction->sent_bytes);
+}
+
+/* The expected largest of n normal variables of deviation 1, to the second term (Cramer, 1946,
+ * section 28.6). */
+MEMOI double memoi_parallel_expected_most(double n) {
+    const double first = sqrt(2 * log(n));
+    return n > 1 ? fmax(0, first - (log(log(n)) + log(4 * 3.14159265358979)) / (2 * first)) : 0;
 }
 
 MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
-    return time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s + time->ulysses_s +
-           time->ring_s + time->pipeline_s + time->host_s;
+    return time->gemm_s + time->rows_s + time->attention_s + time->recompute_s + time->tensor_s +
+           time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
 }
 
 /* The stages, ZeRO, the bubble and MFU, which counts the model's flops only: recomputation is no
@@ -1377,10 +1523,12 @@ MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_wa
             fmax(0, layers_s + s->n_micro * layer.head_s - busy_s) / s->n_micro / chunks;
         if (chunks > 1) time->bubble_s += 2 * (s->l->pipeline - 1) * memoi_parallel_hop_s(s);
     }
-    time->step_s = busy_s + time->zero_s + time->bubble_s;
+    time->straggler_s =
+        (busy_s + time->bubble_s) * c->speed_deviation * memoi_parallel_expected_most(c->n_gpus);
+    time->step_s = busy_s + time->zero_s + time->update_s + time->bubble_s + time->straggler_s;
     prediction->flops = tokens * (6 * (m->n_layers * layer.weights + vocabulary) +
-                                  3.0 * m->n_layers * (double)s->desc->sequence * m->n_q_heads *
-                                      (m->head_size + m->v_head_size));
+                                  3.0 * m->n_layers * s->seen * (double)s->desc->sequence *
+                                      m->n_q_heads * (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
     prediction->fits = prediction->memory.device_bytes <= (double)c->device_bytes &&
                        prediction->memory.host_bytes <= memoi_parallel_host_share(c);

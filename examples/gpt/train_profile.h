@@ -5,40 +5,13 @@
 
 #include "train_plan.h"
 
-/* Fractions of the peak that a dry run assumes. */
-typedef struct estimate_rates {
-    double n_keys; /* the length of a sequence, or the window */
-    double products, forward, backward;
-} estimate_rates;
-
-/* As layout_plan assumes. */
-static const estimate_rates estimate_assumed = {0, 0.75, 0.6, 0.55};
-
-/* Measured on one H200 in bf16: a product of 65536 x 4096 x 16384 by cuBLASLt, 721 TFLOP/s, and
- * cuDNN's causal attention with heads of 128, 649 and 353, 601 and 520, 555 and 526 TFLOP/s. */
-static const estimate_rates estimate_measured[] = {{16384, 721.0 / 989, 649.0 / 989, 353.0 / 989},
-                                                   {65536, 721.0 / 989, 601.0 / 989, 520.0 / 989},
-                                                   {131072, 721.0 / 989, 555.0 / 989, 526.0 / 989}};
-enum { N_MEASURED = sizeof estimate_measured / sizeof *estimate_measured };
-
-static int estimate_is_measured(const train_options* o) {
-    return o->cluster && (!strcmp(clusters[o->cluster - 1].name, "h100") ||
-                          !strcmp(clusters[o->cluster - 1].name, "h200"));
+static const cluster_preset* estimate_cluster(const train_options* o) {
+    return o->cluster ? &clusters[o->cluster - 1] : NULL;
 }
 
-/* Between two measured lengths the rates are linear in the logarithm; beyond, as at the nearest. */
-static estimate_rates estimate_rates_of(const train_options* o) {
-    const double n = (double)(o->window ? gpt_min(o->window, o->sequence) : o->sequence);
-    const estimate_rates* m = estimate_measured;
-    estimate_rates rates = m[0];
-    if (!estimate_is_measured(o)) return estimate_assumed;
-    for (int i = 1; i < N_MEASURED && n > m[i - 1].n_keys; i++) {
-        double part = log(n / m[i - 1].n_keys) / log(m[i].n_keys / m[i - 1].n_keys);
-        if (part > 1) part = 1;
-        rates.forward = m[i - 1].forward + part * (m[i].forward - m[i - 1].forward);
-        rates.backward = m[i - 1].backward + part * (m[i].backward - m[i - 1].backward);
-    }
-    return rates;
+static cluster_rates estimate_rates_of(const train_options* o) {
+    const int64_t n = o->window ? gpt_min(o->window, o->sequence) : o->sequence;
+    return cluster_rates_of(estimate_cluster(o), (double)n);
 }
 
 #define ESTIMATE_TFLOPS 312.0 /* A100 */
@@ -55,7 +28,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
     const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
-    const estimate_rates rates = estimate_rates_of(o);
+    const cluster_rates rates = estimate_rates_of(o);
     const double product_s = 2 / (rates.products * peak); /* a multiplication and an addition */
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
@@ -130,12 +103,12 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
 }
 
 static void print_estimate(const train_options* o) {
-    const estimate_rates rates = estimate_rates_of(o);
+    const cluster_rates rates = estimate_rates_of(o);
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
         estimate_tflops(o), rates.products, rates.forward, rates.backward,
-        estimate_is_measured(o) ? ", as measured on an H200" : "");
+        cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
     if (o->link_bandwidth)
         printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
     else

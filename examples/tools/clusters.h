@@ -5,6 +5,7 @@
 #ifndef CLUSTERS_H
 #define CLUSTERS_H
 
+#include <math.h>
 #include <string.h>
 
 /* A GPU and its node.
@@ -29,13 +30,14 @@ typedef struct cluster_preset {
     double link, nic, memory_bandwidth, host_link; /* GB/s of a GPU, each way */
     double shared_bus;                             /* 0 or 1 */
     double host;                                   /* GiB of the node's memory, of a GPU */
+    double processors;                             /* multiprocessors of a GPU */
 } cluster_preset;
-static const cluster_preset clusters[] = {{"a800", 8, 80, 312, 150, 20, 1500, 10, 0, 256},
-                                          {"a100", 8, 80, 312, 225, 20, 1500, 12, 0, 256},
-                                          {"h100", 8, 80, 989, 337, 40, 2500, 48, 0, 256},
-                                          {"h200", 8, 139, 989, 337, 40, 3600, 48, 0, 256},
-                                          {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0, 256},
-                                          {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1, 64}};
+static const cluster_preset clusters[] = {{"a800", 8, 80, 312, 150, 20, 1500, 10, 0, 256, 108},
+                                          {"a100", 8, 80, 312, 225, 20, 1500, 12, 0, 256, 108},
+                                          {"h100", 8, 80, 989, 337, 40, 2500, 48, 0, 256, 132},
+                                          {"h200", 8, 139, 989, 337, 40, 3600, 48, 0, 256, 132},
+                                          {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0, 256, 148},
+                                          {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1, 64, 82}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 /* Returns the index of the preset; N_CLUSTERS if none has this name. */
@@ -43,6 +45,47 @@ static inline int cluster_find(const char* name) {
     int i;
     for (i = 0; i < N_CLUSTERS && strcmp(name, clusters[i].name); i++) continue;
     return i;
+}
+
+/* Of the speed of equal GPUs, as memo_parallel_cluster.speed_deviation.  Sinha et al., "Not All GPUs
+ * Are Created Equal" (SC 2022, arXiv 2208.11035), measured a variation of 8 % on average.  It is
+ * assumed to be the range among some hundred GPUs: about six deviations. */
+#define CLUSTER_SPEED_DEVIATION (0.08 / 6)
+
+/* Fractions of the peak that products and attention reach with so many keys in sight. */
+typedef struct cluster_rates {
+    double n_keys, products, forward, backward;
+} cluster_rates;
+
+/* Not measured: assumed. */
+static const cluster_rates cluster_assumed = {0, 0.75, 0.6, 0.55};
+
+/* Measured on one H200 in bf16, which computes as an H100: a product of 65536 x 4096 x 16384 by
+ * cuBLASLt, 721 TFLOP/s, and cuDNN's causal attention with heads of 128, 649 and 353, 601 and 520,
+ * 555 and 526 TFLOP/s. */
+static const cluster_rates cluster_measured[] = {{16384, 721.0 / 989, 649.0 / 989, 353.0 / 989},
+                                                 {65536, 721.0 / 989, 601.0 / 989, 520.0 / 989},
+                                                 {131072, 721.0 / 989, 555.0 / 989, 526.0 / 989}};
+enum { N_MEASURED = sizeof cluster_measured / sizeof *cluster_measured };
+
+static inline int cluster_is_measured(const cluster_preset* cluster) {
+    return cluster && (!strcmp(cluster->name, "h100") || !strcmp(cluster->name, "h200"));
+}
+
+/* Between two measured lengths the rates are linear in the logarithm; beyond, as at the nearest.
+ * cluster may be NULL. */
+static inline cluster_rates cluster_rates_of(const cluster_preset* cluster, double n_keys) {
+    const cluster_rates* m = cluster_measured;
+    cluster_rates rates = m[0];
+    int i;
+    if (!cluster_is_measured(cluster)) return cluster_assumed;
+    for (i = 1; i < N_MEASURED && n_keys > m[i - 1].n_keys; i++) {
+        double part = log(n_keys / m[i - 1].n_keys) / log(m[i].n_keys / m[i - 1].n_keys);
+        if (part > 1) part = 1;
+        rates.forward = m[i - 1].forward + part * (m[i].forward - m[i - 1].forward);
+        rates.backward = m[i - 1].backward + part * (m[i].backward - m[i - 1].backward);
+    }
+    return rates;
 }
 
 #endif

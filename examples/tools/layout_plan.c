@@ -14,7 +14,7 @@
 #define MEMO_LAYOUT_IMPLEMENTATION
 #include "extras/memo_layout.h"
 
-#include "clusters.h"
+#include "layout_runs.h"
 #include "tool_files.h"
 
 #define GIB 1073741824.0
@@ -26,15 +26,16 @@ typedef struct numbers {
     double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, v_head_size;
     double vocabulary, sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
-    double latency, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, chunks, ulysses_groups, loss_tile, top;
+    double latency, deviation, processors, memory_bandwidth, host_memory, host_link, shared_bus;
+    double zero, max_pipeline, chunks, ulysses_groups, loss_tile, mlp_tile, window, document, top;
 } numbers;
 
 typedef struct options {
     numbers n;
     int activations; /* -1: all */
-    int kv_heads_must_divide, never_gathers_keys, rounds_gradients, has_zero;
-    int is_explained;
+    int kv_heads_must_divide, never_gathers_keys, rounds_gradients, optimizer_on_host, has_zero;
+    int is_explained, is_published;
+    const cluster_preset* cluster;
     memo_parallel_layout explained;
 } options;
 
@@ -70,6 +71,11 @@ static void print_help(FILE* out) {
         "  --micro-batch N         sequences at a time on each replica (default 1)\n"
         "  --loss-tile BYTES       the loss is computed in tiles of rows, and BYTES of logits\n"
         "                          exist at once; 64M is 2^26; 0: logits of all rows (default 0)\n"
+        "  --mlp-tile BYTES        recomputed layers compute the MLP in tiles of rows, and BYTES "
+        "of\n"
+        "                          its columns exist at once (default 0: of all rows)\n"
+        "  --window N --document N keys that a query sees at most, and tokens of a document on\n"
+        "                          average (default 0: all before it)\n"
         "\n"
         "  --gpus N                GPUs of the cluster (default 8)\n"
         "  --cluster NAME          GPUs and their nodes:",
@@ -83,18 +89,23 @@ static void print_help(FILE* out) {
         "  --memory GIB            memory of a GPU (80)\n"
         "  --flops TFLOPS          peak of a GPU (312)\n"
         "  --gemm E --attention-forward E --attention-backward E\n"
-        "                          fractions of the peak that they reach (0.75, 0.6, 0.55)\n"
+        "                          fractions of the peak that they reach (0.75, 0.6, 0.55; h100\n"
+        "                          and h200: measured, by the keys in sight)\n"
+        "  --processors N          multiprocessors of a GPU: products take whole waves of tiles;\n"
+        "                          0: products of any shape run alike (108)\n"
         "  --link GB/S --nic GB/S  bandwidth of a GPU, each way, inside and between nodes (150, "
         "20)\n"
         "  --shared-bus 0|1        1: all flows of an all-to-all inside a node share one link (0)\n"
+        "  --speed-deviation D     standard deviation of the GPUs' speed, of its mean (0.0133)\n"
         "  --latency US            start of a collective (20)\n"
         "  --memory-bandwidth GB/S bandwidth of a GPU's memory, for merges of ring blocks (1500)\n"
         "  --host-memory GIB       pinned memory of a node; 0: no swapping (0)\n"
         "  --host-link GB/S        bandwidth of a GPU to the host, each way (10)\n"
         "\n"
         "  --zero 0|1|2|3          considers only this stage of ZeRO\n"
-        "  --activations keep|recompute|swap\n"
+        "  --activations keep|recompute|swap|offload\n"
         "                          considers only this way to treat activations\n"
+        "  --optimizer-on-host     the optimizer is on the host\n"
         "  --max-pipeline N        most pipeline stages; 0: any number (default 0)\n"
         "  --chunks N              most chunks of layers of a pipeline stage, interleaved with "
         "the\n"
@@ -113,6 +124,8 @@ static void print_help(FILE* out) {
         "  --explain D,P,T,U,R     prints the terms of one layout (data, pipeline, tensor, "
         "ulysses,\n"
         "                          ring), or why it is illegal\n"
+        "  --published             prints published runs beside their predictions, with and\n"
+        "                          without each mechanism of the model\n"
         "\n"
         "Exit status: 0; 1 nothing fits, or the layout to explain is illegal; 2 a mistake in the\n"
         "command line, or output that cannot be written\n",
@@ -172,6 +185,7 @@ static void take_cluster(numbers* n, const cluster_preset* c) {
     n->flops = c->flops;
     n->link = c->link;
     n->nic = c->nic;
+    n->processors = c->processors;
     n->memory_bandwidth = c->memory_bandwidth;
     n->host_link = c->host_link;
     n->shared_bus = c->shared_bus;
@@ -206,6 +220,11 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--link", &n->link, 0.001, 1e9, 0},
                  {"--nic", &n->nic, 0.001, 1e9, 0},
                  {"--latency", &n->latency, 0, 1e9, 0},
+                 {"--processors", &n->processors, 0, 1e6, 1},
+                 {"--speed-deviation", &n->deviation, 0, 1, 0},
+                 {"--mlp-tile", &n->mlp_tile, 0, 1e18, 0},
+                 {"--window", &n->window, 0, 1e12, 1},
+                 {"--document", &n->document, 0, 1e12, 1},
                  {"--memory-bandwidth", &n->memory_bandwidth, 0.001, 1e9, 0},
                  {"--host-memory", &n->host_memory, 0, 1e8, 0},
                  {"--host-link", &n->host_link, 0.001, 1e9, 0},
@@ -224,8 +243,10 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     take_preset(n, &presets[1]);
     n->sequence = 65536;
     n->gpus = 8;
-    take_cluster(n, &clusters[0]);
+    o->cluster = &clusters[0];
+    take_cluster(n, o->cluster);
     n->latency = n->top = 20;
+    n->deviation = CLUSTER_SPEED_DEVIATION;
     n->batch = n->micro_batch = n->chunks = 1;
     o->activations = -1;
 
@@ -239,7 +260,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         } else if (!strcmp(argv[i], "--cluster")) {
             j = cluster_find(argv[i + 1]);
             if (j == N_CLUSTERS) return refuse(err, "--cluster", "no such preset", argv[i + 1]);
-            take_cluster(n, &clusters[j]);
+            o->cluster = &clusters[j];
+            take_cluster(n, o->cluster);
         }
     }
 
@@ -258,6 +280,14 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         }
         if (!strcmp(name, "--rounds-gradients")) {
             o->rounds_gradients = 1;
+            continue;
+        }
+        if (!strcmp(name, "--optimizer-on-host")) {
+            o->optimizer_on_host = 1;
+            continue;
+        }
+        if (!strcmp(name, "--published")) {
+            o->is_published = 1;
             continue;
         }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
@@ -280,7 +310,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
                 if (!strcmp(value, memo_parallel_activations_name((memo_parallel_activations)j)))
                     o->activations = j;
-            if (o->activations < 0) return refuse(err, name, "not keep, recompute or swap", value);
+            if (o->activations < 0)
+                return refuse(err, name, "not keep, recompute, swap or offload", value);
         } else if (!strcmp(name, "--explain")) {
             o->is_explained = 1;
             if (!parse_layout(value, &o->explained))
@@ -293,6 +324,9 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
 static memo_parallel_desc make_desc(const options* o) {
     memo_parallel_desc desc = memo_parallel_desc_default();
     const numbers* n = &o->n;
+    const double keys = n->window > 0 ? fmin(n->window, n->sequence) : n->sequence;
+    const cluster_rates rates =
+        cluster_rates_of(o->cluster, n->document > 0 ? fmin(n->document, keys) : keys);
 
     /* The model and the cluster. */
     desc.model.n_layers = (int32_t)n->layers;
@@ -309,9 +343,13 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.cluster.is_shared_bus = (int32_t)n->shared_bus;
     desc.cluster.device_bytes = (int64_t)(n->memory * GIB < 9e18 ? n->memory * GIB : 9e18);
     desc.cluster.peak_flops_per_s = n->flops * 1e12;
-    desc.cluster.gemm_efficiency = n->gemm;
-    desc.cluster.attention_forward_efficiency = n->attention_forward;
-    desc.cluster.attention_backward_efficiency = n->attention_backward;
+    desc.cluster.gemm_efficiency = n->gemm > 0 ? n->gemm : rates.products;
+    desc.cluster.attention_forward_efficiency =
+        n->attention_forward > 0 ? n->attention_forward : rates.forward;
+    desc.cluster.attention_backward_efficiency =
+        n->attention_backward > 0 ? n->attention_backward : rates.backward;
+    desc.cluster.n_processors = (int32_t)n->processors;
+    desc.cluster.speed_deviation = n->deviation;
     desc.cluster.link_bytes_per_s = n->link * 1e9;
     desc.cluster.nic_bytes_per_s = n->nic * 1e9;
     desc.cluster.collective_s = desc.cluster.block_s = n->latency * 1e-6;
@@ -324,6 +362,10 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.global_batch = (int64_t)n->batch;
     desc.micro_batch = (int64_t)n->micro_batch;
     desc.loss_tile_bytes = n->loss_tile;
+    desc.mlp_tile_bytes = n->mlp_tile;
+    desc.window = (int64_t)n->window;
+    desc.document = (int64_t)n->document;
+    desc.optimizer_on_host = o->optimizer_on_host;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
     desc.never_gathers_keys = o->never_gathers_keys;
     if (o->rounds_gradients) desc.kv_gradient_bytes = 2;
@@ -411,11 +453,13 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
                 p.leaves_node[kind] ? " (between nodes)" : "");
     fprintf(
         out,
-        "\ntime, s of a step: GEMM %.4f, attention %.4f, recomputed %.4f, tensor %.4f, ulysses "
-        "%.4f, ring %.4f, pipeline %.4f, host %.4f, ZeRO %.4f, bubble %.4f; %.4f\nMFU: %.1f %%\n",
-        p.time.gemm_s, p.time.attention_s, p.time.recompute_s, p.time.tensor_s, p.time.ulysses_s,
-        p.time.ring_s, p.time.pipeline_s, p.time.host_s, p.time.zero_s, p.time.bubble_s,
-        p.time.step_s, 100 * p.mfu);
+        "\ntime, s of a step: GEMM %.4f, attention %.4f, rows %.4f, recomputed %.4f, tensor %.4f, "
+        "ulysses %.4f, ring %.4f, pipeline %.4f, host %.4f, ZeRO %.4f, update %.4f, bubble %.4f, "
+        "stragglers %.4f; "
+        "%.4f\nMFU: %.1f %%\n",
+        p.time.gemm_s, p.time.attention_s, p.time.rows_s, p.time.recompute_s, p.time.tensor_s,
+        p.time.ulysses_s, p.time.ring_s, p.time.pipeline_s, p.time.host_s, p.time.zero_s,
+        p.time.update_s, p.time.bubble_s, p.time.straggler_s, p.time.step_s, 100 * p.mfu);
     return 0;
 }
 
@@ -472,6 +516,10 @@ static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
         return 0;
     }
     if (status) return status;
+    if (o.is_published) {
+        runs_print(out);
+        return 0;
+    }
     desc = make_desc(&o);
     return o.is_explained ? explain(&desc, &o, out, err) : print_list(&desc, &o, out, err);
 }

@@ -1,0 +1,205 @@
+/* layout_runs.h - published training runs that no constant of memo_layout.h is fitted to, and what
+ * each mechanism of the model earns on them.
+ *
+ * Rates are measured (cluster_rates_of), bandwidths are of data sheets (clusters.h).  Single
+ * translation unit: everything is static. */
+#ifndef LAYOUT_RUNS_H
+#define LAYOUT_RUNS_H
+
+#include "clusters.h"
+
+typedef struct published_run {
+    const char *name, *source;
+    memo_parallel_model model;
+    int64_t sequence, batch, micro_batch;
+    int32_t n_gpus;
+    memo_parallel_layout layout;
+    double host_gib; /* of a node */
+    double mlp_tile_bytes;
+    int32_t optimizer_on_host;
+    double mfu_percent, step_s; /* 0: not published */
+} published_run;
+
+/* Qwen3 8B and Llama 3 as their configurations on Hugging Face; GPT-3 175B as in its paper. */
+#define RUN_LLAMA3_405B                                                                            \
+    { 126, 16384, 53248, 128, 8, 128, 128, 3, 0, 128256 }
+#define RUN_LLAMA3_8B                                                                              \
+    { 32, 4096, 14336, 32, 8, 128, 128, 3, 0, 128256 }
+#define RUN_QWEN3_8B                                                                               \
+    { 36, 4096, 12288, 32, 8, 128, 128, 3, 0, 151936 }
+#define RUN_GPT3_175B                                                                              \
+    { 96, 12288, 49152, 96, 96, 128, 128, 2, 1, 51200 }
+
+/* All on nodes of eight H100 of 80 GB. */
+static const published_run published_runs[] = {
+    /* The Llama 3 Herd of Models, arXiv 2407.21783, Table 4: TP, CP, PP, DP and the batch.  FSDP
+     * shards optimizer and gradients (section 3.3.2).  The paper does not state the chunks: 126
+     * layers, one less in the first and the last stage, are 16 stages of eight chunks of a layer. */
+    {"Llama 3 405B, 8K, 16,384 GPUs",
+     "arXiv 2407.21783, Table 4",
+     RUN_LLAMA3_405B,
+     8192,
+     2048,
+     1,
+     16384,
+     {128, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     0,
+     0,
+     0,
+     41,
+     0},
+    {"Llama 3 405B, 8K, 8,192 GPUs",
+     "arXiv 2407.21783, Table 4",
+     RUN_LLAMA3_405B,
+     8192,
+     2048,
+     1,
+     8192,
+     {64, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     0,
+     0,
+     0,
+     43,
+     0},
+    {"Llama 3 405B, 128K, 16,384 GPUs",
+     "arXiv 2407.21783, Table 4",
+     RUN_LLAMA3_405B,
+     131072,
+     128,
+     1,
+     16384,
+     {8, 16, 8, 16, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     0,
+     0,
+     0,
+     38,
+     0},
+    /* trl #6846 and release 1.13.0 (380 s), transformers #48324 (34.7 % at 373 s): FSDP2 over eight
+     * ranks of a ring, every layer recomputed from an input on the host, a loss in chunks. */
+    {"Qwen3 8B, 1M, 8 GPUs",
+     "trl #6846, transformers #48324",
+     RUN_QWEN3_8B,
+     1048576,
+     1,
+     1,
+     8,
+     {1, 1, 1, 8, 1, 3, MEMO_PARALLEL_OFFLOAD, 1},
+     2048,
+     0,
+     0,
+     34.7,
+     380},
+    /* Arctic Long Sequence Training, arXiv 2506.13996: ZeRO-3, the optimizer and the layer inputs
+     * on the host, Ulysses over eight ranks, MLP and loss in tiles.  It ran. */
+    {"Llama 3 8B, 3.7M, 8 GPUs",
+     "arXiv 2506.13996, abstract",
+     RUN_LLAMA3_8B,
+     3700000,
+     1,
+     1,
+     8,
+     {1, 1, 1, 1, 8, 3, MEMO_PARALLEL_OFFLOAD, 1},
+     2048,
+     268435456,
+     1,
+     0,
+     0},
+    /* 47 %: README of Megatron-LM, strong scaling of the 175B model, its largest figure.  TP 4 and
+     * PP 8 for 128 to 512 GPUs: its parallelism guide.  Six chunks, a micro-batch of 2 and 2,048
+     * sequences of 2,048 tokens: NeMo 24.12, performance of GPT3-175B on 512 GPUs. */
+    {"GPT-3 175B, 2K, 512 GPUs",
+     "Megatron-LM, README; NeMo 24.12",
+     RUN_GPT3_175B,
+     2048,
+     2048,
+     2,
+     512,
+     {16, 8, 4, 1, 1, 1, MEMO_PARALLEL_KEEP, 6},
+     0,
+     0,
+     0,
+     47,
+     0}};
+enum { N_RUNS = sizeof published_runs / sizeof *published_runs };
+
+/* Mechanisms that a prediction may leave out. */
+typedef enum run_mechanism {
+    RUN_ALL,
+    RUN_NO_RATES,      /* products and attention at 0.75, 0.6 and 0.55 of the peak */
+    RUN_NO_SHAPES,     /* products of any shape at the same rate, no row kernels */
+    RUN_NO_CHUNKS,     /* stages are not interleaved */
+    RUN_NO_HOST,       /* layer inputs and the optimizer on the device */
+    RUN_NO_TILES,      /* MLP of all rows at once */
+    RUN_NO_OVERLAP,    /* keys go round, and no all-to-all is hidden */
+    RUN_NO_STRAGGLERS, /* all GPUs are equally fast */
+    RUN_N_MECHANISMS
+} run_mechanism;
+static const char* const run_mechanisms[] = {"all",  "rates", "shapes",  "chunks",
+                                             "host", "tiles", "overlap", "stragglers"};
+
+static inline memo_status run_predict(const published_run* run, run_mechanism without,
+                                      memo_parallel_prediction* prediction, memo_error* error) {
+    const cluster_preset* preset = &clusters[cluster_find("h100")];
+    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_layout layout = run->layout;
+    const cluster_rates rates =
+        cluster_rates_of(without == RUN_NO_RATES ? NULL : preset, (double)run->sequence);
+    desc.cluster.n_gpus = run->n_gpus;
+    desc.cluster.speed_deviation = without == RUN_NO_STRAGGLERS ? 0 : CLUSTER_SPEED_DEVIATION;
+    desc.cluster.gpus_per_node = (int32_t)preset->per_node;
+    desc.cluster.device_bytes = (int64_t)(preset->memory * 1073741824.0);
+    desc.cluster.peak_flops_per_s = preset->flops * 1e12;
+    desc.cluster.gemm_efficiency = rates.products;
+    desc.cluster.attention_forward_efficiency = rates.forward;
+    desc.cluster.attention_backward_efficiency = rates.backward;
+    desc.cluster.n_processors = without == RUN_NO_SHAPES ? 0 : (int32_t)preset->processors;
+    desc.cluster.link_bytes_per_s = preset->link * 1e9;
+    desc.cluster.nic_bytes_per_s = preset->nic * 1e9;
+    desc.cluster.device_memory_bytes_per_s = preset->memory_bandwidth * 1e9;
+    desc.cluster.host_bytes_per_s = preset->host_link * 1e9;
+    desc.cluster.collective_s = desc.cluster.block_s = 20e-6;
+    desc.cluster.host_bytes = (int64_t)(run->host_gib * 1073741824.0);
+    desc.model = run->model;
+    desc.sequence = run->sequence;
+    desc.global_batch = run->batch;
+    desc.micro_batch = run->micro_batch;
+    desc.loss_tile_bytes = 268435456;
+    desc.mlp_tile_bytes = without == RUN_NO_TILES ? 0 : run->mlp_tile_bytes;
+    desc.optimizer_on_host = without == RUN_NO_HOST ? 0 : run->optimizer_on_host;
+    desc.never_gathers_keys = without == RUN_NO_OVERLAP;
+    desc.max_ulysses_groups = without == RUN_NO_OVERLAP;
+    if (without == RUN_NO_CHUNKS) layout.chunks = 1;
+    if (without == RUN_NO_HOST && layout.activations == MEMO_PARALLEL_OFFLOAD)
+        layout.activations = MEMO_PARALLEL_RECOMPUTE;
+    return memo_parallel_predict(&desc, &layout, prediction, error);
+}
+
+/* Published and predicted MFU, memory of a GPU, and the prediction without each mechanism. */
+static inline void runs_print(FILE* out) {
+    int i, k;
+    fprintf(out, "MFU %%, published and predicted; and without:\n%-32s %9s %9s %8s", "",
+            "published", "predicted", "GiB");
+    for (k = 1; k < RUN_N_MECHANISMS; k++) fprintf(out, " %8s", run_mechanisms[k]);
+    fputs("  source\n", out);
+    for (i = 0; i < N_RUNS; i++) {
+        const published_run* run = &published_runs[i];
+        fprintf(out, "%-32s ", run->name);
+        if (run->mfu_percent > 0)
+            fprintf(out, "%9.1f", run->mfu_percent);
+        else
+            fprintf(out, "%9s", "it ran");
+        for (k = 0; k < RUN_N_MECHANISMS; k++) {
+            memo_parallel_prediction p;
+            memo_error error;
+            if (run_predict(run, (run_mechanism)k, &p, &error))
+                fprintf(out, " %8s", "illegal");
+            else
+                fprintf(out, " %*.1f%s", k ? 7 : 8, 100 * p.mfu, p.fits ? " " : "*");
+            if (k == 0) fprintf(out, " %8.1f", p.memory.device_bytes / 1073741824.0);
+        }
+        fprintf(out, "  %s\n", run->source);
+    }
+    fputs("*: does not fit in 80 GiB\n", out);
+}
+
+#endif
