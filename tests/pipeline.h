@@ -196,11 +196,12 @@ static void p_hand(stage* s, memo_session* session, int32_t is_backward, int32_t
     const int32_t m = memo_session_get_batch(session).turn.micro_batch;
     uint64_t* wire = s->p->wires[is_backward][m][boundary];
     p_job copy = {.what = P_COPY, .end = (int32_t)memo_session_get_batch(session).n_rows};
-    if (!is_send && s->receive && !s->is_measuring) s->receive(s, is_backward, m, boundary);
+    if (s->is_measuring && s->receive) return; /* without the other stages */
+    if (!is_send && s->receive) s->receive(s, is_backward, m, boundary);
     copy.from = is_send ? rows : wire;
     copy.to = is_send ? wire : rows;
     p_launch(s, session, &copy);
-    if (is_send && s->send && !s->is_measuring) s->send(s, is_backward, m, boundary);
+    if (is_send && s->send) s->send(s, is_backward, m, boundary);
 }
 
 static void p_forward(void* user, memo_session* session, int32_t layer) {
