@@ -6,7 +6,7 @@
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
 #   skip NAME REASON
-#   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (30)
+#   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
 #
@@ -103,7 +103,7 @@ skip() {
 
 wait_for() {
     waited=0
-    while [ $waited -lt $((${2:-30} * 10)) ] && ! [ -s "$1" ]; do
+    while [ $waited -lt $((${2:-120} * 10)) ] && ! [ -s "$1" ]; do
         sleep 0.1
         waited=$((waited + 1))
     done

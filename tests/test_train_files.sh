@@ -30,7 +30,7 @@ invalid_outputs_are_refused() { # test
 
 # A limit of file sizes is an error, not a signal.
 a_full_loss_log_fails_after_the_run() { # test
-    (ulimit -f 4 && exec "$program" $tiny --steps 1000 --loss-log full.log >/dev/null 2>err)
+    (ulimit -f 4 && exec "$program" $tiny --steps 300 --loss-log full.log >/dev/null 2>err)
     code=$?
     expect_code 1
     expect_one_line
@@ -260,7 +260,7 @@ signals_leave_whole_files() { # test
         done
     done
     rm -f kept
-    "$program" $tiny --steps 1000000 --save kept 2>err | sed '/^  step/q' >out
+    "$program" $tiny --steps 2000 --save kept 2>err | sed '/^  step/q' >out
     [ "$(ls | tr '\n' ' ')" = "err kept log out text " ] || fail "a closed pipe leaves $(ls)"
     expect_err 'interrupted after step [1-9]'
     cd ..
@@ -317,7 +317,7 @@ two_runs_share_a_new_directory() { # test
     "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
     first=$!
     wait_for first.log
-    "$program" $tiny --steps 3000 --loss-log second.log --output shared/new >out 2>err &
+    "$program" $tiny --steps 1000 --loss-log second.log --output shared/new >out 2>err &
     second=$!
     wait_for second.log
     kill -INT $first

@@ -368,11 +368,12 @@ void fake_advance(void) {
         if (stream) stream->work->advance(stream->work->items.size());
 }
 
-/* The first n items of work are done.  The other threads have turns in between. */
+/* The first n items of work are done.  The other threads have turns in between.  A long wait looks
+ * seldom: ranks that wait for others would take the processors from them. */
 static void finish(const std::shared_ptr<queue>& work, size_t n) {
-    while (!work->advance(n)) {
+    for (int n_tries = 0; !work->advance(n); n_tries++) {
         everything.unlock();
-        usleep(50);
+        usleep(n_tries < 20 ? 50 : 500);
         everything.lock();
         fake_advance();
     }
