@@ -6,7 +6,8 @@
  * The order of lanes is random after every meeting, and so is the order of warps and blocks, by
  * memo_test's seed.  A kernel that assumes an order therefore fails.  If lanes of a warp wait at
  * different places, or wait for a lane that has ended, the program aborts and names lanes and
- * places.  Masks must be whole warps.  Shared memory is missing, so that kernels with it do not
+ * places.  An access of a vector (uint2, uint4) at an address that is no multiple of its bytes
+ * aborts.  Masks must be whole warps.  Shared memory is missing, so that kernels with it do not
  * compile. */
 #ifndef EMULATED_GRID_H
 #define EMULATED_GRID_H
@@ -23,7 +24,7 @@ static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
 #define __launch_bounds__(...)
-#define MEMOI_VECTORS /* the accesses of a GPU, so that a sanitizer sees those that are not aligned */
+#define MEMOI_VECTORS /* the accesses of a GPU */
 
 enum { EMULATED_LANES = 32, EMULATED_THREADS = 1024, EMULATED_STACK_BYTES = 64 << 10 };
 
@@ -110,6 +111,31 @@ static inline uint32_t emulated_ballot(int line, unsigned mask, int is_true) {
 }
 #define __ballot_sync(mask, is_true) emulated_ballot(__LINE__, mask, is_true)
 #define __ffs(bits)                  __builtin_ffs(bits)
+
+/* A vector of CUDA whose copies look at both addresses.  The compiler assumes that they are aligned
+ * and would leave the test out, so they pass through volatile memory. */
+template <typename T> struct emulated_vector : T {
+    static const T* aligned(const T* address) {
+        volatile uintptr_t at = (uintptr_t)address;
+        if (at % sizeof(T) == 0) return address;
+        printf("# emulated grid: block %u, thread %u: %d bytes at %p, which is not aligned\n",
+               blockIdx.x, threadIdx.x, (int)sizeof(T), (const void*)address);
+        fflush(stdout);
+        abort();
+    }
+    emulated_vector() : T() {}
+    emulated_vector(const T& value) : T(value) {}
+    emulated_vector(const emulated_vector& from) : T(*aligned(&from)) {}
+    emulated_vector& operator=(const emulated_vector& from) {
+        *const_cast<T*>(aligned(this)) = *aligned(&from);
+        return *this;
+    }
+};
+#pragma GCC diagnostic ignored "-Wclass-memaccess" /* kernels fill vectors by memcpy */
+typedef emulated_vector<uint2> emulated_uint2;
+typedef emulated_vector<uint4> emulated_uint4;
+#define uint2 emulated_uint2
+#define uint4 emulated_uint4
 
 static inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
 

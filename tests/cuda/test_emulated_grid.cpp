@@ -100,28 +100,60 @@ __global__ static void part_ways(int way) {
         sum += __shfl_xor_sync(way == 2 ? 0xffffu : 0xffffffffu, sum, 1, 32);
 }
 
+/* Whether a kernel aborts, with these words. */
+template <typename... Arguments>
+static void check_aborts(const char* says, void (*kernel)(Arguments...), int n_threads,
+                         Arguments... arguments) {
+    int ends[2], status = 0;
+    char text[512];
+    CHECK(pipe(ends) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        launch(kernel, dim3(2), dim3((unsigned)n_threads), arguments...);
+        _exit(0);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(ends[0]);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_CASE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, says), "%s: %s",
+               says, text);
+}
+
 TEST(lanes_that_part_ways_abort) {
     static const char* const says[] = {"lane 5 has ended", "__syncwarp", "mask 0000ffff",
                                        "has ended"};
-    for (int way = 0; way < 4; way++) {
-        int ends[2], status = 0;
-        char text[512];
-        CHECK(pipe(ends) == 0);
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            dup2(ends[1], STDOUT_FILENO);
-            launch(part_ways, dim3(2), dim3(way == 3 ? 48 : 64), way);
-            _exit(0);
-        }
-        close(ends[1]);
-        ssize_t n = read(ends[0], text, sizeof text - 1);
-        text[n > 0 ? n : 0] = 0;
-        close(ends[0]);
-        CHECK(child > 0 && waitpid(child, &status, 0) == child);
-        CHECK_CASE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, says[way]),
-                   "way %d: %s", way, text);
+    for (int way = 0; way < 4; way++) check_aborts(says[way], part_ways, way == 3 ? 48 : 64, way);
+}
+
+/* A processor does these accesses, and a GPU ends the kernel. */
+#if defined(__SANITIZE_ADDRESS__)
+#define NOT_SANITIZED __attribute__((no_sanitize("undefined")))
+#else
+#define NOT_SANITIZED
+#endif
+template <typename T> NOT_SANITIZED __global__ static void copy_vector(void* to, const void* from) {
+    *(T*)to = *(const T*)from;
+}
+
+TEST(vectors_that_are_not_aligned_abort) {
+    static uint4 words[4];
+    char *to = (char*)&words[0], *from = (char*)&words[2];
+    memset(from, 7, 32);
+    CHECK(launch(copy_vector<uint4>, dim3(1), dim3(1), (void*)(to + 16), (const void*)from) ==
+          cudaSuccess);
+    CHECK(launch(copy_vector<uint2>, dim3(1), dim3(1), (void*)to, (const void*)(from + 8)) ==
+          cudaSuccess);
+    CHECK(memcmp(to, from, 8) == 0 && to[8] == 0 && memcmp(to + 16, from, 16) == 0);
+    for (int apart = 4; apart < 16; apart += 4) {
+        check_aborts("16 bytes at", copy_vector<uint4>, 1, (void*)(to + apart), (const void*)from);
+        check_aborts("16 bytes at", copy_vector<uint4>, 1, (void*)to, (const void*)(from + apart));
     }
+    check_aborts("8 bytes at", copy_vector<uint2>, 1, (void*)(to + 4), (const void*)from);
+    check_aborts("8 bytes at", copy_vector<uint2>, 1, (void*)to, (const void*)(from + 12));
 }
 
 /* --- arrays between pages that may not be touched --- */
