@@ -1373,8 +1373,10 @@ MEMO_API memo_status memo_states_begin(memo_states* states, memo_states_pass pas
 MEMO_API memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
                                      memo_error* error);
 /* Abandons a step: gradients begin at zero again, and memo_states_set_batch comes next.  Returns
- * INVALID_STATE, with the layers in the message, if the update has changed some layers but not all:
- * these states must be set again. */
+ * INVALID_STATE if the states must be set again: the update has changed some layers but not all,
+ * or the device reports a failed operation (without waiting), and an update has begun since the
+ * last get or set.  After such a failure get and set return the device's error, never bytes of two
+ * steps. */
 MEMO_API memo_status memo_states_abandon(memo_states* states, memo_error* error);
 
 /* Address of a state of a layer, valid between begin and end of the layer; it never changes.  NULL:
@@ -8270,6 +8272,7 @@ struct memo_states {
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
     int32_t phase, n_begun, n_ended; /* layers of the phase */
+    int64_t n_unseen; /* updates since all streams were synchronized without an error */
 };
 
 MEMOB_ZERO_DEFAULT(memo_states_desc)
@@ -8791,7 +8794,8 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
             status =
                 memo_fill(device, states->compute, address, 0, states->states[s].size_bytes, error);
     }
-    if (!status) states->n_begun++;
+    if (!status && states->n_begun++ == 0 && memob_states_updates(states, states->phase))
+        states->n_unseen++;
     return status;
 }
 
@@ -8831,6 +8835,7 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
 /* Forgets what lies on the device, as in a new engine. */
 MEMOI void memob_states_reset(memo_states* states) {
     int p;
+    states->n_unseen = 0;
     (void)memo_states_abandon(states, NULL);
     for (p = 0; p < 2; p++) {
         memoi_states_place* place = &states->places[p];
@@ -8842,6 +8847,7 @@ MEMOI void memob_states_reset(memo_states* states) {
 
 memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
+    memo_error late;
     int32_t i;
     for (i = 0; i < 2; i++) {
         states->places[i].present &= ~states->gradients;
@@ -8850,6 +8856,13 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     for (i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
     states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
+    if (states->n_unseen && memo_device_status(&states->device, &late))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "an operation has failed on its stream, after %lld updates since "
+                              "states were read or written: resident states are lost, and some "
+                              "streamed ones are older than others; set the states of all layers "
+                              "again, in a new session or engine",
+                              (long long)states->n_unseen);
     if (n_begun == 0 || !memob_states_updates(states, phase)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
@@ -8966,7 +8979,9 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
     for (k = 0; k < 3 && !status; k++)
         if (states->copies[k]) status = memo_stream_synchronize(device, states->copies[k], error);
-    if (status || !n_bytes) return status;
+    if (status) return status;
+    states->n_unseen = 0;
+    if (!n_bytes) return status;
 
     /* Resident: on the device. */
     on_device = states->device_memory + offsets[0] + offset_bytes;
