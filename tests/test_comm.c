@@ -667,24 +667,32 @@ TEST(a_peer_that_fails_wakes_the_others) {
     }
 }
 
-/* Both wait for the other's event, and neither for a stream: calls return while streams sleep. */
+/* Both wait for the other's event, and neither for a stream: calls return while streams sleep, and
+ * what is sent is set later, one rank after the other. */
 static void exchange_during_a_sleep(rank_case* c) {
+    enum { N = 3 };
     memo_comm* comm = c->comm;
     memo_stream s = c->streams[0];
-    double* x = (double*)case_array(8, MEMO_TYPE_F64);
+    double *x = (double*)case_array(4 * N, MEMO_TYPE_F64), *received = x + N, *sums = x + 2 * N;
+    double* later = x + 3 * N;
     const double start_s = now_s();
-    for (int i = 0; i < 4; i++) x[i] = comm->rank + i;
-    CHECK_OK(memo_host_device_sleep(c->device, s, comm->rank ? 0.3 : 0.2, &error));
-    CHECK_OK(memo_group_begin(comm, &error));
-    CHECK_OK(memo_send(comm, s, x, 3, MEMO_TYPE_F64, 1 - comm->rank, &error));
-    CHECK_OK(memo_receive(comm, s, x + 4, 3, MEMO_TYPE_F64, 1 - comm->rank, &error));
-    CHECK_OK(memo_group_end(comm, s, &error));
-    CHECK_OK(memo_all_reduce(comm, s, x + 4, x + 4, 3, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error));
+    for (int i = 0; i < N; i++) later[i] = comm->rank + i;
+    for (int is_sum = 0; is_sum < 2; is_sum++) {
+        CHECK_OK(memo_host_device_sleep(c->device, s, comm->rank == is_sum ? 0.2 : 0.1, &error));
+        CHECK_OK(
+            memo_copy(c->device, s, MEMO_COPY_ON_DEVICE, is_sum ? sums : x, later, N * 8, &error));
+        if (is_sum) continue;
+        CHECK_OK(memo_group_begin(comm, &error));
+        CHECK_OK(memo_send(comm, s, x, N, MEMO_TYPE_F64, 1 - comm->rank, &error));
+        CHECK_OK(memo_receive(comm, s, received, N, MEMO_TYPE_F64, 1 - comm->rank, &error));
+        CHECK_OK(memo_group_end(comm, s, &error));
+        CHECK_OK(memo_fill(c->device, s, x, 0, N * 8, &error)); /* after the peer has read it */
+    }
+    CHECK_OK(memo_all_reduce(comm, s, sums, sums, N, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error));
     CHECK_CASE(now_s() - start_s < 0.19, "%g s", now_s() - start_s);
-    CHECK_OK(memo_fill(c->device, s, x, 0, 8, &error)); /* after the peer has read it */
     CHECK_OK(memo_stream_synchronize(c->device, s, &error));
     CHECK(now_s() - start_s >= 0.3);
-    for (int i = 0; i < 3; i++) CHECK_IS(x[4 + i], ==, 1 + 2 * i);
+    for (int i = 0; i < N; i++) CHECK(received[i] == 1 - comm->rank + i && sums[i] == 1 + 2 * i);
     CASE_FREE(x);
 }
 
