@@ -1,8 +1,8 @@
 /* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
- * Ranks communicate through a small table of functions, memo_comm.  This header provides two back
- * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
- * examples/comm_mpi.h implements a third communicator over MPI.
+ * Ranks communicate through a small table of functions, memo_comm.  This header provides ranks as
+ * threads of one process, on host devices or on GPUs that reach each other (no dependency), and
+ * NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.h implements a communicator over MPI.
  *
  * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
@@ -1660,7 +1660,6 @@ typedef struct memo_routing {
     int64_t n_sent, n_received; /* set with counts */
 } memo_routing;
 
-MEMO_API memo_experts_desc memo_experts_desc_default(void);
 /* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
  * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
  * of the device.  COMM (a rank has another desc; see memo_label) may come from a later call. */
@@ -9158,18 +9157,19 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
  * backward.  The reach of a place is the number of places before it whose rows the state before its
  * own rows depends on.  All ranks know all reaches, so each knows what the others send and need. */
 
-enum { MEMOI_SCAN_OWN = 0, MEMOI_SCAN_BEFORE, MEMOI_SCAN_IN, MEMOI_SCAN_SPARE, MEMOI_SCAN_N };
-
 typedef struct memoi_scan_summary {
     float *m, *b;
 } memoi_scan_summary;
+typedef struct memoi_scan_summaries {
+    memoi_scan_summary own, before, in, spare; /* before: of the places before this one */
+} memoi_scan_summaries;
 
 struct memo_scan {
     memo_scan_desc desc;
     memob_arrays arrays;
     memoi_target target;
     int32_t n_ranks, rank;
-    memoi_scan_summary summaries[MEMOI_SCAN_N];
+    memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
     void* memory;
     /* Of a batch. */
@@ -9203,11 +9203,12 @@ MEMOI int64_t memoi_scan_halo_bytes(const memo_scan_desc* desc) {
 MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     const memo_scan_desc* desc = &scan->desc;
     int64_t n_bytes = 0;
+    memoi_scan_summary* const all[] = {&scan->summaries.own, &scan->summaries.before,
+                                       &scan->summaries.in, &scan->summaries.spare};
     int i;
-    for (i = 0; i < MEMOI_SCAN_N; i++) {
-        memoi_scan_summary* s = &scan->summaries[i];
-        s->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
-        s->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
+    for (i = 0; i < 4; i++) {
+        all[i]->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
+        all[i]->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
     }
     scan->halo =
         (char*)memob_carve(base, &n_bytes, memoi_scan_halo_bytes(desc), 1, MEMOB_DEVICE_ALIGNMENT);
@@ -9367,7 +9368,7 @@ typedef struct memoi_scan_walk {
     memo_label agreed;
     int32_t is_backward, place;
     const int32_t* reach;
-    memoi_scan_summary own, before, in, spare; /* before: of the places before this one */
+    memoi_scan_summaries s;
     memo_scan_call call;
 } memoi_scan_walk;
 
@@ -9395,7 +9396,7 @@ MEMOI void memoi_scan_call_function(memoi_scan_walk* walk, memo_scan_function fu
 /* *then = *then after first. */
 MEMOI void memoi_scan_compose(memoi_scan_walk* walk, memoi_scan_summary* then, const float* first_m,
                               const float* first_b, int needs_m) {
-    const memoi_scan_summary made = walk->spare;
+    const memoi_scan_summary made = walk->s.spare;
     memo_scan_call call = walk->call;
     call.m = needs_m ? made.m : NULL;
     call.b = made.b;
@@ -9404,7 +9405,7 @@ MEMOI void memoi_scan_compose(memoi_scan_walk* walk, memoi_scan_summary* then, c
     call.then_m = then->m;
     call.then_b = then->b;
     memoi_scan_call_function(walk, walk->scan->desc.functions.compose, &call);
-    walk->spare = *then;
+    walk->s.spare = *then;
     *then = made;
 }
 
@@ -9439,28 +9440,30 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
     const int sends_m = sends && reach[p + d] >= 2 * d, receives_m = receives && reach[p] >= 2 * d;
     const int64_t with_m = desc->m_count * 4, b_bytes = desc->b_count * 4;
     memoi_target* target = &walk->target;
-    const memo_range reads[] = {memob_range_at(walk->own.b, b_bytes),
-                                memob_range_at(walk->own.m, with_m)};
-    const memo_range writes[] = {memob_range_at(walk->in.b, b_bytes),
-                                 memob_range_at(walk->in.m, with_m)};
+    const memo_range reads[] = {memob_range_at(walk->s.own.b, b_bytes),
+                                memob_range_at(walk->s.own.m, with_m)};
+    const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
+                                 memob_range_at(walk->s.in.m, with_m)};
     memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
                           writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
     memoi_target_group_begin(target, desc->comm,
                              walk->is_backward ? "scan backward" : "scan forward", d);
-    if (sends) memoi_scan_move(walk, &walk->own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
-    if (receives) memoi_scan_move(walk, &walk->in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
+    if (sends) memoi_scan_move(walk, &walk->s.own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
+    if (receives)
+        memoi_scan_move(walk, &walk->s.in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
     memoi_target_group_end(target, MEMOI_TARGET_COMPUTE, desc->comm);
     if (!receives) return;
 
     /* own must cover more only for a place that reads beyond what it covers. */
     if (p + 2 * d < n && reach[p + 2 * d] > 2 * d)
-        memoi_scan_compose(walk, &walk->own, walk->in.m, walk->in.b, reach[p + 2 * d] >= 4 * d);
+        memoi_scan_compose(walk, &walk->s.own, walk->s.in.m, walk->s.in.b,
+                           reach[p + 2 * d] >= 4 * d);
     if (d > 1) {
-        memoi_scan_compose(walk, &walk->before, walk->in.m, walk->in.b, receives_m);
+        memoi_scan_compose(walk, &walk->s.before, walk->s.in.m, walk->s.in.b, receives_m);
     } else {
-        const memoi_scan_summary in = walk->in;
-        walk->in = walk->before;
-        walk->before = in;
+        const memoi_scan_summary in = walk->s.in;
+        walk->s.in = walk->s.before;
+        walk->s.before = in;
     }
 }
 
@@ -9471,16 +9474,16 @@ MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
     const int has_initial = initial && next && !scan->has_border[scan->rank];
     memo_scan_call call = walk->call;
     if (!next) return; /* nobody needs it */
-    call.m = next > 1 || has_initial ? walk->own.m : NULL;
-    call.b = walk->own.b;
+    call.m = next > 1 || has_initial ? walk->s.own.m : NULL;
+    call.b = walk->s.own.b;
     memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
-    if (has_initial) memoi_scan_compose(walk, &walk->own, NULL, initial, 0);
+    if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
 }
 
 /* tensors->state: what the scan has found. */
 MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
     const int64_t n_bytes = walk->scan->desc.b_count * 4;
-    const float* from = walk->reach[walk->place] ? walk->before.b : initial;
+    const float* from = walk->reach[walk->place] ? walk->s.before.b : initial;
     memoi_target* target = &walk->target;
     if (!from)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
@@ -9501,10 +9504,7 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     walk.is_backward = is_backward;
     walk.reach = scan->reach[is_backward];
     walk.place = scan->place >= 0 && is_backward ? scan->n_places - 1 - scan->place : scan->place;
-    walk.own = scan->summaries[MEMOI_SCAN_OWN];
-    walk.before = scan->summaries[MEMOI_SCAN_BEFORE];
-    walk.in = scan->summaries[MEMOI_SCAN_IN];
-    walk.spare = scan->summaries[MEMOI_SCAN_SPARE];
+    walk.s = scan->summaries;
     walk.call.stream = scan->desc.stream;
     walk.call.is_backward = is_backward;
     walk.call.user = tensors->user;
@@ -9610,8 +9610,6 @@ struct memo_experts {
     int32_t n_ranks, rank;
     int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
 };
-
-MEMOB_ZERO_DEFAULT(memo_experts_desc)
 
 static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
     "memo_experts_desc: n_experts or max_received",
