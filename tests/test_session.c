@@ -1748,9 +1748,13 @@ static const memo_session_buffer of_generation[] = {
 static void generate(void* user, memo_session* s, int32_t layer) {
     const memo_batch batch = memo_session_get_batch(s);
     model* m = (model*)user;
-    int64_t* keys = (int64_t*)memo_session_get_buffer(s, 0);
+    int64_t* keys = batch.shape == GENERATE || !m->desc.is_checked
+                        ? (int64_t*)memo_session_get_buffer(s, 0)
+                        : NULL;                  /* a checked session makes that an error */
     if (batch.shape == GENERATE && layer == 7) { /* the host writes: after what is under way */
         CHECK_OK(memo_stream_synchronize(m->host, m->compute, &error));
+        for (int64_t i = 0; i < G_TOKENS && m->desc.is_checked && !m->n_seen; i++)
+            m->n_wrong += keys[i] != 0x7ff17da07fa07da0; /* poison: another shape ran */
         for (int64_t i = 0; i < m->n_seen; i++) m->n_wrong += keys[i] != 3 * i + 1;
         for (int64_t i = 0; i < batch.n_rows; i++, m->n_seen++) keys[m->n_seen] = 3 * m->n_seen + 1;
         memset(memo_session_get_buffer(s, 1), 5, (size_t)(100 * batch.n_rows));
@@ -1780,8 +1784,15 @@ TEST(keys_of_a_generation_grow_between_steps) {
 
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
-    for (int step = 0; step < 3 && s; step++) {
+    for (int step = 0; step < 5 && s; step++) {
         memo_batch batch = {.is_forward_only = 1, .shape = GENERATE};
+        if (step == 3) { /* two checked ones, on a device with room for checks */
+            memo_session_destroy(s);
+            close_device(&m);
+            open_device(&m, 0, 0);
+            m.desc.is_checked = 1;
+            CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
+        }
         m.n_seen = 0;
         m.micro_batch++;
         CHECK_OK(memo_session_run(s, NULL, &error));
