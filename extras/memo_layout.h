@@ -116,6 +116,12 @@ typedef struct memo_parallel_model {
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share a matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
+    /* The MLP is one of so many experts, of which a token takes n_active_experts (0: 1); 0: one MLP.
+     * Tokens are spread evenly. */
+    int32_t n_experts, n_active_experts;
+    /* Elements of a latent row from which keys and values are expanded where they are read, and
+     * which travels instead of them; 0: keys and values travel. */
+    int32_t latent_size;
 } memo_parallel_model;
 
 typedef struct memo_parallel_cluster {
@@ -157,6 +163,8 @@ typedef struct memo_parallel_layout {
     /* Interleaved pipeline (Narayanan et al. 2021, section 2.2.2): each stage has as many chunks of
      * the layers, in turn with the other stages, and the bubble is as many times shorter; 0: 1. */
     int32_t chunks;
+    /* Ranks of data x ring x ulysses that share the experts, each with whole experts; 0: 1. */
+    int32_t experts;
 } memo_parallel_layout;
 
 typedef struct memo_parallel_desc {
@@ -239,6 +247,8 @@ typedef enum memo_parallel_kind {
     MEMO_PARALLEL_PARAMETERS,
     /* Activations between chunks and their gradients, of a stage in the middle. */
     MEMO_PARALLEL_PIPELINE,
+    /* All-to-alls of rows to their experts and back, 2 each way. */
+    MEMO_PARALLEL_EXPERTS,
     /* Swapped rows, one way. */
     MEMO_PARALLEL_HOST,
     MEMO_PARALLEL_N_KINDS
@@ -271,6 +281,7 @@ typedef struct memo_parallel_memory {
 typedef struct memo_parallel_time {
     double gemm_s, attention_s;
     double rows_s;                      /* row kernels */
+    double experts_s;                   /* rows to their experts and back */
     double update_s;                    /* of the optimizer, or its copies */
     double recompute_s;                 /* computed again, with its collectives */
     double tensor_s, ulysses_s, ring_s; /* ring: exposed hops, starts and merges of blocks */
@@ -308,6 +319,7 @@ typedef struct memo_parallel_prediction {
  *   tensor divides the key/value heads and the MLP's columns;
  *   every rank has a query head and two pieces of the sequence;
  *   data and micro-batch divide the batch;
+ *   experts divides data x ring x ulysses and the number of experts;
  *   every chunk has a layer, except the first, of the embedding, and the last, of the classifier;
  *   the ZeRO stage has something to shard;
  *   swapping has host memory, and layers before the last two.
@@ -458,8 +470,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
-    static const char* const names[] = {"tensor",     "ulysses",  "ring", "gradients",
-                                        "parameters", "pipeline", "host"};
+    static const char* const names[] = {"tensor",     "ulysses",  "ring",    "gradients",
+                                        "parameters", "pipeline", "experts", "host"};
     return (size_t)kind < MEMO_PARALLEL_N_KINDS ? names[kind] : "unknown";
 }
 
@@ -481,10 +493,31 @@ MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->ffn;
 }
 
+/* Of a layer's matrices without the MLP.  A latent row is made from the input, and keys and values
+ * from a latent row. */
+MEMOI double memoi_parallel_attention_parameters(const memo_parallel_model* model) {
+    const double h = model->hidden, latent = model->latent_size;
+    const double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    return h * both * model->n_q_heads +
+           (latent > 0 ? latent * (h + both * model->n_kv_heads) : h * both * model->n_kv_heads) +
+           h * model->n_experts; /* their router */
+}
+
+MEMOI double memoi_parallel_mlps(const memo_parallel_model* model, double n_mlps) {
+    return n_mlps * model->hidden * memoi_parallel_ffn_columns(model);
+}
+
+/* MLPs of a layer, and those that a token takes. */
+MEMOI double memoi_parallel_experts(const memo_parallel_model* model) {
+    return model->n_experts > 0 ? model->n_experts : 1;
+}
+MEMOI double memoi_parallel_active(const memo_parallel_model* model) {
+    return model->n_experts > 0 && model->n_active_experts > 0 ? model->n_active_experts : 1;
+}
+
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
-    double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
-    return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
-           model->hidden * memoi_parallel_ffn_columns(model);
+    return memoi_parallel_attention_parameters(model) +
+           memoi_parallel_mlps(model, memoi_parallel_experts(model));
 }
 
 double memo_parallel_parameters(const memo_parallel_model* model) {
@@ -519,6 +552,9 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     F(model.head_size, 0, 1e6, (int32_t)memoi_parallel_head_size(&desc->model))                    \
     F(model.v_head_size, 0, 1e6, desc->model.head_size)                                            \
     F(model.vocabulary, 0, 1e12, 0)                                                                \
+    F(model.n_experts, 0, 1e6, 0)                                                                  \
+    F(model.n_active_experts, 0, fmax(1, desc->model.n_experts), 1)                                \
+    F(model.latent_size, 0, 1 << 24, 0)                                                            \
     F(cluster.n_gpus, 1, MEMOI_PARALLEL_GPUS, 1)                                                   \
     F(cluster.gpus_per_node, 1, MEMOI_PARALLEL_GPUS, 1)                                            \
     F(cluster.device_bytes, 1, 1e18, 1)                                                            \
@@ -628,6 +664,10 @@ typedef struct memoi_parallel_stage {
     int has_classifier;
 } memoi_parallel_stage;
 
+MEMOI int32_t memoi_parallel_expert_ranks(const memo_parallel_layout* l) {
+    return l->experts > 0 ? l->experts : 1;
+}
+
 MEMOI double memoi_parallel_chunks(const memo_parallel_layout* l) {
     return l->chunks > 0 ? l->chunks : 1;
 }
@@ -717,6 +757,14 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               "tensor: %d is above the %d key/value heads, which it splits; use "
                               "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
+    if (l->experts < 0 || m->n_experts % memoi_parallel_expert_ranks(l) ||
+        (l->experts > 1 && !m->n_experts) ||
+        memo_parallel_zero_group(l) % memoi_parallel_expert_ranks(l))
+        return memo_error_set(
+            error, no,
+            "experts: %d does not divide the %d experts and the %lld ranks of data "
+            "x ulysses x ring; use a divisor",
+            (int)l->experts, (int)m->n_experts, (long long)memo_parallel_zero_group(l));
     status = memoi_parallel_divide(desc, l, error);
     if (!status) status = memoi_parallel_refuse_chunks(desc, l, error);
     if (status) return status;
@@ -793,9 +841,9 @@ typedef struct memoi_parallel_share {
     double n_micro;                                            /* micro-batches of a step */
     double alpha;                                              /* of the rows that are swapped */
     double group;                                              /* ZeRO's */
-    double parameters;   /* P_local of the stage that has most */
-    int32_t n_q, n_kv;   /* heads of the ulysses rank that has most */
-    double tensor_bytes; /* sent for one all-gather or reduce-scatter */
+    double parameters, experts; /* P_local of the stage that has most, without and of experts */
+    int32_t n_q, n_kv;          /* heads of the ulysses rank that has most */
+    double tensor_bytes;        /* sent for one all-gather or reduce-scatter */
     double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
     double d_out_bytes;                                   /* of backward, before attention */
     double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
@@ -840,6 +888,7 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     attention.n_kv_heads = m->n_kv_heads / s->l->tensor;
     attention.head_size = m->head_size;
     attention.v_head_size = m->v_head_size;
+    attention.latent.size = m->latent_size;
     attention.type = s->desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     attention.rounds_gradients = s->desc->kv_gradient_bytes < 4;
     attention.ulysses_groups = way.n_groups;
@@ -861,13 +910,15 @@ MEMOI int32_t memoi_parallel_period(const memoi_parallel_share* s) {
 
 MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     int32_t n_q_heads = s->desc->model.n_q_heads / s->l->tensor;
-    int32_t n_kv_heads = s->desc->model.n_kv_heads / s->l->tensor;
+    const int32_t latent = s->desc->model.latent_size;
+    int32_t n_kv_heads = latent ? 1 : s->desc->model.n_kv_heads / s->l->tensor;
     /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
     double row_bytes = s->desc->element_bytes * s->attention_rows / s->l->ulysses;
     double head_bytes = row_bytes * s->desc->model.head_size;
     double v_bytes = row_bytes * s->desc->model.v_head_size;
     double d_out_bytes = v_bytes + 4 * s->attention_rows / s->l->ulysses; /* with a row dot */
     const int32_t period = memoi_parallel_period(s);
+    const double kv_bytes = latent ? row_bytes * latent : head_bytes + v_bytes;
     const memoi_parallel_way alone = {1, 0};
     double n_kv_all = 0, d_kv_scale = 1, scale;
     memo_sp_attention_sizes sizes;
@@ -876,7 +927,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     /* Uneven heads: the rank with most heads sets memory and compute time. */
     for (u = 0; u < period; u++) {
         (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
-        n_kv_all += (double)sizes.heads.n_kv * (s->l->ulysses / period);
+        n_kv_all += (latent ? 1 : (double)sizes.heads.n_kv) * (s->l->ulysses / period);
         if (sizes.heads.n_q > s->n_q) s->n_q = sizes.heads.n_q;
         if (sizes.heads.n_kv > s->n_kv) s->n_kv = sizes.heads.n_kv;
     }
@@ -888,26 +939,40 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
+        double n_kv;
         (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
         others = n_q_heads - sizes.heads.n_q;
         own = (double)sizes.heads.n_q * (s->l->ulysses - 1);
-        s->backward_bytes = fmax(s->backward_bytes, d_out_bytes * others + head_bytes * own +
-                                                        (head_bytes + v_bytes) * d_kv_scale *
-                                                            sizes.heads.n_kv * (s->l->ulysses - 1));
-        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - sizes.heads.n_kv);
+        n_kv = latent ? 1 : sizes.heads.n_kv;
+        s->backward_bytes =
+            fmax(s->backward_bytes, d_out_bytes * others + head_bytes * own +
+                                        kv_bytes * d_kv_scale * n_kv * (s->l->ulysses - 1));
+        to_heads = head_bytes * others + kv_bytes * (n_kv_all - n_kv);
         s->forward_bytes = fmax(s->forward_bytes, to_heads + v_bytes * own);
         s->to_heads_bytes = fmax(s->to_heads_bytes, to_heads);
         s->d_out_bytes = fmax(s->d_out_bytes, d_out_bytes * others);
     }
 }
 
-/* Of a rank. */
+/* Of a rank: those of its experts, and all others. */
+MEMOI double memoi_parallel_stage_experts(const memoi_parallel_share* s,
+                                          const memoi_parallel_stage* stage) {
+    const memo_parallel_model* m = &s->desc->model;
+    return stage->n_layers * memoi_parallel_mlps(m, m->n_experts) / s->l->tensor /
+           memoi_parallel_expert_ranks(s->l);
+}
 MEMOI double memoi_parallel_stage_parameters(const memoi_parallel_share* s,
                                              const memoi_parallel_stage* stage) {
     const memo_parallel_model* m = &s->desc->model;
-    return (stage->n_layers * memo_parallel_layer_parameters(m) +
-            stage->n_vocabulary * (double)m->vocabulary * m->hidden) /
+    const double layer = memo_parallel_layer_parameters(m) - memoi_parallel_mlps(m, m->n_experts);
+    return (stage->n_layers * layer + stage->n_vocabulary * (double)m->vocabulary * m->hidden) /
            s->l->tensor;
+}
+
+/* Experts are sharded over the ranks that have the same. */
+MEMOI double memoi_parallel_sharded(const memoi_parallel_share* s, double parameters,
+                                    double experts) {
+    return (parameters + experts * memoi_parallel_expert_ranks(s->l)) / s->group;
 }
 
 MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
@@ -915,7 +980,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
-    double document, window;
+    double document, window, kv_row;
     memoi_parallel_share share;
     int32_t k;
     memset(&share, 0, sizeof share);
@@ -931,28 +996,31 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
         share.stages[k] = memoi_parallel_stage_among(desc, l, k);
         share.parameters =
             fmax(share.parameters, memoi_parallel_stage_parameters(&share, &share.stages[k]));
+        share.experts = fmax(share.experts, memoi_parallel_stage_experts(&share, &share.stages[k]));
     }
 
     /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
     memoi_parallel_share_ulysses(&share);
-    share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
+    kv_row = m->latent_size ? m->latent_size : both * share.n_kv;
+    share.kv_bytes = desc->element_bytes * share.attention_rows * kv_row;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
 
     /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
      * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
-     * 2 * ffn. */
+     * 2 * ffn; each of several experts has its input, too. */
     share.input_elements = m->hidden;
     share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
-                           both * share.n_kv * l->ulysses * l->tensor +
-                           memoi_parallel_ffn_columns(m);
+    share.layer_elements =
+        4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+        kv_row * l->ulysses * l->tensor +
+        memoi_parallel_active(m) * (memoi_parallel_ffn_columns(m) + (m->n_experts > 0) * m->hidden);
     share.work_bytes = desc->element_bytes * share.rows * share.layer_elements;
     if (desc->mlp_tile_bytes > 0)
-        share.work_bytes -=
-            fmax(0, desc->element_bytes * share.rows * memoi_parallel_ffn_columns(m) -
-                        desc->mlp_tile_bytes);
+        share.work_bytes -= fmax(0, desc->element_bytes * share.rows * memoi_parallel_active(m) *
+                                            memoi_parallel_ffn_columns(m) -
+                                        desc->mlp_tile_bytes);
 
     /* The mean number of keys in sight, in a document of average length.  Each of a rank's two
      * pieces of the sequence reads no more keys before it than that. */
@@ -1089,22 +1157,29 @@ MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, memoi_paralle
  * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) {
-    const double parameters = memoi_parallel_stage_parameters(s, &s->stage);
+    const double others = memoi_parallel_stage_parameters(s, &s->stage);
+    const double experts = memoi_parallel_stage_experts(s, &s->stage);
+    const double parameters = others + experts;
+    const double sharded = memoi_parallel_sharded(s, others, experts);
+    const memo_parallel_model* m = &s->desc->model;
     memo_parallel_memory memory;
     memset(&memory, 0, sizeof memory);
 
     /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
     memory.parameters_bytes =
-        s->desc->element_bytes * parameters / (s->l->zero_stage >= 3 ? s->group : 1);
+        s->desc->element_bytes * (s->l->zero_stage >= 3 ? sharded : parameters);
     memory.gradients_bytes =
-        s->desc->gradient_bytes * parameters / (s->l->zero_stage >= 2 ? s->group : 1);
+        s->desc->gradient_bytes * (s->l->zero_stage >= 2 ? sharded : parameters);
     memory.optimizer_bytes =
-        s->desc->optimizer_bytes * parameters / (s->l->zero_stage >= 1 ? s->group : 1);
+        s->desc->optimizer_bytes * (s->l->zero_stage >= 1 ? sharded : parameters);
 
     /* Sharded parameters need two gathered layers: the current one and the next. */
     if (s->l->zero_stage >= 3)
         memory.gathered_bytes = 2 * s->desc->element_bytes *
-                                memo_parallel_layer_parameters(&s->desc->model) / s->l->tensor;
+                                (memoi_parallel_attention_parameters(m) +
+                                 memoi_parallel_mlps(m, memoi_parallel_experts(m)) /
+                                     memoi_parallel_expert_ranks(s->l)) /
+                                s->l->tensor;
     if (s->l->zero_stage >= 2 && s->l->chunks > 1)
         memory.gathered_bytes += s->desc->gradient_bytes * parameters / s->l->chunks;
     if (s->desc->optimizer_on_host) {
@@ -1173,6 +1248,7 @@ typedef struct memoi_parallel_layer {
     double rows_s;       /* row kernels of the forward; the backward takes twice as long */
     double attention_s;  /* of the forward, without its all-to-all */
     double collective_s; /* one of tensor parallelism's 4 a pass */
+    double experts_s;    /* one of 2 a pass */
     double forward_s, backward_s;
     double head_s; /* of the classifier, forward and backward */
 } memoi_parallel_layer;
@@ -1202,14 +1278,15 @@ MEMOI double memoi_parallel_product_s(const memo_parallel_desc* desc, double row
 
 /* A matrix of (inner, columns) in the forward, and the gradients of its input and of itself, which
  * are added up. */
-MEMOI void memoi_parallel_add_product(const memoi_parallel_share* s, double columns, double inner,
-                                      double* forward_s, double* backward_s) {
-    const double rows = s->rows * s->l->tensor, bytes = s->desc->element_bytes;
+MEMOI void memoi_parallel_add_product(const memoi_parallel_share* s, double rows, double columns,
+                                      double inner, double n_times, double* forward_s,
+                                      double* backward_s) {
+    const double bytes = s->desc->element_bytes;
     if (columns <= 0 || inner <= 0) return;
-    *forward_s += memoi_parallel_product_s(s->desc, rows, columns, inner, bytes);
-    *backward_s +=
-        memoi_parallel_product_s(s->desc, rows, inner, columns, bytes) +
-        memoi_parallel_product_s(s->desc, inner, columns, rows, 2 * s->desc->gradient_bytes);
+    *forward_s += n_times * memoi_parallel_product_s(s->desc, rows, columns, inner, bytes);
+    *backward_s += n_times * (memoi_parallel_product_s(s->desc, rows, inner, columns, bytes) +
+                              memoi_parallel_product_s(s->desc, inner, columns, rows,
+                                                       2 * s->desc->gradient_bytes));
 }
 
 /* Products and row kernels of a layer and of the classifier. */
@@ -1219,43 +1296,64 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
     const double h = m->hidden, tensor = s->l->tensor, both = m->head_size + m->v_head_size;
     const double wide = m->ffn / tensor, up = memoi_parallel_ffn_columns(m) / tensor - wide;
     const double rotated = (double)m->head_size * (m->n_q_heads + m->n_kv_heads);
-    const double matrices[][2] = {
-        {(m->head_size * (double)m->n_q_heads + both * m->n_kv_heads) / tensor, h},
-        {h, m->v_head_size * (double)m->n_q_heads / tensor},
-        {up, h},
-        {h, wide}};
+    const double rows = s->rows * tensor, latent = m->latent_size,
+                 kv = both * m->n_kv_heads / tensor;
+    const double n_experts = memoi_parallel_experts(m) / memoi_parallel_expert_ranks(s->l);
+    const double expert_rows = rows * memoi_parallel_active(m) / n_experts;
+    const double matrices[][4] = {
+        {rows, m->head_size * (double)m->n_q_heads / tensor + (latent > 0 ? latent : kv), h, 1},
+        {rows, latent > 0 ? kv : 0, latent, 1},
+        {rows, h, m->v_head_size * (double)m->n_q_heads / tensor, 1},
+        {expert_rows, up, h, n_experts},
+        {expert_rows, h, wide, n_experts},
+        {rows, m->n_experts, h, 1}};
     int i;
-    for (i = 0; i < 4; i++)
-        memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], &layer->gemm_s,
-                                   &layer->gemm_backward_s);
-    memoi_parallel_add_product(s, (double)m->vocabulary / tensor, h, &layer->head_s,
+    for (i = 0; i < 6; i++)
+        memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], matrices[i][2],
+                                   matrices[i][3], &layer->gemm_s, &layer->gemm_backward_s);
+    memoi_parallel_add_product(s, rows, (double)m->vocabulary / tensor, h, 1, &layer->head_s,
                                &layer->head_s);
 
     /* Two norms read and write a row, two residuals read two and write one, and the rotation of q
      * and k and the activation read and write theirs. */
     if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
-        layer->rows_s = s->desc->element_bytes * s->rows *
-                        (10 * h + 2 * rotated + memoi_parallel_ffn_columns(m)) /
-                        c->device_memory_bytes_per_s;
+        layer->rows_s =
+            s->desc->element_bytes * s->rows *
+            (10 * h + 2 * rotated + memoi_parallel_active(m) * memoi_parallel_ffn_columns(m)) /
+            c->device_memory_bytes_per_s;
+}
+
+/* Sent by a rank in an all-to-all of rows to their experts. */
+MEMOI double memoi_parallel_expert_bytes(const memoi_parallel_share* s) {
+    const double n_ranks = memoi_parallel_expert_ranks(s->l);
+    return s->desc->element_bytes * s->rows * memoi_parallel_active(&s->desc->model) *
+           s->desc->model.hidden * (n_ranks - 1) / n_ranks;
 }
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
                                                    memoi_parallel_way way) {
+    const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
+    const double n_ranks = memoi_parallel_expert_ranks(s->l);
     memoi_parallel_layer layer;
     memset(&layer, 0, sizeof layer);
     layer.forward = memoi_parallel_attend(s, way, 0);
     layer.backward = memoi_parallel_attend(s, way, 1);
-    layer.weights = memo_parallel_layer_parameters(&s->desc->model);
+    layer.weights =
+        memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, memoi_parallel_active(m));
     memoi_parallel_add_products(s, &layer);
     layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
     if (s->l->tensor > 1)
         layer.collective_s =
             s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
-    layer.forward_s = layer.gemm_s + layer.rows_s + layer.attention_s + layer.forward.all_to_all_s +
-                      4 * layer.collective_s;
-    layer.backward_s = layer.gemm_backward_s + 2 * layer.rows_s + layer.backward.compute_s +
-                       layer.backward.hops_s + layer.backward.blocks_s +
+    if (n_ranks > 1)
+        layer.experts_s =
+            memoi_parallel_expert_bytes(s) / memoi_parallel_link(c, s->l->tensor * n_ranks) +
+            c->collective_s;
+    layer.forward_s = 2 * layer.experts_s + layer.gemm_s + layer.rows_s + layer.attention_s +
+                      layer.forward.all_to_all_s + 4 * layer.collective_s;
+    layer.backward_s = 2 * layer.experts_s + layer.gemm_backward_s + 2 * layer.rows_s +
+                       layer.backward.compute_s + layer.backward.hops_s + layer.backward.blocks_s +
                        layer.backward.all_to_all_s + 4 * layer.collective_s;
     return layer;
 }
@@ -1268,6 +1366,8 @@ MEMOI void memoi_parallel_leave(const memoi_parallel_share* s, int32_t* leaves) 
     leaves[MEMO_PARALLEL_TENSOR] = s->l->tensor > 1 && memoi_parallel_leaves(c, tensor);
     leaves[MEMO_PARALLEL_ULYSSES] = s->l->ulysses > 1 && memoi_parallel_leaves(c, ulysses);
     leaves[MEMO_PARALLEL_RING] = s->l->ring > 1 && memoi_parallel_leaves(c, ring);
+    leaves[MEMO_PARALLEL_EXPERTS] =
+        s->l->experts > 1 && memoi_parallel_leaves(c, tensor * s->l->experts);
     leaves[MEMO_PARALLEL_GRADIENTS] = s->group > 1 && memoi_parallel_leaves(c, tensor * s->group);
     leaves[MEMO_PARALLEL_PARAMETERS] = s->l->zero_stage > 0 && leaves[MEMO_PARALLEL_GRADIENTS];
     leaves[MEMO_PARALLEL_PIPELINE] = s->l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
@@ -1298,6 +1398,7 @@ MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
         n * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
     time->ulysses_s = n * (forward->all_to_all_s + backward->all_to_all_s);
     time->tensor_s = n * 8 * layer->collective_s;
+    time->experts_s = n * 4 * layer->experts_s;
     if (s->l->pipeline == 1) return;
 
     /* With chunks, what arrives for a chunk travels while another chunk is computed. */
@@ -1319,11 +1420,12 @@ typedef struct memoi_parallel_again {
 MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_share* s,
                                                          const memoi_parallel_layer* layer,
                                                          memoi_parallel_way way, double alpha) {
+    const memo_parallel_model* m = &s->desc->model;
     const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     memoi_parallel_again again;
     memset(&again, 0, sizeof again);
     again.n_layers = s->n_micro * (1 - alpha) * (s->stage.n_layers - 1);
-    again.gemm_share = 1 - (double)s->desc->model.hidden * s->desc->model.ffn / layer->weights;
+    again.gemm_share = 1 - memoi_parallel_active(m) * m->hidden * m->ffn / layer->weights;
     again.n_collectives = 3;
     again.ulysses_bytes = s->to_heads_bytes;
     if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
@@ -1388,6 +1490,8 @@ MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parall
                                double read, double* sent) {
     const double n = s->n_micro * s->stage.n_layers;
     sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
+    sent[MEMO_PARALLEL_EXPERTS] =
+        memoi_parallel_expert_bytes(s) * (4 * n + again->n_collectives / 2 * again->n_layers);
     sent[MEMO_PARALLEL_ULYSSES] =
         n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
@@ -1400,11 +1504,13 @@ MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parall
  * its states, or gradients and parameters travel to the host and back. */
 MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
                                memo_parallel_prediction* prediction) {
-    const double stay_bytes = s->parameters * (s->group - 1) / s->group;
+    const double parameters = s->parameters + s->experts;
+    const double sharded = memoi_parallel_sharded(s, s->parameters, s->experts);
+    const double stay_bytes = parameters - sharded;
     const double n_runs = s->l->chunks > 1 ? ceil(s->n_micro / s->l->pipeline) : s->n_micro;
     const double n_gradients = s->l->zero_stage == 0 ? 2 : s->l->zero_stage == 1 ? 1 : n_runs;
     const double moved_bytes = s->desc->gradient_bytes + s->desc->element_bytes;
-    const double mine = s->parameters / (s->l->zero_stage > 0 ? s->group : 1);
+    const double mine = s->l->zero_stage > 0 ? sharded : parameters;
     const memo_parallel_cluster* c = &s->desc->cluster;
     const double n_parameters = s->l->zero_stage == 0   ? 0
                                 : s->l->zero_stage == 3 ? 2 * s->n_micro
@@ -1457,7 +1563,8 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_par
     prediction->time.recompute_s =
         again.n_layers *
         (again.gemm_share * layer->gemm_s + layer->rows_s + again.attention * layer->attention_s +
-         again.ulysses_s + again.n_collectives * layer->collective_s);
+         again.ulysses_s + again.n_collectives * layer->collective_s +
+         again.n_collectives / 2 * layer->experts_s);
     memoi_parallel_send(s, &again, way.gathers_keys ? 1 : s->read, prediction->sent_bytes);
 }
 
@@ -1469,8 +1576,8 @@ MEMOI double memoi_parallel_expected_most(double n) {
 }
 
 MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
-    return time->gemm_s + time->rows_s + time->attention_s + time->recompute_s + time->tensor_s +
-           time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
+    return time->gemm_s + time->rows_s + time->experts_s + time->attention_s + time->recompute_s +
+           time->tensor_s + time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
 }
 
 /* The stages, ZeRO, the bubble and MFU, which counts the model's flops only: recomputation is no
@@ -1596,6 +1703,7 @@ MEMOI int memoi_parallel_compare(const void* left, const void* right) {
         {(double)x->ulysses, (double)y->ulysses},
         {(double)x->data, (double)y->data},
         {(double)x->chunks, (double)y->chunks},
+        {(double)x->experts, (double)y->experts},
         {(double)x->zero_stage, (double)y->zero_stage},
         {(double)x->activations, (double)y->activations}};
     size_t i;
@@ -1611,7 +1719,7 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
                                        int degree, int32_t n, memo_parallel_entry* entries) {
     int32_t* const degrees[] = {&l->pipeline, &l->data, &l->tensor, &l->ulysses};
     int64_t count = 0;
-    int32_t k, chunks;
+    int32_t k, chunks, experts;
     if (degree < 4) {
         for (k = 1; k <= n; k++) {
             if (n % k || (degree == 0 && desc->max_pipeline && k > desc->max_pipeline)) continue;
@@ -1623,15 +1731,20 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
     }
     l->ring = n;
     for (chunks = 1; chunks <= (l->pipeline > 1 ? desc->max_chunks : 1); chunks *= 2)
-        for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
-            l->chunks = chunks;
-            l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
-            l->activations = (memo_parallel_activations)(k % MEMO_PARALLEL_N_ACTIVATIONS);
-            if (!(desc->zero_stages >> l->zero_stage & desc->activations >> l->activations & 1))
-                continue;
-            if (entries) entries[count].layout = *l;
-            count++;
-        }
+        for (experts = 1; experts <= (desc->model.n_experts > 0 ? desc->model.n_experts : 1);
+             experts *= 2)
+            for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
+                l->chunks = chunks;
+                l->experts = experts;
+                l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
+                l->activations = (memo_parallel_activations)(k % MEMO_PARALLEL_N_ACTIVATIONS);
+                if (!(desc->zero_stages >> l->zero_stage & desc->activations >> l->activations & 1))
+                    continue;
+                if (memo_parallel_zero_group(l) % experts || desc->model.n_experts % experts)
+                    continue;
+                if (entries) entries[count].layout = *l;
+                count++;
+            }
     return count;
 }
 

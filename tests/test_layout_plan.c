@@ -10,7 +10,8 @@
 
 static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_heads, int kv_heads,
                                       int64_t vocabulary) {
-    const memo_parallel_model m = {layers, hidden, ffn, q_heads, kv_heads, 0, 0, 0, 0, vocabulary};
+    const memo_parallel_model m = {layers, hidden, ffn,        q_heads, kv_heads, 0, 0,
+                                   0,      0,      vocabulary, 0,       0,        0};
     return m;
 }
 static memo_parallel_model llama2_7b(void) { return make_model(32, 4096, 11008, 32, 32, 32000); }
@@ -39,7 +40,7 @@ static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64
 static memo_parallel_layout make_layout(int data, int pipeline, int tensor, int ulysses, int ring,
                                         int zero) {
     const memo_parallel_layout l = {data, pipeline,           tensor, ring, ulysses,
-                                    zero, MEMO_PARALLEL_KEEP, 1};
+                                    zero, MEMO_PARALLEL_KEEP, 1,      1};
     return l;
 }
 
@@ -105,6 +106,7 @@ static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
         }
         l->zero_stage = (int32_t)memo_test_int(0, 3);
         l->activations = (memo_parallel_activations)memo_test_int(0, 3);
+        l->experts = 1;
         l->chunks = l->pipeline > 1 ? (int32_t)memo_test_int(0, 4) : 0;
         if (memo_parallel_predict(d, l, &p, NULL) == MEMO_STATUS_OK) return 1;
     }
@@ -1162,6 +1164,99 @@ TEST(offloading_needs_a_layer_and_the_link) {
     refused(&d, l, "activations: offload needs host memory");
 }
 
+/* Qwen3 30B-A3B: 128 experts of 768 columns, of which a token takes 8; published as 30.5 billion
+ * parameters, 3.3 of them active. */
+TEST(experts_are_shared_among_ranks) {
+    memo_parallel_desc d = make_case(make_model(48, 2048, 768, 32, 4, 151936), 8, 65536, 1), one;
+    memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
+    const double mlp = 3.0 * 2048 * 768, rows = 65536 / 8.0, sent = 2 * rows * 8 * 2048 * 7 / 8;
+    const double vocabulary = 151936.0 * 2048;
+    memo_parallel_prediction p, q;
+    d.model.head_size = 128;
+    d.model.n_experts = 128;
+    d.model.n_active_experts = 8;
+    double all = memo_parallel_parameters(&d.model), layer, active;
+    layer = memo_parallel_layer_parameters(&d.model) - 128 * mlp;
+    active = 48 * (layer + 8 * mlp) + 2 * vocabulary;
+    CHECK_CASE(fabs(all / 30.5e9 - 1) < 0.01 && fabs(active / 3.3e9 - 1) < 0.02, "%g, %g", all,
+               active);
+    p = predict(&d, &l);
+    CHECK(near(p.flops, 65536 * (6 * (active - vocabulary) + 6.0 * 48 * 65536 * 4096)));
+    CHECK(near(p.memory.parameters_bytes, 2 * all) && p.time.experts_s <= 0);
+    l.experts = 8;
+    q = predict(&d, &l);
+    CHECK(near(q.memory.parameters_bytes, 2 * (all - 48 * 112 * mlp)));
+    CHECK(near(q.memory.optimizer_bytes, 12 * (all - 48 * 128 * mlp) / 8 + 12 * 48 * 16 * mlp));
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_EXPERTS], 48 * 4 * sent));
+    CHECK(near(q.time.experts_s, 48 * 4 * (sent / 150e9 + 20e-6)) && q.time.zero_s < p.time.zero_s);
+    CHECK(near(q.memory.activations_bytes, p.memory.activations_bytes) && near(q.flops, p.flops));
+    CHECK(near(q.time.gemm_s, p.time.gemm_s)); /* at any shape alike */
+    d.cluster.n_processors = 108;              /* more rows for each of fewer experts: no slower */
+    d.sequence = 8192;
+    one = d;
+    l.experts = 1;
+    p = predict(&one, &l);
+    l.experts = 8;
+    q = predict(&d, &l);
+    CHECK_IS(q.time.gemm_s, <, 0.9 * p.time.gemm_s);
+    l.activations = MEMO_PARALLEL_RECOMPUTE; /* to the experts and back again */
+    CHECK(near(predict(&d, &l).sent_bytes[MEMO_PARALLEL_EXPERTS],
+               1.5 * q.sent_bytes[MEMO_PARALLEL_EXPERTS]));
+    l.experts = 3;
+    refused(&d, l, "experts: 3 does not divide the 128 experts and the 8 ranks");
+    d.model.n_experts = d.model.n_active_experts = 0;
+    l.experts = 2;
+    refused(&d, l, "experts: 2 does not divide the 0 experts");
+    d.model.n_active_experts = 2;
+    CHECK_ERROR(memo_parallel_predict(&d, &l, &p, &error), INVALID_ARGUMENT, "n_active_experts");
+    one.zero_stages = 1;
+    one.activations = 1u << MEMO_PARALLEL_KEEP;
+    own_list* list = list_of(&one); /* ranks of experts: powers of two up to the group */
+    int n_expected = 0;
+    for (int group = 1; group <= 8; group *= 2)
+        for (int k = 1; k <= group; k *= 2)
+            n_expected += n_products(group, 3) * n_products(8 / group, 2);
+    CHECK_IS(list->n_entries, ==, n_expected);
+}
+
+/* DeepSeek-V2's attention: latent rows of 576 instead of 128 heads of 192 + 128. */
+TEST(latent_rows_travel_instead_of_keys) {
+    memo_parallel_desc d = make_case(make_model(4, 5120, 12288, 128, 128, 0), 8, 131072, 1), keys;
+    memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
+    memo_parallel_prediction p, q;
+    d.model.head_size = 192;
+    d.model.v_head_size = 128;
+    d.excludes_attention_memory = 0;
+    keys = d;
+    d.model.latent_size = 576;
+    p = predict(&keys, &l);
+    q = predict(&d, &l);
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING] / q.sent_bytes[MEMO_PARALLEL_RING],
+               128.0 * 320 / 576));
+    CHECK(
+        near(memo_parallel_layer_parameters(&keys.model) - memo_parallel_layer_parameters(&d.model),
+             5120.0 * 128 * 320 - 576 * (5120 + 128.0 * 320)));
+    CHECK(q.memory.activations_bytes < p.memory.activations_bytes && q.time.step_s < p.time.step_s);
+    memo_sp_attention_desc a = memo_sp_attention_desc_default();
+    memo_sp_attention_sizes sizes;
+    memo_sharding_desc sharding = {.kind = MEMO_SHARDING_ZIGZAG, .ring = 8, .n_tokens = 131072};
+    CHECK_OK(memo_sharding_make(&sharding, &a.sharding, &error));
+    a.n_q_heads = a.n_kv_heads = 128;
+    a.head_size = 192;
+    a.v_head_size = 128;
+    a.latent.size = 576;
+    a.type = MEMO_TYPE_BF16;
+    CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
+    CHECK(near(q.memory.attention_bytes, (double)sizes.device_bytes));
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING],
+               4 * (2 * (double)sizes.ring_forward_bytes + 2 * (double)sizes.ring_forward_bytes)));
+    l = make_layout(1, 1, 1, 8, 1, 1); /* every rank reads all latent rows */
+    q = predict(&d, &l);
+    double row = 2 * 131072 / 8.0, out = row * 112 * 128, query = row * 112 * 192;
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_ULYSSES],
+               4 * (2 * out + 2 * query + row * 112 * 2 + row * 7 * 576 * 3)));
+}
+
 /* The mean number of keys that a query sees, one query at a time. */
 TEST(masks_leave_keys_out) {
     for (int round = 0; round < 50; round++) {
@@ -1653,7 +1748,7 @@ TEST(tool_prints_the_list) {
         {"1 --gpus 8 --memory 1 --top 0", "does not fit", " 0 fit"},
         /* The preset comes first wherever it stands. */
         {"1 --layers 2 --model gpt-7b --explain 1,8,1,1,1", "is above the 2 layers"},
-        {"0 --gpus 8 --model gpt-7b --batch 8 --chunks 4 --top 0", "   1    2      4 "}};
+        {"0 --gpus 8 --model gpt-7b --batch 8 --chunks 4 --top 0", "   1    2      4       1 "}};
     tool_prints(cases, sizeof cases / sizeof *cases);
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
@@ -1726,6 +1821,9 @@ TEST(tool_explains) {
          "pipeline 16,", "8 chunks a stage"},
         {"0 --model llama2-7b --sequence 16K --explain 1,1,1,8,1",
          "activations keep, 4 groups of heads\n"},
+        {"0 --experts 64 --active-experts 4 --ffn 1024 --expert-ranks 8 --explain 8,1,1,1,1 "
+         "--batch 8",
+         "experts 240.518,", "experts 1.6060,"},
         {FEW_KEYS, "keys are gathered"},
         {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "!gathered, ", "!keys are gathered"},
         {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "ring 0.025"},

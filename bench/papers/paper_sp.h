@@ -33,7 +33,7 @@ static inline memo_parallel_layout layout_of(layout_4d row) {
     l.ring = row.ring;
     l.zero_stage = row.zero_stage;
     l.activations = MEMO_PARALLEL_KEEP;
-    l.chunks = 1;
+    l.chunks = l.experts = 1;
     return l;
 }
 
@@ -117,7 +117,7 @@ static inline double layout_activation_units(const layout_model* m, memo_paralle
 }
 /* ... and parameters with gradients: 6 d^2 a pass, an all-gather or a reduce-scatter. */
 static inline double layout_parameter_units(int zero_stage) {
-    static const layout_model one = {"one layer", {1, 4096, 4096, 32, 32, 0, 0, 0, 0, 0}};
+    static const layout_model one = {"one layer", {1, 4096, 4096, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0}};
     layout_4d row = {1, 1, 1, 1, 8, 0};
     memo_parallel_prediction p;
     layout_cluster c;
@@ -138,9 +138,9 @@ static inline double layout_parameter_units(int zero_stage) {
 /* ---- the paper's tables ---------------------------------------------------------------------- */
 
 static const layout_model sp_llama2_7b = {"LLAMA2-7B",
-                                          {32, 4096, 11008, 32, 32, 0, 0, 0, 0, 32000}};
+                                          {32, 4096, 11008, 32, 32, 0, 0, 0, 0, 32000, 0, 0, 0}};
 static const layout_model sp_llama3_8b = {"LLAMA3-8B",
-                                          {32, 4096, 14336, 32, 8, 0, 0, 0, 0, 128256}};
+                                          {32, 4096, 14336, 32, 8, 0, 0, 0, 0, 128256, 0, 0, 0}};
 
 typedef struct sp_row {
     double length_k;
@@ -200,7 +200,8 @@ static const sp_attention_table sp_attention_tables[SP_N_ATTENTION] = {
      0,
      {{15.229, 14.262}, {28.584, 32.818}, {44.348, 62.754}, {40.478, 58.377}}},
     {"Table 4, L20", 128, 0, {{2.563, 2.586}, {3.217, 4.235}, {3.399, 5.476}, {3.131, 5.186}}}};
-static const layout_model sp_attention_model = {"attention", {1, 4096, 0, 32, 8, 0, 0, 0, 0, 0}};
+static const layout_model sp_attention_model = {"attention",
+                                                {1, 4096, 0, 32, 8, 0, 0, 0, 0, 0, 0, 0, 0}};
 
 /* Runs that the text and the tables report as successful or out of memory. */
 typedef struct sp_memory_statement {

@@ -24,7 +24,8 @@
 /* Values as the user enters them, in the units of --help. */
 typedef struct numbers {
     double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, v_head_size;
-    double vocabulary, sequence, batch, micro_batch;
+    double vocabulary, n_experts, active_experts, latent, expert_ranks, sequence, batch,
+        micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
     double latency, deviation, processors, memory_bandwidth, host_memory, host_link, shared_bus;
     double zero, max_pipeline, chunks, ulysses_groups, loss_tile, mlp_tile, window, document, top;
@@ -64,7 +65,7 @@ static void print_help(FILE* out) {
         "\n"
         "                          (default llama3-8b)\n"
         "  --layers N --hidden N --ffn N --ffn-matrices 2|3 --heads N --kv-heads N --head-size N\n"
-        "  --v-head-size N --vocabulary N\n"
+        "  --v-head-size N --vocabulary N --experts N --active-experts N --latent N\n"
         "                          each replaces a figure of the model, in any order\n"
         "  --sequence TOKENS       tokens of a sequence; 64K is 65536 (default 64K)\n"
         "  --batch N               sequences of a step (default 1)\n"
@@ -111,6 +112,7 @@ static void print_help(FILE* out) {
         "the\n"
         "                          other stages: powers of two; with --explain, this number\n"
         "                          (default 1)\n"
+        "  --expert-ranks N        with --explain, ranks that share the experts (default 1)\n"
         "  --ulysses-groups N      most groups of heads; 0: as many as help (default 0).  The\n"
         "                          all-to-all of one group overlaps the attention of another; the\n"
         "                          fastest number that fits is used.  With a ring, a group has\n"
@@ -207,6 +209,10 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--head-size", &n->head_size, 0, 1e6, 1},
                  {"--v-head-size", &n->v_head_size, 0, 1e6, 1},
                  {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
+                 {"--experts", &n->n_experts, 0, 1e6, 1},
+                 {"--active-experts", &n->active_experts, 0, 1e6, 1},
+                 {"--latent", &n->latent, 0, 1 << 24, 1},
+                 {"--expert-ranks", &n->expert_ranks, 1, 1 << 20, 1},
                  {"--sequence", &n->sequence, 1, 1e12, 1},
                  {"--batch", &n->batch, 1, 1e12, 1},
                  {"--micro-batch", &n->micro_batch, 1, 1e12, 1},
@@ -247,7 +253,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     take_cluster(n, o->cluster);
     n->latency = n->top = 20;
     n->deviation = CLUSTER_SPEED_DEVIATION;
-    n->batch = n->micro_batch = n->chunks = 1;
+    n->batch = n->micro_batch = n->chunks = n->expert_ranks = 1;
     o->activations = -1;
 
     /* Reads the presets first, so that the order of the options does not matter. */
@@ -338,6 +344,9 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.model.head_size = (int32_t)n->head_size;
     desc.model.v_head_size = (int32_t)n->v_head_size;
     desc.model.vocabulary = (int64_t)n->vocabulary;
+    desc.model.n_experts = (int32_t)n->n_experts;
+    desc.model.n_active_experts = (int32_t)n->active_experts;
+    desc.model.latent_size = (int32_t)n->latent;
     desc.cluster.n_gpus = (int32_t)n->gpus;
     desc.cluster.gpus_per_node = (int32_t)n->per_node;
     desc.cluster.is_shared_bus = (int32_t)n->shared_bus;
@@ -414,6 +423,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
 
     l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
     l.chunks = (int32_t)o->n.chunks;
+    l.experts = (int32_t)o->n.expert_ranks;
     l.activations =
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
@@ -454,12 +464,14 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     fprintf(
         out,
         "\ntime, s of a step: GEMM %.4f, attention %.4f, rows %.4f, recomputed %.4f, tensor %.4f, "
-        "ulysses %.4f, ring %.4f, pipeline %.4f, host %.4f, ZeRO %.4f, update %.4f, bubble %.4f, "
+        "ulysses %.4f, ring %.4f, experts %.4f, pipeline %.4f, host %.4f, ZeRO %.4f, update %.4f, "
+        "bubble %.4f, "
         "stragglers %.4f; "
         "%.4f\nMFU: %.1f %%\n",
         p.time.gemm_s, p.time.attention_s, p.time.rows_s, p.time.recompute_s, p.time.tensor_s,
-        p.time.ulysses_s, p.time.ring_s, p.time.pipeline_s, p.time.host_s, p.time.zero_s,
-        p.time.update_s, p.time.bubble_s, p.time.straggler_s, p.time.step_s, 100 * p.mfu);
+        p.time.ulysses_s, p.time.ring_s, p.time.experts_s, p.time.pipeline_s, p.time.host_s,
+        p.time.zero_s, p.time.update_s, p.time.bubble_s, p.time.straggler_s, p.time.step_s,
+        100 * p.mfu);
     return 0;
 }
 
@@ -478,11 +490,13 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
-    fprintf(out, "%4d %4d %6d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
-            (int)l->data, (int)l->pipeline, (int)l->chunks, (int)l->tensor, (int)l->ulysses,
-            (int)l->ring, (int)l->zero_stage, memo_parallel_activations_name(l->activations), way,
-            p->memory.device_bytes / GIB, p->memory.host_bytes / GIB, inside / 1e9, between / 1e9,
-            p->time.step_s, 100 * p->mfu, p->fits ? "" : "  does not fit");
+    fprintf(out,
+            "%4d %4d %6d %7d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
+            (int)l->data, (int)l->pipeline, (int)l->chunks, (int)l->experts, (int)l->tensor,
+            (int)l->ulysses, (int)l->ring, (int)l->zero_stage,
+            memo_parallel_activations_name(l->activations), way, p->memory.device_bytes / GIB,
+            p->memory.host_bytes / GIB, inside / 1e9, between / 1e9, p->time.step_s, 100 * p->mfu,
+            p->fits ? "" : "  does not fit");
 }
 
 static int print_list(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
@@ -492,10 +506,9 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
-    fprintf(
-        out,
-        "data pipe chunks tensor ulysses ring ZeRO activations attention           GiB host GiB  "
-        "GB inside  between    step s MFU %%\n");
+    fprintf(out, "data pipe chunks experts tensor ulysses ring ZeRO activations attention          "
+                 " GiB host GiB  "
+                 "GB inside  between    step s MFU %%\n");
     for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,

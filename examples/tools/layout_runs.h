@@ -22,13 +22,13 @@ typedef struct published_run {
 
 /* Qwen3 8B and Llama 3 as their configurations on Hugging Face; GPT-3 175B as in its paper. */
 #define RUN_LLAMA3_405B                                                                            \
-    { 126, 16384, 53248, 128, 8, 128, 128, 3, 0, 128256 }
+    { 126, 16384, 53248, 128, 8, 128, 128, 3, 0, 128256, 0, 0, 0 }
 #define RUN_LLAMA3_8B                                                                              \
-    { 32, 4096, 14336, 32, 8, 128, 128, 3, 0, 128256 }
+    { 32, 4096, 14336, 32, 8, 128, 128, 3, 0, 128256, 0, 0, 0 }
 #define RUN_QWEN3_8B                                                                               \
-    { 36, 4096, 12288, 32, 8, 128, 128, 3, 0, 151936 }
+    { 36, 4096, 12288, 32, 8, 128, 128, 3, 0, 151936, 0, 0, 0 }
 #define RUN_GPT3_175B                                                                              \
-    { 96, 12288, 49152, 96, 96, 128, 128, 2, 1, 51200 }
+    { 96, 12288, 49152, 96, 96, 128, 128, 2, 1, 51200, 0, 0, 0 }
 
 /* All on nodes of eight H100 of 80 GB. */
 static const published_run published_runs[] = {
@@ -42,7 +42,7 @@ static const published_run published_runs[] = {
      2048,
      1,
      16384,
-     {128, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     {128, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8, 1},
      0,
      0,
      0,
@@ -55,7 +55,7 @@ static const published_run published_runs[] = {
      2048,
      1,
      8192,
-     {64, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     {64, 16, 8, 1, 1, 2, MEMO_PARALLEL_KEEP, 8, 1},
      0,
      0,
      0,
@@ -68,7 +68,7 @@ static const published_run published_runs[] = {
      128,
      1,
      16384,
-     {8, 16, 8, 16, 1, 2, MEMO_PARALLEL_KEEP, 8},
+     {8, 16, 8, 16, 1, 2, MEMO_PARALLEL_KEEP, 8, 1},
      0,
      0,
      0,
@@ -83,7 +83,7 @@ static const published_run published_runs[] = {
      1,
      1,
      8,
-     {1, 1, 1, 8, 1, 3, MEMO_PARALLEL_OFFLOAD, 1},
+     {1, 1, 1, 8, 1, 3, MEMO_PARALLEL_OFFLOAD, 1, 1},
      2048,
      0,
      0,
@@ -98,7 +98,7 @@ static const published_run published_runs[] = {
      1,
      1,
      8,
-     {1, 1, 1, 1, 8, 3, MEMO_PARALLEL_OFFLOAD, 1},
+     {1, 1, 1, 1, 8, 3, MEMO_PARALLEL_OFFLOAD, 1, 1},
      2048,
      268435456,
      1,
@@ -114,7 +114,7 @@ static const published_run published_runs[] = {
      2048,
      2,
      512,
-     {16, 8, 4, 1, 1, 1, MEMO_PARALLEL_KEEP, 6},
+     {16, 8, 4, 1, 1, 1, MEMO_PARALLEL_KEEP, 6, 1},
      0,
      0,
      0,
