@@ -2670,8 +2670,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
  * minimum; or it is not, and then is *blocked* until a neighbor is placed.  The two exclude each
  * other and leave nothing out.  c is an item that can be first and would lie lowest, at the
  * *floor*: the lowest unplaced item of the plan is first among its neighbors, so every unplaced
- * item lies at the floor or higher.  In a large problem that leaves hardly a byte free, c is in
- * every second run an item of the section with the fewest choices instead, at the floor or not.
+ * item lies at the floor or higher.
  *
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
  * In each section that a decision touched, once in a node:
@@ -2762,7 +2761,6 @@ typedef struct memoi_search {
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
-    int32_t is_full;     /* large, and nearly every section is as full as the bound */
     uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
     uint64_t aligned;    /* items with an alignment */
 
@@ -2774,7 +2772,6 @@ typedef struct memoi_search {
     char* is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
-    int64_t n_left;        /* unplaced items of all sections */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into it */
     memoi_tally* tallies;  /* of a block of items */
     char* is_stale_tally;  /* of a block: an item has changed since */
@@ -2797,9 +2794,7 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
-    int32_t is_by_section; /* branches on the section with the fewest choices */
     int64_t n_nodes, node_stop;
-    int64_t least_left; /* unplaced items, least of the run */
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
@@ -2849,16 +2844,6 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-/* Is nearly every section of a large problem as full as the bound?  Then failures show soon, and
- * only at the goal. */
-MEMOI int memoi_search_is_full(const memoi_problem* problem) {
-    double sum = 0;
-    int64_t k;
-    for (k = 0; k < problem->n_sections; k++) sum += (double)problem->section_bounds[k];
-    return problem->n_items > MEMOI_SMALL_ITEMS && !MEMOI_WITHOUT(full) &&
-           sum > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
-}
-
 enum {
     MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
     MEMOI_BASES_FIRST = 1 << 12,
@@ -2875,7 +2860,6 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
-    search->is_full = memoi_search_is_full(problem);
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
@@ -2967,7 +2951,6 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
     for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
-    search->n_left += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
@@ -3306,36 +3289,9 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-/* In a full problem few items can lie in the lowest hole of a section that leaves no byte free.
- * Returns the first of these by rank, in the section with the fewest of them, the lowest of such
- * sections.  It need not lie at the floor, because whatever can be first may be branched on.  -1:
- * there is none. */
-MEMOI int64_t memoi_search_choose_full(const memoi_search* search, const memoi_part* part) {
-    int64_t section = -1, best = -1, lowest, n, s, m;
-    for (s = part->begin; s < part->end; s++) {
-        const memoi_look* look = &search->looks[s];
-        if (look->slack != 0) continue;
-        n = section < 0 ? 1 : search->looks[section].n_choices - look->n_choices;
-        if (n > 0 || (n == 0 && search->unplaced_sum[s] > search->unplaced_sum[section]))
-            section = s;
-    }
-    if (section < 0) return -1;
-    lowest = search->capacity - search->unplaced_sum[section];
-    for (m = search->first_member[section]; m < search->first_member[section + 1]; m++) {
-        int32_t i = search->members[m];
-        if (!search->is_placed[i] && !search->is_blocked[i] && search->bound[i] == lowest &&
-            search->minimum[i] == lowest && (best < 0 || search->rank[i] < search->rank[best]))
-            best = i;
-    }
-    return best;
-}
-
 MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while it has no rival */
-    if (search->is_by_section) best = memoi_search_choose_full(search, part);
-    if (best >= 0) return best;
-
     /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
@@ -3377,11 +3333,6 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (search->is_full && search->n_left < search->least_left) {
-        int64_t stop = search->n_nodes + (int64_t)search->run_length;
-        search->least_left = search->n_left;
-        search->node_stop = memob_min(stop, search->node_end);
-    }
     if (++search->n_nodes % 16 == 0) {
         if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
         if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
@@ -3449,15 +3400,12 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
- * and in whether sections that failed often go first.  In a full problem a run goes on while it
- * places more items than before, and ends soon after.  It learns no weights from earlier runs: what
- * failed in one part misleads the others. */
+ * and in whether sections that failed often go first. */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t i;
-    search->n_changes = search->n_old_looks = search->n_left = 0;
-    search->least_left = problem->n_items;
+    search->n_changes = search->n_old_looks = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
@@ -3494,16 +3442,15 @@ MEMOI int memoi_search_run(memoi_search* search) {
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME}; /* break ties */
     int64_t run = search->place + search->n_runs++, s, i;
-    int style = (int)((search->is_full ? run / 2 : run) % (N_LEARNING + 1));
+    int style = (int)(run % (N_LEARNING + 1));
     if (MEMOI_WITHOUT(styles)) style = 0;
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness =
         search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
 
     memoi_search_reset(search);
-    search->is_by_section = search->is_full && run % 2 == 0;
-    style = search->is_by_section ? style % 2 * (N_RANKS - 1) : style % N_RANKS; /* by length */
-    memoi_greedy_order_items(search->problem, ranks[style], &search->random, search->ranked);
+    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
+                             search->ranked);
     for (i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
@@ -3517,7 +3464,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
 
     /* The next run is longer and forgets a part of the weights. */
     for (s = 0; s < search->problem->n_sections; s++)
-        search->weight[s] = search->is_full ? 1 : 1 + 0.9 * (search->weight[s] - 1);
+        search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
 }
@@ -3615,7 +3562,6 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         searches[k].is_overtaken = 0;
         searches[k].n_runs = 0;
         searches[k].run_length = (double)memoi_search_shortest_run(searches[k].problem);
-        if (searches[k].is_full) searches[k].run_length /= 10;
         searches[k].node_begin = searches[k].n_nodes;
         searches[k].node_end = searches[k].n_nodes + budget;
         searches[k].node_long = searches[k].node_end - rest;
@@ -4100,24 +4046,21 @@ MEMOI int memoi_rounds_go_on(const memoi_rounds* r) {
            !r->is_over;
 }
 
-/* Attempts a capacity with so many nodes and a share of the time.  A plan lowers the best; an
+/* Attempts a capacity with so many nodes.  A plan lowers the best; an
  * exhausted search raises the bound.  0: no memory. */
-MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit, double share) {
+MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit) {
     memoi_effort* effort = r->effort;
     memoi_team* team = r->team;
     memoi_verdict verdict = MEMOI_STOPPED;
     const memoi_search* answer;
     const int64_t before = r->given_up;
-    const double late = (1 - share) * (effort->deadline - memob_now_s());
     int64_t n_spent, k;
     limit = memob_min(limit, effort->nodes_left);
-    for (k = 0; k < team->n; k++) team->searches[k].deadline = effort->deadline - late;
     answer =
         memoi_team_capacity(team, capacity, r->cores->problem ? (limit + 3) / 4 : limit, &n_spent);
     for (k = 0; k < team->n; k++) {
         if (team->searches[k].is_out_of_memory) return 0;
-        if (team->searches[k].is_out_of_time) r->is_over = share >= 1;
-        team->searches[k].is_out_of_time = 0;
+        if (team->searches[k].is_out_of_time) r->is_over = 1;
     }
     effort->nodes_left -= n_spent;
     r->n_nodes += n_spent;
@@ -4147,15 +4090,13 @@ MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit,
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * A plain problem or a cover has no ejections.  If it is large, it attempts the goal in every round
- * but the first.  If it is full, too, the first attempt has three quarters of the time for the
- * goal.  0: no memory. */
+ * but the first.  0: no memory. */
 MEMOI int memoi_rounds_run(memoi_rounds* r) {
-    enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
+    enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
     enum { EJECTIONS_FIRST = 50 }; /* nodes of an item, in the first round */
     const memoi_problem* problem = r->problem;
     const int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
     const int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
-    const int is_full = is_large && r->team->searches->is_full;
     const int is_for_goal = r->effort->has_capacity;
     const int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
@@ -4163,9 +4104,7 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
 
     for (round = 0; memoi_rounds_go_on(r); round++) {
         const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
-        const int is_at_goal =
-            is_large ? round > 0 || is_for_goal || is_full : round % 3 == 0 || is_thorough;
-        const int is_first = is_full && round == 0;
+        const int is_at_goal = is_large ? round > 0 || is_for_goal : round % 3 == 0 || is_thorough;
         const int64_t goal = memob_max(r->target, *r->bound);
         int64_t limit = problem->n_items * EJECTIONS_FIRST << memob_min(round, 20);
         if (!is_plain && !memoi_ejections_rounds(problem, goal, limit, r->effort, NULL, r->best))
@@ -4176,13 +4115,11 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
 
         /* First the goal, then capacities halfway between the goal and the best plan. */
         if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-        limit = budget * (is_thorough ? GOAL_SHARE : 1) * (is_first ? FIRST_GOAL : 1);
-        if (is_at_goal && memoi_rounds_go_on(r) &&
-            !memoi_rounds_attempt(r, goal, limit, is_first ? 0.75 : 1))
-            return 0;
+        limit = budget * (is_thorough ? GOAL_SHARE : 1);
+        if (is_at_goal && memoi_rounds_go_on(r) && !memoi_rounds_attempt(r, goal, limit)) return 0;
         while (memoi_rounds_go_on(r) && r->given_up < r->best->peak - 1) {
             int64_t capacity = r->given_up + (r->best->peak - r->given_up) / 2;
-            if (!memoi_rounds_attempt(r, capacity, budget, 1)) return 0;
+            if (!memoi_rounds_attempt(r, capacity, budget)) return 0;
         }
     }
     return 1;
@@ -4268,10 +4205,11 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
  *            right begins; left = fifth + low, right = fifth + top
  * A plan that leaves no byte free often is such bricks of bricks, down to one.
  *
- * By chance two of different bricks may live at the same time, or be of one size.  So first only
- * what must be joined is: rows if no other brick begins or ends there with that size, and stacks
- * that make a row.  If there is none, a few others are, the shortest first, in another order in
- * each attempt. */
+ * If all that ends at a time is one brick, a brick of its size that begins there is its row.  Two
+ * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
+ * that is as large as all that begins or ends at its time comes first.  If there is none, a few
+ * others are joined, the largest rows and the shortest stacks first, in another order in each
+ * attempt. */
 
 typedef struct memoi_join {
     int32_t kept, gone;
@@ -4281,10 +4219,11 @@ typedef struct memoi_join {
 typedef struct memoi_bricks {
     memoi_problem whole; /* with bricks in place of the first items of each */
     memob_arrays arrays;
-    memob_map found; /* the last brick of a key, plus n if there are several */
+    memob_map found; /* the last brick of a key */
     char* is_brick;
-    int32_t* same; /* the brick listed before that lives at the same time, or -1 */
-    int64_t* sum;  /* of the sizes of a brick and of those */
+    int32_t* same;          /* the brick listed before that lives at the same time, or -1 */
+    int64_t* sum;           /* of the sizes of a brick and of those */
+    int64_t *begins, *ends; /* of a section: the sizes of all that begin or end there */
     memoi_join* joins;
     int64_t n_joins;
     uint64_t random;
@@ -4293,64 +4232,43 @@ typedef struct memoi_bricks {
 typedef enum memoi_brick_key {
     MEMOI_BRICK_LIFE, /* of begin and end */
     MEMOI_BRICK_FROM, /* of begin and size */
-    MEMOI_BRICK_TO,   /* of end and size */
-    MEMOI_BRICK_SUM_FROM,
-    MEMOI_BRICK_SUM_TO
+    MEMOI_BRICK_TO    /* of end and size */
 } memoi_brick_key;
 
 MEMOI int64_t memoi_brick_hash(memoi_brick_key kind, int64_t time, int64_t other) {
-    uint64_t hash = ((uint64_t)other * 0xc2b2ae3d27d4eb4fu + (uint64_t)time) * 5 + (uint64_t)kind;
+    uint64_t hash = ((uint64_t)other * 0xc2b2ae3d27d4eb4fu + (uint64_t)time) * 3 + (uint64_t)kind;
     return (int64_t)(hash * 0xff51afd7ed558ccdu);
 }
 
-/* The last brick of a key, or -1; a few others have the same hash, so it may be any. */
-MEMOI int64_t memoi_brick_get(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
-                              int64_t other, int is_sole) {
-    const int64_t n = b->whole.n_items;
-    const int64_t k = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
-    const int64_t i = k < n || is_sole ? k : k - n;
-    const memoi_item* item = i < 0 || i >= n || !b->is_brick[i] ? NULL : &b->whole.items[i];
-    if (!item) return -1;
-    if (kind == MEMOI_BRICK_LIFE) return item->begin == time && item->end == other ? i : -1;
-    if ((kind == MEMOI_BRICK_FROM || kind == MEMOI_BRICK_SUM_FROM ? item->begin : item->end) !=
-        time)
-        return -1;
-    return (kind < MEMOI_BRICK_SUM_FROM ? item->size : b->sum[i]) == other ? i : -1;
-}
-
-MEMOI int memoi_brick_put(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t other,
-                          int64_t i) {
-    const int64_t n = memoi_brick_get(b, kind, time, other, 0) < 0 ? 0 : b->whole.n_items;
-    return memob_map_put(&b->found, memoi_brick_hash(kind, time, other), i + n);
-}
-
-/* Is i the last listed of several that live at the same time? */
-MEMOI int memoi_brick_is_last(const memoi_bricks* b, int64_t i) {
-    const memoi_item* item = &b->whole.items[i];
-    return b->is_brick[i] && b->same[i] >= 0 &&
-           memoi_brick_get(b, MEMOI_BRICK_LIFE, item->begin, item->end, 0) == i;
+/* The last brick of a key, if it still is one; -1: none. */
+MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
+                               int64_t other) {
+    const int64_t i = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
+    const memoi_item* item = i < 0 || !b->is_brick[i] ? NULL : &b->whole.items[i];
+    if (!item || (kind == MEMOI_BRICK_TO ? item->end : item->begin) != time) return -1;
+    return (kind == MEMOI_BRICK_LIFE ? item->end : item->size) == other ? i : -1;
 }
 
 /* Lists all bricks.  0: no memory. */
 MEMOI int memoi_bricks_list(memoi_bricks* b) {
-    const int64_t n = b->whole.n_items;
+    const int64_t n = b->whole.n_items, n_sections = b->whole.n_sections;
+    memob_map* map = &b->found;
     int64_t i;
     int ok = 1;
-    memob_map_free(&b->found);
+    memob_map_free(map);
+    memset(b->begins, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
+    memset(b->ends, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
     for (i = 0; ok && i < n; i++) {
         const memoi_item* item = &b->whole.items[i];
+        const int64_t life = memoi_brick_hash(MEMOI_BRICK_LIFE, item->begin, item->end);
         if (!b->is_brick[i]) continue;
-        b->same[i] = (int32_t)memoi_brick_get(b, MEMOI_BRICK_LIFE, item->begin, item->end, 0);
+        b->begins[item->begin] += item->size;
+        b->ends[item->end] += item->size;
+        b->same[i] = (int32_t)memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end);
         b->sum[i] = item->size + (b->same[i] < 0 ? 0 : b->sum[b->same[i]]);
-        ok = memoi_brick_put(b, MEMOI_BRICK_LIFE, item->begin, item->end, i) &&
-             memoi_brick_put(b, MEMOI_BRICK_FROM, item->begin, item->size, i) &&
-             memoi_brick_put(b, MEMOI_BRICK_TO, item->end, item->size, i);
-    }
-    for (i = 0; ok && i < n; i++) { /* whole stacks */
-        const memoi_item* item = &b->whole.items[i];
-        if (!memoi_brick_is_last(b, i)) continue;
-        ok = memoi_brick_put(b, MEMOI_BRICK_SUM_FROM, item->begin, b->sum[i], i) &&
-             memoi_brick_put(b, MEMOI_BRICK_SUM_TO, item->end, b->sum[i], i);
+        ok = memob_map_put(map, life, i) &&
+             memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_FROM, item->begin, item->size), i) &&
+             memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_TO, item->end, item->size), i);
     }
     return ok;
 }
@@ -4363,58 +4281,51 @@ MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t
     b->is_brick[gone] = 0;
 }
 
-/* Does a brick or a whole stack of this size begin where i ends, or end where i begins? */
-MEMOI int memoi_brick_makes_row(const memoi_bricks* b, int64_t i, int64_t size) {
-    const memoi_item* item = &b->whole.items[i];
-    return memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, size, 0) >= 0 ||
-           memoi_brick_get(b, MEMOI_BRICK_SUM_FROM, item->end, size, 0) >= 0 ||
-           memoi_brick_get(b, MEMOI_BRICK_TO, item->begin, size, 0) >= 0 ||
-           memoi_brick_get(b, MEMOI_BRICK_SUM_TO, item->begin, size, 0) >= 0;
-}
-
-/* Joins those that live at the same time as i, the last listed of them: all, or two of them, if that
- * makes a row. */
-MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_any) {
-    enum { MOST = 16 };
-    memoi_item* items = b->whole.items;
-    int64_t k, l, n = 0;
-    if (is_any || memoi_brick_makes_row(b, i, b->sum[i])) {
-        for (k = b->same[i]; k >= 0; k = b->same[k]) {
-            memoi_brick_join(b, i, k, items[i].size);
-            items[i].size += items[k].size;
-        }
+/* Joins i with all that live at the same time, if it is the last listed of them. */
+MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
+    memoi_item* item = &b->whole.items[i];
+    int64_t k = b->same[i];
+    if (k < 0 || memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end) != i) return;
+    if (is_sure && memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, b->sum[i]) < 0 &&
+        memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, b->sum[i]) < 0)
         return;
+    for (; k >= 0; k = b->same[k]) {
+        memoi_brick_join(b, i, k, item->size);
+        item->size += b->whole.items[k].size;
     }
-    for (k = i; k >= 0 && n < MOST; k = b->same[k], n++)
-        for (l = b->same[k]; l >= 0; l = b->same[l]) {
-            if (!memoi_brick_makes_row(b, i, items[k].size + items[l].size)) continue;
-            memoi_brick_join(b, k, l, items[k].size);
-            items[k].size += items[l].size;
-            return;
-        }
 }
 
-/* Joins i, which is the first of a row or the fifth of a pinwheel, with the others. */
-MEMOI void memoi_brick_grow(memoi_bricks* b, int64_t i, int is_any) {
+/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large sizes
+ * agree by chance so rarely that any brick will do. */
+MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
+    enum { LARGE = 1000 };
+    const memoi_item* item = &b->whole.items[i];
+    return item->size >= LARGE || item->size == b->ends[item->end];
+}
+
+/* Joins i with the brick that it makes a row with. */
+MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
+    memoi_item* item = &b->whole.items[i];
+    const int64_t next = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size);
+    if (next < 0 || (is_sure && !memoi_brick_is_sure(b, i))) return;
+    memoi_brick_join(b, i, next, 0);
+    item->end = b->whole.items[next].end;
+    item->lifetime += b->whole.items[next].lifetime;
+}
+
+/* Joins i, the fifth of a pinwheel, with the others. */
+MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
     memoi_item* items = b->whole.items;
     const memoi_item* item = &items[i];
     int64_t left, top, right, low = i;
-    right = memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, item->size, !is_any);
-    if (right >= 0 && memoi_brick_get(b, MEMOI_BRICK_TO, item->end, item->size, !is_any) == i) {
-        memoi_brick_join(b, i, right, 0);
-        items[i].end = items[right].end;
-        items[i].lifetime += items[right].lifetime;
-        return;
-    }
-
     while (low > 0 && items[low - 1].begin == item->begin) low--;
     for (; low < b->whole.n_items && items[low].begin == item->begin; low++) {
         if (low == i || !b->is_brick[low]) continue;
-        left = memoi_brick_get(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size, 0);
-        if (left < 0) continue;
-        top = memoi_brick_get(b, MEMOI_BRICK_LIFE, items[left].begin, item->end, 0);
+        left = memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size);
+        if (left < 0 || (is_sure && !memoi_brick_is_sure(b, left))) continue;
+        top = memoi_brick_find(b, MEMOI_BRICK_LIFE, items[left].begin, item->end);
         if (top < 0) continue;
-        right = memoi_brick_get(b, MEMOI_BRICK_FROM, item->end, item->size + items[top].size, 0);
+        right = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size + items[top].size);
         if (right < 0 || items[right].end != items[low].end) continue;
         memoi_brick_join(b, left, top, items[left].size);
         memoi_brick_join(b, left, low, 0);
@@ -4429,31 +4340,34 @@ MEMOI void memoi_brick_grow(memoi_bricks* b, int64_t i, int is_any) {
 
 /* Joins all bricks that it can.  Returns how many are left; 0: no memory, or time is up. */
 MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
-    enum { SOME = 64 };
+    enum { LEVELS = 63, SOME = 64 };
     const int64_t n = b->whole.n_items;
-    int64_t longest = 1, i;
-    while (longest < 2 * b->whole.n_sections) {
-        int64_t before = b->n_joins, most;
-        if (!memoi_bricks_list(b) || memob_now_s() > deadline) return 0;
+    const memoi_item* items = b->whole.items;
+    int64_t level = 0, before = -1, most, i;
+    while (level < LEVELS) {
+        if (memob_now_s() > deadline || (b->n_joins > before && !memoi_bricks_list(b))) return 0;
+        before = b->n_joins;
         for (i = 0; i < n; i++)
-            if (b->is_brick[i]) memoi_brick_grow(b, i, 0);
+            if (b->is_brick[i]) memoi_brick_row(b, i, 1);
+        for (i = 0; i < n; i++)
+            if (b->is_brick[i]) memoi_brick_pinwheel(b, i, 1);
         if (b->n_joins > before) continue;
         for (i = 0; i < n; i++)
-            if (memoi_brick_is_last(b, i)) memoi_brick_stack(b, i, 0);
-        if (b->n_joins > before) continue;
+            if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
-        /* Nothing must be joined.  Of what can be, a few. */
-        most = before + (n - before) / SOME + 1;
+        /* If nothing is sure, some of the likely ones. */
+        most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
+        for (i = 0; i < n && b->n_joins < most; i++) {
+            if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
+            if (items[i].size >= b->whole.lower_bound >> level) memoi_brick_row(b, i, 0);
+            if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
+        }
+        if (b->n_joins > before) most = 0;
         for (i = 0; i < n && b->n_joins < most; i++)
-            if (b->is_brick[i] && memoi_search_random(&b->random) % 4 > 0)
-                memoi_brick_grow(b, i, 1);
-        if (b->n_joins > before) continue;
-        for (i = 0; i < n && b->n_joins < most; i++)
-            if (memoi_brick_is_last(b, i) &&
-                b->whole.items[i].end - b->whole.items[i].begin <= longest &&
-                memoi_search_random(&b->random) % 4 > 0)
-                memoi_brick_stack(b, i, 1);
-        if (b->n_joins == before) longest *= 2;
+            if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
+                (items[i].end - items[i].begin) >> level == 0)
+                memoi_brick_stack(b, i, 0);
+        level += b->n_joins == before;
     }
     return n - b->n_joins;
 }
@@ -4466,7 +4380,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     enum { ATTEMPTS = 8 };
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, share);
+    memoi_effort own = memoi_effort_take(effort, share), turn;
     int64_t attempt, bound = 0, n_left, i;
     int64_t* offsets;
     memoi_bricks b;
@@ -4477,6 +4391,8 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     b.is_brick = (char*)memob_arrays_add(&b.arrays, n, 1);
     b.same = (int32_t*)memob_arrays_add(&b.arrays, n, sizeof(int32_t));
     b.sum = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
+    b.begins = (int64_t*)memob_arrays_add(&b.arrays, problem->n_sections + 1, sizeof(int64_t));
+    b.ends = (int64_t*)memob_arrays_add(&b.arrays, problem->n_sections + 1, sizeof(int64_t));
     b.joins = (memoi_join*)memob_arrays_add(&b.arrays, n, sizeof(memoi_join));
     offsets = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
     if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
@@ -4500,15 +4416,17 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
             break;
         }
 
-        /* Plan what is left, the last time by the search too. */
+        /* Plan what is left. */
         memoi_solution_begin(&inner, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
         status = inner.offsets
                      ? memoi_greedy_solve(&part, target, own.deadline, own.deadline, &inner, error)
                      : memob_no_memory(error, "the bricks of the plan");
         bound = part.lower_bound;
-        if (!status && inner.peak > target && attempt + 1 == ATTEMPTS &&
-            !memoi_search_minimize(&part, target, &own, &inner, &bound))
+        turn = memoi_effort_take(&own, 0.25);
+        if (!status && inner.peak > target &&
+            !memoi_search_minimize(&part, target, &turn, &inner, &bound))
             status = memob_no_memory(error, "the search");
+        own.nodes_left += turn.nodes_left;
 
         /* From bricks to items: those that are gone lie above those that were kept. */
         for (i = 0; !status && i < part.n_items; i++)
@@ -4764,7 +4682,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     if (memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
         memob_now_s() < effort->deadline)
-        status = memoi_bricks_solve(problem, target, 0.1, effort, best, error);
+        status = memoi_bricks_solve(problem, target, 0.2, effort, best, error);
     if (!status && best->peak > target && problem->n_items > MEMOI_SMALL_ITEMS &&
         memoi_problem_is_easy(problem) && !MEMOI_WITHOUT(full_sections)) {
         if (memob_now_s() < effort->deadline)

@@ -2083,8 +2083,8 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 
 /* Of AUTO, and of the mixed-integer program. */
 static const char* const stages[2][16] = {{"orders", "first_fit", "repeat", "full_sections",
-                                           "windows", "reuse", "cover", "parts", "full", "cores",
-                                           "styles", "weights", "ejections", "search", "bricks"},
+                                           "windows", "reuse", "cover", "parts", "cores", "styles",
+                                           "weights", "ejections", "search", "bricks"},
                                           {"mip_twins"}};
 
 static int is_stage(const char* name) {
