@@ -8,7 +8,9 @@
  * and keys.  Each run overwrites its whole workspace.
  *
  * Misuse is printed and counted: strides that overlap, missing or misaligned addresses, a missing
- * workspace, a graph that is built while fake_cudnn_forbids_builds is set. */
+ * workspace, a graph that is built while fake_cudnn_forbids_builds is set, graphs between two
+ * runs of a handle that take more than FAKE_CUDNN_MOST_S to build.  Their time is counted, and
+ * nobody waits: 1 s a graph, 3 s of a deterministic backward. */
 #ifndef FAKE_CUDNN_FRONTEND_H
 #define FAKE_CUDNN_FRONTEND_H
 
@@ -38,7 +40,9 @@ static int64_t fake_cudnn_wraps; /* the index at which any tensor's overflows; 0
 
 typedef struct fake_cudnn_handle {
     cudaStream_t stream;
+    int built_s; /* by its graphs since its latest run */
 } * cudnnHandle_t;
+enum { FAKE_CUDNN_MOST_S = 60 };
 typedef enum { CUDNN_STATUS_SUCCESS, CUDNN_STATUS_BAD_PARAM } cudnnStatus_t;
 
 static inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
@@ -349,6 +353,11 @@ class Graph {
         fake_cudnn_n_builds++;
         if (fake_cudnn_forbids_builds) fake_cudnn_misused("a graph is built during a step");
         if (!handle) return {"no handle"};
+        const int before_s = handle->built_s;
+        handle->built_s += is_deterministic ? 3 : 1;
+        if (before_s <= FAKE_CUDNN_MOST_S && handle->built_s > FAKE_CUDNN_MOST_S)
+            fake_cudnn_misused("the graphs before a run took more than " +
+                               std::to_string((int)FAKE_CUDNN_MOST_S) + " s to build");
         if (!is_backward && tensors[4]->dim.empty())
             tensors[4]->set_dim({q[0], q[1], q[2], 1}).set_stride({q[1] * q[2], q[2], 1, 1});
         const std::string fault = find_fault(), limit = find_limit();
@@ -380,6 +389,7 @@ class Graph {
                                           &o.d_out, &o.d_q, &o.d_k, &o.d_v};
         const int64_t n_bytes = workspace_bytes;
         const bool backward = is_backward;
+        handle->built_s = 0;
         if (!is_built) return {"the graph is not built"};
         if (!workspace) fake_cudnn_misused("no workspace");
         for (size_t i = 0; i < tensors.size(); i++) {

@@ -295,6 +295,31 @@ TEST(divisions_are_rejected_before_their_graphs) {
     cudnnDestroy(plans.handle);
 }
 
+/* The stand-in counts the time that graphs take to build, so that building many shows. */
+TEST(graphs_take_time_to_build) {
+    for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
+        const int n_misuses = fake_cudnn_n_misuses;
+        const int n_most = (int)FAKE_CUDNN_MOST_S / (is_deterministic ? 3 : 1);
+        attention_plans plans;
+        attention_shape s = {};
+        cudnnCreate(&plans.handle);
+        s.b = s.h_q = s.h_k = 1;
+        s.d = 8;
+        s.q = s.k = s.d_out = {8, 1 << 20};
+        s.is_backward = is_deterministic;
+        s.is_deterministic = is_deterministic;
+        for (int i = 0; i < n_most + 2; i++) {
+            s.n_q = s.n_k = 16 + i;
+            CHECK_OK(attention_prepare(&plans, s, attention_scratch_bytes(s, 1 << 20), &error));
+            CHECK_OK(attention_prepare(&plans, s, attention_scratch_bytes(s, 1 << 20), &error));
+            CHECK_IS(fake_cudnn_n_misuses, ==, n_misuses + (i >= n_most));
+        }
+        CHECK_IS(plans.handle->built_s, ==, (n_most + 2) * (is_deterministic ? 3 : 1));
+        cudnnDestroy(plans.handle);
+        fake_cudnn_n_misuses = n_misuses;
+    }
+}
+
 /* Wrong rows are found in the first, the middle and the last slice; others are not compared. */
 TEST(three_slices_are_compared) {
     gpt_attention_shape s = {0, 40, 2, 2, 8, 0, 0, 0, 0};
