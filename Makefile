@@ -134,16 +134,20 @@ build/examples/memo_cuda.o: examples/gpt/memo.c build/config.mk Makefile
 # CUDNN=folder of cudnn-frontend: attention is cuDNN's.  The program is built again when CUDNN changes.
 CUDNN ?=
 export CUDNN
+CUDNN_OBJECTS = $(if $(CUDNN),build/examples/gpt_cudnn.o build/examples/cudnn_graphs.o)
 build/examples/cudnn.folder: always
 	@mkdir -p $(@D)
 	@echo '$(CUDNN)' | cmp -s - $@ || echo '$(CUDNN)' >$@
 always:
-# -O1, because most of the frontend is host code that runs once.
-build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu examples/cudnn_attention.h $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
+# -O1, because most of the frontend is host code that runs once.  It is compiled apart from the programs that use it.
+build/examples/cudnn_graphs.o: examples/cudnn_graphs.h examples/cudnn_scratch.h memo.h build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
-	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O1 -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
-build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(if $(CUDNN),build/examples/gpt_cudnn.o),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
+	$(Q)nvcc -x c++ -std=c++17 -O1 -DATTENTION_GRAPHS -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
+build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu $(wildcard examples/cudnn_*.h) $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O1 -DATTENTION_LINKED -I. -Iexamples -c $< -o $@
+build/examples/train_gpt_cuda: examples/gpt/train_gpt.c build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS) build/examples/memo_cuda.o build/examples/cudnn.folder build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_CUDA $(if $(CUDNN),-DTRAIN_CUDNN) $(NCCL_FLAGS) build/examples/memo_cuda.o build/examples/gpt_kernels_cuda.o $(CUDNN_OBJECTS),$(LP_SOLVE_LIBS) -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib $(if $(CUDNN),-lcudnn -lnvrtc) -lcublasLt -lcudart -lstdc++ $(NCCL_LIBS))
 # The same over MPI, with a process per rank.
 build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(BLAS_CFLAGS) build/examples/memo.o,$(LP_SOLVE_LIBS) $(BLAS_LOADED))

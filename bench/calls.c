@@ -12,8 +12,10 @@
 #ifdef __CUDACC__
 #define MEMO_CUDA_IMPLEMENTATION
 #endif
+#ifndef LINKED /* with an implementation compiled before */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#endif
 #ifdef __CUDACC__
 #include "memo_cuda.cuh"
 #endif

@@ -47,9 +47,11 @@
  * A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), and its copies are
  * 28 n h bytes.  At 600 TFLOP/s and 55 GB/s the copies are hidden from about 100000 tokens on
  * (50000 if not causal).  The program prints the measured times of both. */
+#ifndef LINKED /* with an implementation compiled before */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_cuda.cuh"

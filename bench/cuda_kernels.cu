@@ -6,8 +6,10 @@
  * that reads and writes as many bytes (at most the whole array, 4 bytes per element), measured
  * right after it.  Medians of 9; each time covers several launches, so that the time to enqueue one
  * hides behind the launch before. */
+#ifndef LINKED /* with an implementation compiled before */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_cuda.cuh"

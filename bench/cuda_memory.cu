@@ -5,7 +5,9 @@
  * GB/s are 10^9 bytes per second, medians of 5.  Each direction is measured alone and while the
  * other one is as busy ("both"): on coherent memory (Grace Hopper) the two directions are known to
  * differ by a factor above 2. */
+#ifndef LINKED /* with an implementation compiled before */
 #define MEMO_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 

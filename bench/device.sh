@@ -3,7 +3,7 @@
 #
 #   sh bench/device.sh pack  builds what A, B and C run, without a GPU, into build/device-pack (make device-pack); a machine
 #                            that finds this folder beside the same sources builds the arena alone, which saves 90 to 150 s.  With
-#                            CUDNN it takes 44 MiB, and two processors half an hour
+#                            CUDNN it takes 44 MiB; what programs share, memo and the graphs of cuDNN, is compiled once
 #   sh bench/device.sh A     tests, examples, and the benchmarks: a chain of layers, row kernels, memory, host time of calls,
 #                            requests beside PyTorch's allocator and CUDA's, the file tier
 #   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
@@ -47,13 +47,18 @@ part=${1:-}
 nvcc_flags() { echo "-arch=${arch:-native} -std=c++17 -lineinfo -I."; }
 
 # compile_all NAME SECONDS: builds what standard input lists, SOURCE PROGRAM FLAGS... a line, at the same time, unless it is
-# packed.
+# packed.  Programs with -DLINKED share memo's implementation, which takes longer to compile than they do.
 compile_all() {
     compile_name=$1 compile_seconds=$2
     {
         echo 'pids= bad=0'
+        has_memo=
         while read -r source program flags; do
             is_packed "$program" && echo "cp $pack/$program $folder/" && continue
+            case " $flags " in *' -DLINKED '*)
+                [ -n "$has_memo" ] || echo "${CC:-cc} -std=c99 -O2 -I. -pthread -c examples/gpt/memo.c -o $folder/memo.o || exit 1"
+                has_memo=yes flags="$flags -Xlinker $folder/memo.o -lpthread -lm"
+            esac
             echo "nvcc $(nvcc_flags) -O3 $source -o $folder/$program $flags & pids=\"\$pids \$!\""
         done
         echo 'for pid in $pids; do wait $pid || bad=1; done; exit $bad'
@@ -70,15 +75,15 @@ compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     shift 2
     is_packed "$program" && cp "$pack/$program" "$folder/" && : >"$folder/$program.build.txt" &&
         echo 0 >"$folder/$program.status" && return
-    timeout $build_s nvcc $(nvcc_flags) -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
+    timeout $build_s nvcc $(nvcc_flags) -O1 -DATTENTION_LINKED "$source" -Xlinker build/examples/cudnn_graphs.o $cudnn $nvrtc "$@" -o "$folder/$program" \
         >"$folder/$program.build.txt" 2>&1
     echo $? >"$folder/$program.status"
 }
 
 programs_cudnn() {
-    echo "bench/cuda_chain.cu cuda_chain_cudnn -DCHAIN_CUDNN $cublas_lt"
-    echo "examples/13_cudnn_attention.cu 13_cudnn_attention"
-    echo "tests/cuda/test_gpt.cu test_gpt_cudnn -DTEST_CUDNN -Iexamples $cublas_lt"
+    echo "bench/cuda_chain.cu cuda_chain_cudnn -DMEMO_STATIC -DCHAIN_CUDNN $cublas_lt"
+    echo "examples/13_cudnn_attention.cu 13_cudnn_attention -DMEMO_STATIC"
+    echo "tests/cuda/test_gpt.cu test_gpt_cudnn -DMEMO_STATIC -DTEST_CUDNN -Iexamples $cublas_lt"
 }
 
 start_cudnn() {
@@ -87,9 +92,15 @@ start_cudnn() {
     find_library nvrtc nvrtc.h; nvrtc=$flags
     rm -f "$folder"/*.status
     programs_cudnn >"$folder/cudnn.txt"
-    while read -r source program flags; do
-        compile_with_cudnn "$source" "$program" $flags &
-    done <"$folder/cudnn.txt"
+    {
+        # The graphs, of all of them and of the trainer, unless all are packed.
+        is_packed 13_cudnn_attention || NVCC_APPEND_FLAGS=$(include_homes) MEMO_NO_INSTALL=1 timeout $build_s \
+            make CUDNN="$CUDNN" build/examples/cudnn_graphs.o >"$folder/cudnn_graphs.txt" 2>&1
+        while read -r source program flags; do
+            compile_with_cudnn "$source" "$program" $flags &
+        done <"$folder/cudnn.txt"
+        wait
+    } &
 }
 
 await_cudnn() {
@@ -98,7 +109,7 @@ await_cudnn() {
 bad=0
 for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do
     while [ ! -f "$1/$program.status" ]; do sleep 1; done
-    cat "$1/$program.build.txt"
+    cat "$1/cudnn_graphs.txt" "$1/$program.build.txt" 2>/dev/null
     [ "$(cat "$1/$program.status")" = 0 ] || bad=1
 done
 exit $bad
@@ -178,20 +189,20 @@ write_goals() {
 
 programs_a() {
     cat <<END
-tests/cuda/test_device.cu test_device
-tests/cuda/test_kernels.cu test_kernels
-tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)
-tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt
-bench/cuda_memory.cu cuda_memory
-bench/cuda_kernels.cu cuda_kernels
-bench/cuda_chain.cu cuda_chain $cublas_lt
-bench/calls.c calls -x cu
-bench/spill.c spill -x cu
+tests/cuda/test_device.cu test_device -DLINKED
+tests/cuda/test_kernels.cu test_kernels -DLINKED
+tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda_wraps.sh)
+tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples $cublas_lt
+bench/cuda_memory.cu cuda_memory -DLINKED
+bench/cuda_kernels.cu cuda_kernels -DLINKED
+bench/cuda_chain.cu cuda_chain -DLINKED $cublas_lt
+bench/calls.c calls -DLINKED -x cu
+bench/spill.c spill -DLINKED -x cu
 bench/arena.c arena -x cu $torch
-examples/05_three_edits.cu 05_three_edits
-examples/06_cuda_arena.cu 06_cuda_arena
-examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
-examples/08_cuda_phantom.cu 08_cuda_phantom
+examples/05_three_edits.cu 05_three_edits -DMEMO_STATIC
+examples/06_cuda_arena.cu 06_cuda_arena -DMEMO_STATIC
+examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm -DMEMO_STATIC $cublas
+examples/08_cuda_phantom.cu 08_cuda_phantom -DMEMO_STATIC
 END
 }
 
@@ -293,14 +304,14 @@ END
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
 
 programs_b() {
-    echo "tests/cuda/test_kernels.cu test_kernels"
-    echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
-    echo "tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt"
+    echo "tests/cuda/test_kernels.cu test_kernels -DLINKED"
+    echo "tests/cuda/test_step.cu test_step -DLINKED $(sh tests/cuda_wraps.sh)"
+    echo "tests/cuda/test_gpt.cu test_gpt -DLINKED -Iexamples $cublas_lt"
     if [ $has_nccl = yes ]; then
         echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
-        echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
-        echo "tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl"
-        echo "examples/12_ring_nccl.cu 12_ring_nccl $nccl"
+        echo "tests/cuda/nccl_attention.cu nccl_attention -DMEMO_STATIC -Itests $nccl"
+        echo "tests/cuda/nccl_blocks.cu nccl_blocks -DMEMO_STATIC -Itests -Iexamples $nccl"
+        echo "examples/12_ring_nccl.cu 12_ring_nccl -DMEMO_STATIC $nccl"
     fi
 }
 

@@ -130,6 +130,9 @@ find_library() {
     return 1
 }
 
+# Flags of nvcc for the headers of $homes.
+include_homes() { for home in $homes; do printf ' -Xcompiler -idirafter,%s/include' "$home"; done; }
+
 # find_torch: puts what nvcc needs to build with PyTorch's caching allocator into $flags; empty without PyTorch or its headers.
 find_torch() {
     flags=
@@ -219,9 +222,12 @@ pack=build/device-pack
 # Beside each program lie the checksums of its sources: by content, because a copied tree may have other dates.  A change of
 # one program's sources does not concern the others.
 sources_of() { # SOURCE FLAGS...: the files that it includes, without those of libraries
-    sources_flags=
-    for flag; do case $flag in -D*) sources_flags="$sources_flags $flag" ;; esac; done
-    ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests -Itests/cuda $sources_flags "$1" |
+    sources_flags= sources_first=$1
+    for flag; do
+        case $flag in -DLINKED) sources_first="$sources_first examples/gpt/memo.c" ;; esac
+        case $flag in -D*) sources_flags="$sources_flags $flag" ;; esac
+    done
+    ${CXX:-c++} -x c++ -MM -MG -D__CUDACC__ -I. -Iexamples -Itests -Itests/cuda $sources_flags $sources_first |
         tr ' ' '\n' | sed 's,^\./,,' | grep '\.' | sort -u | while read -r path; do [ ! -f "$path" ] || echo "$path"; done
 }
 trainer_files() { ls Makefile ./*.h ./*.cuh extras/*.h examples/*.h examples/tools/*.h examples/gpt/*.[ch] examples/gpt/*.cu; }
@@ -283,11 +289,9 @@ build_trainer() { # VARIABLE=VALUE... of make
         find_library cudnn cudnn.h
         find_library nvrtc nvrtc.h
     fi
-    includes= directories=-L$folder
-    for home in $homes; do
-        includes="$includes -Xcompiler -idirafter,$home/include" directories="$directories -Wl,-rpath,$home/lib"
-    done
-    stage build-trainer $build_s env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
+    directories=-L$folder
+    for home in $homes; do directories="$directories -Wl,-rpath,$home/lib"; done
+    stage build-trainer $build_s env NVCC_APPEND_FLAGS="$(include_homes)" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
         LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$@" "$trainer"
     is_dry || [ "$status" != 0 ] || trainer_sources >"$trainer.sources"
 }

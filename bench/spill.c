@@ -20,7 +20,9 @@
 #ifdef __CUDACC__
 #define MEMO_CUDA_IMPLEMENTATION
 #endif
+#ifndef LINKED /* with an implementation compiled before */
 #define MEMO_IMPLEMENTATION
+#endif
 #ifdef __CUDACC__
 #include "memo_cuda.cuh"
 #else

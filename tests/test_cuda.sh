@@ -96,6 +96,9 @@ benchmarks_print_their_commands() {
     for source in $(grep -o '[a-z/]*/[a-z0-9_]*[.]\(cu\|c\|py\) ' "$folder/commands.txt" | sort -u); do
         [ -f "$source" ] || { echo "$source: missing"; return 1; }
     done
+    # Of each list of programs one command compiles memo, before those that take it.
+    awk '/-c examples[/]gpt[/]memo.c/ { n++; has = 1 } /memo[.]o -lpthread/ && !has { exit 1 } /pids= bad/ { has = 0 }
+        END { exit n != 3 }' "$folder/commands.txt" || return 1
     grep -q 'train_gpt_cuda --policy memo' "$folder/commands.txt" && ! sh bench/device.sh D 2>/dev/null
 }
 
@@ -109,6 +112,8 @@ printf '#include "own.h"\n#include "memo.h"\n' >"$1/own/own.cu" && : >"$1/own/ow
 for program in own test_step; do : >"$pack/$program" && chmod +x "$pack/$program"; done
 sources_of "$1/own/own.cu" | pack_mark own
 sources_of tests/cuda/test_step.cu -Iexamples | pack_mark test_step
+sources_of tests/cuda/test_step.cu -DLINKED | grep -x examples/gpt/memo.c || exit 1 # shared by programs
+sources_of examples/13_cudnn_attention.cu -DATTENTION_LINKED | grep -x examples/cudnn_graphs.h || exit 1
 grep ' memo.h$' "$pack/own.sources" && grep ' memo_cuda.cuh$' "$pack/test_step.sources" || exit 1
 check_pack own test_step absent && is_packed own && ! is_packed absent || exit 1
 echo '/* a comment */' >>"$1/own/own.h"
