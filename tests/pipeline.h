@@ -294,7 +294,7 @@ static int32_t p_ahead(const pipeline* p, int32_t number) {
 }
 
 /* Any legal order of a single stage: each turn is one that may come next. */
-static void p_random_order(stage* s) {
+static inline void p_random_order(stage* s) {
     const pipeline* p = s->p;
     const int32_t n = p->n_micro_batches, most = (int32_t)memo_test_int(1, n);
     int32_t forwards[P_MICRO_BATCHES_MAX] = {0}, backwards[P_MICRO_BATCHES_MAX] = {0};
