@@ -413,6 +413,9 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
+ * The chunk's backwards are one turn: gradients of weights that a zero-bubble schedule computes later
+ * need rows or buffers that the trainer keeps.
+ *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
