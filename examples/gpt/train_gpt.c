@@ -247,7 +247,15 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
     char shortage[160];
     memo_step_plan* other = train_plan_that_fits(o, (memo_policy)o->policy, INT64_MAX / 2);
     const int64_t n_rows = other && other->fits && !o->slice_rows ? other->swap.n_rows : 0;
-    const memo_status refused = n_rows ? MEMO_STATUS_OK : refuse(o, other ? other : plan, error);
+    memo_status refused = MEMO_STATUS_OK;
+    if (!n_rows) { /* the least bytes of the policy itself, in these slices */
+        train_options nearest = *o;
+        memo_step_plan* least = NULL;
+        if (other && other->swap.n_slices > 1) nearest.slice_rows = other->swap.n_rows;
+        refused = train_plan(&nearest, (memo_policy)o->policy, NULL, &least, error);
+        if (!refused) refused = refuse(o, least, error);
+        memo_step_plan_destroy(least);
+    }
     memo_step_plan_destroy(other);
     if (refused) return refused;
     o->slice_rows = n_rows;

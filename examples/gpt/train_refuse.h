@@ -91,20 +91,18 @@ static void print_least(const train_options* o) {
     memo_step_plan_destroy(plan);
 }
 
-/* Returns host bytes between `lacking` and `enough` with which the run fits: the least, up to their
- * difference over 2^n_halvings. */
-static int64_t enough_host_bytes(const train_options* o, memo_policy policy, int64_t lacking,
-                                 int64_t enough, int n_halvings) {
+/* Returns host bytes with which the run fits if a plan lacks host bytes alone.  The plan has all
+ * that it cannot recompute on the host; a row that waits on the device instead needs none there. */
+static int64_t enough_host_bytes(const train_options* o, memo_policy policy,
+                                 const memo_step_plan* plan) {
+    const int64_t free_bytes = o->device_memory - plan->device_bytes;
     train_options other = *o;
-    for (int i = 0; i < n_halvings; i++) {
-        const int64_t middle = lacking + (enough - lacking) / 2;
-        other.host_memory = middle;
-        if (fits_with(&other, policy))
-            enough = middle;
-        else
-            lacking = middle;
-    }
-    return enough;
+    if (plan->swap.n_slices > 1) other.slice_rows = plan->swap.n_rows;
+    other.host_memory = plan->host_bytes - free_bytes + plan->host_bytes / 64;
+    if (policy == MEMO_POLICY_MEMO && o->alpha < 0 && other.host_memory > o->host_memory &&
+        other.host_memory < plan->host_bytes && fits_with(&other, policy))
+        return other.host_memory;
+    return plan->host_bytes;
 }
 
 /* ---- what would work ------------------------------------------------------------------------- */
@@ -144,13 +142,11 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     /* Any order, and more host memory. */
     other = *o;
     other.is_deterministic = 0;
-    other.host_memory = 0;
     if (!text->n_bytes && may_differ && o->host_memory) {
         memo_step_plan* plan = train_plan_that_fits(&other, except, N_SLICES_TRIED);
-        if (plan && plan->fits)
+        if (plan && !is_over(plan->device_bytes, o->device_memory))
             put_way(text, "--deterministic 0 with --host-memory ",
-                    bytes_option(
-                        enough_host_bytes(&other, except, o->host_memory, plan->host_bytes, 5)));
+                    bytes_option(enough_host_bytes(&other, except, plan)));
         memo_step_plan_destroy(plan);
     }
 
@@ -172,8 +168,7 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
 static void put_budgets(const train_options* o, const memo_step_plan* plan, memo_text* text) {
     const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
     if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
-        const int64_t enough = enough_host_bytes(o, (memo_policy)o->policy, plan->host_budget_bytes,
-                                                 plan->host_bytes, plans_rows(o->policy) ? 3 : 0);
+        const int64_t enough = enough_host_bytes(o, (memo_policy)o->policy, plan);
         put_way(text, "--host-memory ", bytes_option(enough));
         return;
     }
