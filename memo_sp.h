@@ -293,9 +293,9 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
  * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
  * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
- * returned by the call, after its copies have ended.  Calls cannot be captured.  Destroy no device before all ranks have
- * synchronized their streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.
- * Not yet run on GPUs.
+ * returned by the call, after its copies have ended.  Calls cannot be captured.  Destroy no device
+ * before all ranks have synchronized their streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets
+ * GPUs reach each other.  Not yet run on GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and their calls.
@@ -322,9 +322,9 @@ typedef struct memo_comm_threads_desc {
     const char* name; /* copied; NULL: "threads world" */
     double timeout_s; /* must exceed the longest transfer; 0: 30 */
 
-    /* Simulated links, not of peers.  A transfer starts when send and receive have met, and takes latency_s plus
-     * bytes / bytes_per_s (0: no limit).  Transfers to a rank take turns, over all communicators.
-     * A collective takes memo_comm_bytes / bytes_per_s. */
+    /* Simulated links, not of peers.  A transfer starts when send and receive have met, and takes
+     * latency_s plus bytes / bytes_per_s (0: no limit).  Transfers to a rank take turns, over all
+     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
     /* Ranks of different nodes use the outer link, which has the same latency.  0: all ranks are on
      * one node. */
@@ -1588,9 +1588,9 @@ typedef struct memo_reduce_desc {
     K(MEMO_ROW_REDUCE, reduce, "reduce", memo_reduce_desc)
 
 /* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
- * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a stride shorter
- * than a row; an address that is NULL or not aligned to its element; sizes above 2^62), UNSUPPORTED
- * (the device has no row kernels), the device's. */
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a
+ * stride shorter than a row; an address that is NULL or not aligned to its element; sizes above
+ * 2^62), UNSUPPORTED (the device has no row kernels), the device's. */
 MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const void* desc, memo_error* error);
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
@@ -4152,6 +4152,8 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, i
     if (!desc->devices)
         return MEMOB_INVALID(error,
                              "memo_comm_threads_desc.devices: NULL; pass a device for each rank");
+
+    /* The devices decide how operations run. */
     for (r = 0; r < desc->n_ranks; r++) {
         const memo_device* device = desc->devices[r];
         if (!device || !device->event_wait || !device->copy)
@@ -4200,6 +4202,8 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     world->has_links = desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
     world->ports = (memoi_threads_port*)(void*)(world + 1);
     for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, r, desc->devices[r]);
+
+    /* The events of peers; ranks do not run yet. */
     for (r = 0; r < desc->n_ranks && !status; r++)
         status = memoi_threads_open((memoi_threads_rank*)comms[r]->context, error);
     for (r = 0; r < desc->n_ranks && status; r++) {
