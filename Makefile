@@ -140,7 +140,7 @@ build/examples/cudnn.folder: always
 	@echo '$(CUDNN)' | cmp -s - $@ || echo '$(CUDNN)' >$@
 always:
 # -O1, because most of the frontend is host code that runs once.  It is compiled apart from the programs that use it.
-build/examples/cudnn_graphs.o: examples/cudnn_graphs.h examples/cudnn_scratch.h memo.h build/examples/cudnn.folder Makefile
+build/examples/cudnn_graphs.o: examples/cudnn_graphs.h examples/cudnn_scratch.h build/examples/cudnn.folder Makefile
 	@echo "  NVCC  $@"
 	$(Q)nvcc -x c++ -std=c++17 -O1 -DATTENTION_GRAPHS -I. -Iexamples -I"$(CUDNN)/include" -c $< -o $@
 build/examples/gpt_cudnn.o: examples/gpt/gpt_cudnn.cu $(wildcard examples/cudnn_*.h) $(wildcard examples/gpt/gpt_*.h) $(HEADERS) build/examples/cudnn.folder Makefile

@@ -286,7 +286,7 @@ static void open_attention(void) {
     const attention_call** calls[2] = {&fused.forward, &fused.backward};
     int64_t workspace_bytes = 0;
     if (cudnnCreate(&fused.plans.handle) != CUDNN_STATUS_SUCCESS)
-        check(attention_failed(&error, "cudnnCreate", "failed"));
+        check(attention_failed(&error, "cudnnCreate: failed"));
     for (int i = 0; i < 2; i++) {
         check(attention_prepare(&fused.plans, fused_shape(i == 1), n_bytes, &error));
         check(attention_get(&fused.plans, fused_shape(i == 1), calls[i], &error));

@@ -41,7 +41,7 @@ static memo_status prepare(const memo_sp_attention_desc* desc, attention_blocks*
     std::vector<attention_shape> shapes;
     int64_t n_bytes = 0;
     if (cudnnCreate(&c->plans->handle) != CUDNN_STATUS_SUCCESS)
-        return attention_failed(error, "cudnnCreate", "failed");
+        return attention_failed(error, "cudnnCreate: failed");
     if (attention_shapes_over_ranks(*desc, c->is_deterministic, 0, 0, &shapes, error))
         return error->status;
     for (const attention_shape& s : shapes)

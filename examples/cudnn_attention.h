@@ -32,13 +32,18 @@ struct attention_plans {
     attention_sample* samples = nullptr; /* (ATTENTION_SAMPLES), pinned; NULL: none is compared */
 };
 
+static inline memo_status attention_failed(memo_error* error, const std::string& why) {
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "cuDNN: %.300s", why.c_str());
+}
+
 /* The plan stays valid as long as c. */
 static inline memo_status attention_find(attention_plans* c, const attention_shape& s,
                                          const attention_plan** result, memo_error* error) {
     auto found = c->built.find(s);
     if (found == c->built.end()) {
         attention_plan p;
-        if (attention_build(c->handle, s, &p, error)) return error->status;
+        const std::string why = attention_build(c->handle, s, &p);
+        if (!why.empty()) return attention_failed(error, why);
         found = c->built.emplace(s, p).first;
     }
     *result = &found->second;
@@ -58,8 +63,9 @@ static inline memo_status attention_run(const attention_plans* c, const attentio
                               "divide; cuDNN 9.15.1 or later, or no graph, would work");
     cudnnStatus_t code = cudnnSetStream(c->handle, stream);
     if (code != CUDNN_STATUS_SUCCESS)
-        return attention_failed(error, "cudnnSetStream", cudnnGetErrorString(code));
-    return attention_execute(c->handle, p, addresses, workspace, error);
+        return attention_failed(error, std::string("cudnnSetStream: ") + cudnnGetErrorString(code));
+    const std::string why = attention_execute(c->handle, p, addresses, workspace);
+    return why.empty() ? MEMO_STATUS_OK : attention_failed(error, why);
 }
 
 /* ---- groups of heads ------------------------------------------------------------------------- */

@@ -8,7 +8,6 @@
 #define CUDNN_GRAPHS_H
 
 #include "cudnn_scratch.h"
-#include "memo.h"
 
 #ifdef ATTENTION_LINKED
 #include <cudnn.h>
@@ -89,18 +88,13 @@ struct attention_plan {
     bool copies_lengths = false; /* from host memory that is freed before a CUDA graph runs */
 };
 
-static inline memo_status attention_failed(memo_error* error, const char* what,
-                                           const std::string& why) {
-    return memo_error_set(error, MEMO_STATUS_DEVICE, "cuDNN: %s: %.300s", what, why.c_str());
-}
-
-/* Builds the graph of a shape. */
-ATTENTION_FUNCTION memo_status attention_build(cudnnHandle_t handle, const attention_shape& s,
-                                               attention_plan* p, memo_error* error);
+/* Builds the graph of a shape.  Both functions return why they failed; empty: they did not. */
+ATTENTION_FUNCTION std::string attention_build(cudnnHandle_t handle, const attention_shape& s,
+                                               attention_plan* p);
 /* Enqueues the graph on the stream of the handle. */
-ATTENTION_FUNCTION memo_status attention_execute(cudnnHandle_t handle, const attention_plan* p,
+ATTENTION_FUNCTION std::string attention_execute(cudnnHandle_t handle, const attention_plan* p,
                                                  std::unordered_map<int64_t, void*>& addresses,
-                                                 void* workspace, memo_error* error);
+                                                 void* workspace);
 
 #ifndef ATTENTION_LINKED
 
@@ -114,8 +108,8 @@ static inline void attention_place(cudnn_frontend::graph::Tensor_attributes& t, 
     t.set_stride({s.documents ? n * row : batch, s.d, row, 1});
 }
 
-ATTENTION_FUNCTION memo_status attention_build(cudnnHandle_t handle, const attention_shape& s,
-                                               attention_plan* p, memo_error* error) {
+ATTENTION_FUNCTION std::string attention_build(cudnnHandle_t handle, const attention_shape& s,
+                                               attention_plan* p) {
     namespace fe = cudnn_frontend;
     p->graph = std::make_shared<fe::graph::Graph>();
     fe::graph::Graph& g = *p->graph;
@@ -198,20 +192,18 @@ ATTENTION_FUNCTION memo_status attention_build(cudnnHandle_t handle, const atten
     /* A kernel for it. */
     auto built = g.build(handle, {fe::HeurMode_t::A});
     auto status = built.is_good() ? g.get_workspace_size(p->workspace_bytes) : built;
-    if (status.is_bad())
-        return attention_failed(error, "no kernel for this shape", status.get_message());
+    if (status.is_bad()) return "no kernel for this shape: " + status.get_message();
     /* cudnn-frontend then pads the keys, with lengths that each call copies. */
     p->copies_lengths =
         s.is_backward && !s.documents && s.n_k % 128 != 0 && cudnnGetVersion() <= 91500;
-    return MEMO_STATUS_OK;
+    return "";
 }
 
-ATTENTION_FUNCTION memo_status attention_execute(cudnnHandle_t handle, const attention_plan* p,
+ATTENTION_FUNCTION std::string attention_execute(cudnnHandle_t handle, const attention_plan* p,
                                                  std::unordered_map<int64_t, void*>& addresses,
-                                                 void* workspace, memo_error* error) {
+                                                 void* workspace) {
     auto status = p->graph->execute(handle, addresses, workspace);
-    if (status.is_bad()) return attention_failed(error, "execute", status.get_message());
-    return MEMO_STATUS_OK;
+    return status.is_bad() ? "execute: " + status.get_message() : "";
 }
 
 #endif /* ATTENTION_LINKED */

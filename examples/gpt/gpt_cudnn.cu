@@ -81,7 +81,8 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     if (!c->plans.handle) {
         const cudnnStatus_t code = cudnnCreate(&c->plans.handle);
         if (code != CUDNN_STATUS_SUCCESS)
-            return attention_failed(error, "cudnnCreate", cudnnGetErrorString(code));
+            return attention_failed(error,
+                                    std::string("cudnnCreate: ") + cudnnGetErrorString(code));
     }
     if (!c->plans.samples &&
         memo_cuda_check(cudaHostAlloc((void**)&c->plans.samples,
