@@ -413,8 +413,8 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
- * The chunk's backwards are one turn: gradients of weights that a zero-bubble schedule computes later
- * need rows or buffers that the trainer keeps.
+ * The chunk's backwards are one turn: gradients of weights that a zero-bubble schedule computes
+ * later need rows or buffers that the trainer keeps.
  *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
@@ -750,8 +750,8 @@ typedef struct memo_batch {
     memo_turn turn;      /* of sessions with an order: the next turn */
 } memo_batch;
 
-/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an open micro-batch it returns
- * INVALID_STATE, and changes nothing. */
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an open
+ * micro-batch it returns INVALID_STATE, and changes nothing. */
 MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
@@ -3295,6 +3295,7 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
 MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while it has no rival */
+
     /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
@@ -4298,8 +4299,8 @@ MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
     }
 }
 
-/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large sizes
- * agree by chance so rarely that any brick will do. */
+/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
+ * sizes agree by chance so rarely that any brick will do. */
 MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
     enum { LARGE = 1000 };
     const memoi_item* item = &b->whole.items[i];

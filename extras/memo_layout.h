@@ -116,8 +116,8 @@ typedef struct memo_parallel_model {
     int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
     int32_t is_tied;        /* embedding and classifier share a matrix */
     int64_t vocabulary;     /* 0: no embedding and no classifier */
-    /* The MLP is one of so many experts, of which a token takes n_active_experts (0: 1); 0: one MLP.
-     * Tokens are spread evenly. */
+    /* The MLP is one of so many experts, of which a token takes n_active_experts (0: 1); 0: one
+     * MLP.  Tokens are spread evenly. */
     int32_t n_experts, n_active_experts;
     /* Elements of a latent row from which keys and values are expanded where they are read, and
      * which travels instead of them; 0: keys and values travel. */
@@ -140,8 +140,8 @@ typedef struct memo_parallel_cluster {
     double collective_s;              /* start of a collective or hop */
     double block_s;                   /* start of a block of ring attention */
     double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
-    /* Standard deviation of the GPUs' speed, of its mean: ranks wait for each other, so a step takes
-     * as long as the slowest of n_gpus needs; 0: all are equally fast. */
+    /* Standard deviation of the GPUs' speed, of its mean: ranks wait for each other, so a step
+     * takes as long as the slowest of n_gpus needs; 0: all are equally fast. */
     double speed_deviation;
     int64_t host_bytes;      /* pinned, of a node; 0: no swapping */
     double host_bytes_per_s; /* of a GPU, each way; 0: no swapping */
@@ -307,8 +307,8 @@ typedef struct memo_parallel_prediction {
     double alpha;           /* of the rows that are swapped; 0 without swapping */
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
     int32_t gathers_keys;   /* instead of a ring */
-    /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys that
-     * are seen. */
+    /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys
+     * that are seen. */
     double flops;
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */
@@ -1253,8 +1253,8 @@ typedef struct memoi_parallel_layer {
     double head_s; /* of the classifier, forward and backward */
 } memoi_parallel_layer;
 
-/* A product of (rows, inner) and (inner, columns).  Each processor makes tiles of 128 x 256 or 128 x
- * 128 elements of the result, so the last wave of tiles leaves processors idle.  If all tiles are
+/* A product of (rows, inner) and (inner, columns).  Each processor makes tiles of 128 x 256 or 128
+ * x 128 elements of the result, so the last wave of tiles leaves processors idle.  If all tiles are
  * fewer than the processors, several share the inner length of a tile.  result_bytes: moved for an
  * element of the result. */
 MEMOI double memoi_parallel_product_s(const memo_parallel_desc* desc, double rows, double columns,
@@ -1499,9 +1499,9 @@ MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parall
         (s->kv_bytes * (2 * n + again->attention * again->n_layers) + s->d_kv_bytes * n);
 }
 
-/* A stage above 1 keeps no whole copy of the gradients, so it reduces them once per micro-batch; with
- * chunks, once for the micro-batches that a chunk runs in a row.  Then the optimizer reads and writes
- * its states, or gradients and parameters travel to the host and back. */
+/* A stage above 1 keeps no whole copy of the gradients, so it reduces them once per micro-batch;
+ * with chunks, once for the micro-batches that a chunk runs in a row.  Then the optimizer reads and
+ * writes its states, or gradients and parameters travel to the host and back. */
 MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
                                memo_parallel_prediction* prediction) {
     const double parameters = s->parameters + s->experts;
@@ -1729,6 +1729,7 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
         }
         return count;
     }
+
     l->ring = n;
     for (chunks = 1; chunks <= (l->pipeline > 1 ? desc->max_chunks : 1); chunks *= 2)
         for (experts = 1; experts <= (desc->model.n_experts > 0 ? desc->model.n_experts : 1);

@@ -153,6 +153,7 @@ static memo_status train_plan_least(const train_options* o, memo_policy policy,
     memo_status status = MEMO_STATUS_OK;
     *plan = NULL;
     if (is_planned) swaps.alpha = 0;
+
     if (is_planned && policy == MEMO_POLICY_MEMO) {
         status = train_plan(o, MEMO_POLICY_RECOMPUTE, NULL, &least, NULL);
         if (!status && !least->fits)
