@@ -329,7 +329,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 TEST(random_plans_are_near_the_best) {
-    const int n = memo_test_all() ? 200 : 100;
+    const int n = memo_test_all() ? 200 : 40;
     int round, n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
@@ -423,7 +423,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 TEST(climbing_finds_little_more) {
     int round, n_planned = 0, n_beaten = 0;
-    int n_climbs = memo_test_all() ? 470 : 20, most_beaten = n_climbs / 235;
+    int n_climbs = memo_test_all() ? 470 : 10, most_beaten = n_climbs / 235;
     double worst = 1;
     for (round = 0; n_planned < n_climbs; round++) {
         problem p;
@@ -606,7 +606,7 @@ TEST(many_slices_are_planned_quickly) {
     printf("# step %.6g s, by alpha %.6g, computation %.6g, planned in %.3g s, %s\n", plan->step_s,
            plan->alpha_step_s, 3.6 * all_s * swap.n_layers, begin_s, plan->reason);
     CHECK(plan->step_s < 0.98 * plan->alpha_step_s);
-    CHECK_CASE(begin_s < 1.5 * slowness(), "%g s", begin_s);
+    CHECK_CASE(begin_s < 3 * slowness(), "%g s", begin_s);
 }
 
 /* Dry runs of 16M rows and 1,000 layers; times in seconds, or in a unit of which they are many. */
@@ -819,7 +819,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
  * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies.
  */
 TEST(plans_of_kinds_take_what_they_predict) {
-    const int n_rounds = memo_test_all() ? 120 : 60;
+    const int n_rounds = memo_test_all() ? 120 : 24;
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
@@ -1056,7 +1056,7 @@ TEST(scores_are_the_steps_of_the_engine) {
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */
 TEST(plans_of_slices_are_near_the_best) {
-    const int n_plans = memo_test_all() ? 500 : 30;
+    const int n_plans = memo_test_all() ? 500 : 12;
     int n_planned = 0, n_sliced = 0, n_beaten = 0;
     double worst_off = 0, worst = 1;
     while (n_planned < n_plans) {
@@ -1096,8 +1096,9 @@ TEST(plans_of_slices_are_near_the_best) {
 
 /* Every table of whole tensors in 4 layers. */
 TEST(no_table_of_kinds_is_shorter) {
+    const int n_rounds = memo_test_all() ? 100 : 30;
     int round, n_planned = 0;
-    for (round = 0; round < 100; round++) {
+    for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
         memoi_rows_planner planner;
         own_swap_plan* plan = NULL;
@@ -1126,7 +1127,7 @@ TEST(no_table_of_kinds_is_shorter) {
         CHECK_CASE(plan->step_s <= best_s * 1.005, "round %d: %g, not %g: %s", round, plan->step_s,
                    best_s, describe(&k.p));
     }
-    CHECK_IS(n_planned, >, 40);
+    CHECK_IS(n_planned, >, 2 * n_rounds / 5);
 }
 
 /* --- words --- */
