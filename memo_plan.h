@@ -750,8 +750,8 @@ typedef struct memo_batch {
     memo_turn turn;      /* of sessions with an order: the next turn */
 } memo_batch;
 
-/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an open
- * micro-batch it returns INVALID_STATE, and changes nothing. */
+/* One micro-batch, or one turn of an order: begin, step, end.  batch NULL: all zero.  Inside an
+ * open micro-batch it returns INVALID_STATE, and changes nothing. */
 MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
                                       memo_error* error);
 
