@@ -102,9 +102,9 @@ extern "C" {
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
  * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
- * and the sequence divide.  Swapping follows the MEMO paper's alpha.  Not
- * counted: padding of lengths that do not divide, except in the buffers of attention, and a layer's
- * transients. */
+ * and the sequence divide.  Swapping follows the MEMO paper's alpha.  `layout_plan --published`
+ * compares runs that no constant was fitted to.  Not counted: padding of lengths that do not
+ * divide, except in the buffers of attention, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {
@@ -308,7 +308,7 @@ typedef struct memo_parallel_prediction {
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
     int32_t gathers_keys;   /* instead of a ring */
     /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys
-     * that are seen. */
+     * that are seen; of experts the active ones. */
     double flops;
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* on the device and on the host */

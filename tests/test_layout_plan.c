@@ -138,14 +138,6 @@ static double stage_parameters(const memo_parallel_desc* d, const memo_parallel_
            l->tensor;
 }
 
-/* Micro-batches whose activations a stage holds, in chunks. */
-static double held_of(const memo_parallel_desc* d, const memo_parallel_layout* l, int stage) {
-    const int chunks = chunks_of(l), left = l->pipeline - stage;
-    const double micro = d->micro_batch > 0 ? (double)d->micro_batch : 1;
-    const int warm = chunks > 1 ? (chunks - 1) * l->pipeline + 2 * left - 1 : left;
-    return fmin((double)d->global_batch / micro / l->data, (double)warm / chunks);
-}
-
 /* ---- the list -------------------------------------------------------------------------------- */
 
 /* Written from the rules, not from the planner. */
@@ -890,9 +882,13 @@ TEST(bubbles_match_a_run_of_the_schedule) {
         CHECK_CASE(is_equal ? fabs(ratio - 1) < 1e-6 : ratio > 0.85 && ratio < 1.1,
                    "round %d: %d stages of %d chunks, %d layers, %d micro-batches: %g", round,
                    pipeline, chunks, (int)d.model.n_layers, n_micro, ratio);
-        for (int s = 0; s < pipeline; s++)
-            CHECK_CASE(near(held[s], held_of(&d, &l, s) * chunks), "round %d: stage %d: %d, %g",
-                       round, s, held[s], held_of(&d, &l, s) * chunks);
+        d.micro_batch = 1;
+        for (int s = 0; s < pipeline; s++) {
+            const memoi_parallel_stage stage = memoi_parallel_stage_of(&d, &l, s);
+            CHECK_CASE(near(held[s], stage.n_held * chunks), "round %d: stage %d: %d, %g", round, s,
+                       held[s], stage.n_held * chunks);
+            CHECK(near(stage.n_layers, layers_of(&d, &l, s)));
+        }
     }
     CHECK_CASE(n_equal > 20 && n_uneven > 50, "%d, %d", n_equal, n_uneven);
 }

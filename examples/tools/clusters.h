@@ -47,8 +47,8 @@ static inline int cluster_find(const char* name) {
     return i;
 }
 
-/* Of the speed of equal GPUs, as memo_parallel_cluster.speed_deviation.  Sinha et al., "Not All GPUs
- * Are Created Equal" (SC 2022, arXiv 2208.11035), measured a variation of 8 % on average.  It is
+/* Of the speed of equal GPUs, as memo_parallel_cluster.speed_deviation.  Sinha et al., "Not All
+ * GPUs Are Created Equal" (SC 2022, arXiv 2208.11035), measured a variation of 8 % on average.  It is
  * assumed to be the range among some hundred GPUs: about six deviations. */
 #define CLUSTER_SPEED_DEVIATION (0.08 / 6)
 

@@ -34,7 +34,8 @@ typedef struct published_run {
 static const published_run published_runs[] = {
     /* The Llama 3 Herd of Models, arXiv 2407.21783, Table 4: TP, CP, PP, DP and the batch.  FSDP
      * shards optimizer and gradients (section 3.3.2).  The paper does not state the chunks: 126
-     * layers, one less in the first and the last stage, are 16 stages of eight chunks of a layer. */
+     * layers, one less in the first and the last stage, are 16 stages of eight chunks of a
+     * layer. */
     {"Llama 3 405B, 8K, 16,384 GPUs",
      "arXiv 2407.21783, Table 4",
      RUN_LLAMA3_405B,
