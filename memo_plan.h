@@ -432,8 +432,8 @@ typedef enum memo_pass {
  *     + a turn         the most that other buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
- * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.  All
- * turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
+ * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
+ * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
