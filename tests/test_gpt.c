@@ -894,6 +894,66 @@ TEST(policies_give_the_same_bits_with_states_in_bf16) {
     check_policies(config);
 }
 
+static gpt_config fp8_config(gpt_config config) {
+    config.type = MEMO_TYPE_BF16;
+    config.is_fp8 = 1;
+    return config;
+}
+
+/* The losses differ from those of bf16, and little. */
+TEST(policies_give_the_same_bits_in_fp8) {
+    gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
+    check_policies(fp8_config(config));
+    check_policies(fp8_config(in_slices(mlp_in_chunks(with_swiglu(config), 8), 24)));
+    history histories[2];
+    for (int is_fp8 = 0; is_fp8 < 2; is_fp8++) {
+        const gpt_desc desc =
+            gpt_test_desc(is_fp8 ? fp8_config(config) : bf16_config(config), MEMO_POLICY_KEEP, 0);
+        histories[is_fp8] = history_make(&config);
+        train_anew(&desc, 1, &histories[is_fp8]);
+    }
+    CHECK(histories[0].loss[0] != histories[1].loss[0]);
+    CHECK_IS(fabs(histories[0].loss[0] / histories[1].loss[0] - 1), <, 2e-3);
+    CHECK_IS(gpt_test_distance(histories[1].gradients, histories[0].gradients,
+                               gpt_n_parameters(&config)),
+             <, 0.2);
+    for (int i = 0; i < 2; i++) history_free(&histories[i]);
+}
+
+/* Against all numbers that e4m3 has, times the power of 2 with which the largest is at most 448. */
+TEST(e4m3_rounds_to_the_nearest_number) {
+    float x[64], rounded[64], scale;
+    for (int i_case = 0; i_case < 200; i_case++) {
+        const int n = (int)memo_test_int(1, 64), spread = (int)memo_test_int(0, 24);
+        float most = 0;
+        for (int i = 0; i < n; i++) {
+            x[i] = (float)ldexp((double)memo_test_int(-256, 256) / 256 + 1e-3,
+                                (int)memo_test_int(-spread, 0));
+            if (fabsf(x[i]) > most) most = fabsf(x[i]);
+        }
+        memcpy(rounded, x, sizeof x);
+        gpt_round_e4m3(rounded, n);
+        for (scale = 1; most * scale <= 448; scale *= 2) continue;
+        while (most * scale > 448) scale /= 2;
+        for (int i = 0; i < n; i++) {
+            float nearest = 0;
+            for (int code = 0; code < 127; code++) { /* exponent, 3 bits; 127 is NaN */
+                const float number =
+                    (float)ldexp(code < 8 ? code : 8 + code % 8, (code < 8 ? 1 : code / 8) - 10);
+                if (fabsf(number / scale - fabsf(x[i])) < fabsf(nearest / scale - fabsf(x[i])))
+                    nearest = number;
+            }
+            /* Of two as near, either. */
+            CHECK_CASE(fabsf(fabsf(rounded[i]) - fabsf(x[i])) ==
+                               fabsf(nearest / scale - fabsf(x[i])) &&
+                           (rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0)),
+                       "%.9g of %.9g: %.9g, not %.9g", (double)x[i], (double)most,
+                       (double)rounded[i], (double)(nearest / scale));
+        }
+    }
+}
+
 /* The distance of a bf16 number to the exact one, in units of its last place. */
 static double distance_in_units(uint16_t bits, double exact) {
     const double value = (double)memo_f32_from_bf16(bits);

@@ -533,7 +533,7 @@ expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fai
 
 # Activations and weights in bf16: as equal, with other losses.
 bf16_is_compared_and_drawn() { # test
-    refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
+    refused '--type f16: unknown type; use f32, bf16 or fp8' $tiny --type f16
     run $tiny --loss-log f32.log
     compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'

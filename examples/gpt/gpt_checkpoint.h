@@ -68,8 +68,10 @@ GPT_FUNCTION int64_t gpt_checkpoint_bytes(const gpt_config* config) {
 
 static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
     const int64_t model_numbers[GPT_FILE_NUMBERS] = {
-        (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
-        c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
+        (int64_t)c->seed,  c->n_layers,   c->hidden,
+        c->n_heads,        c->n_kv_heads, c->vocabulary,
+        (int64_t)c->mlp,   gpt_wide(c),   (int64_t)c->type + 16 * c->is_fp8,
+        (int64_t)c->states};
     gpt_file_head head;
     memset(&head, 0, sizeof head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);

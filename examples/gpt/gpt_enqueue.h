@@ -479,6 +479,7 @@ static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weig
     a.tile_rows = model->config.tile_rows;
     a.n_outputs = n_outputs;
     a.n_inputs = n_inputs;
+    a.is_fp8 = model->config.is_fp8 && weight < model->layout.final_norm; /* not the classifier */
     a.pass = model->pass;
     return a;
 }

@@ -157,6 +157,8 @@ typedef struct gpt_linear_args {
     gpt_rows rows;
     int64_t tile_rows, n_outputs, n_inputs;
     int32_t is_first; /* backward: dx is set, otherwise added to */
+    /* y and dx from operands rounded to e4m3: x and dy tile by tile, the weight as a whole. */
+    int32_t is_fp8;
     gpt_pass pass;
 } gpt_linear_args;
 

@@ -14,20 +14,46 @@ enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
 
 /* ---- linear: y = x W^T ---- */
 
+/* Rounds n floats to e4m3 and back: 3 bits after the first, times a power of 2 with which the
+ * largest is at most 448.  The smallest normal number is then 2^-14 of the largest power. */
+static void gpt_round_e4m3(const void* pointer, int64_t n) {
+    float *x = (float*)(uintptr_t)pointer, round;
+    uint32_t bits, most = 0, least;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    most = (most >> 23) + ((most & 0x7fffffu) > 0x600000u); /* 448 is 1.75 times 2^8 */
+    least = (most > 15 ? most - 14 : 1) << 23;
+
+    /* The last bit of 1.5 * 2^(e + 20) is 2^(e - 3). */
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7f800000u;
+        bits = ((bits > least ? bits : least) + (20u << 23)) | 0x400000u;
+        memcpy(&round, &bits, sizeof round);
+        x[i] = (x[i] + round) - round;
+    }
+}
+
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
+    if (a->is_fp8) gpt_round_e4m3(gpt_in(a->x, at * in), (end - begin) * in);
     gpt_gemm(0, 1, end - begin, out, in, 1, gpt_in(a->x, at * in), in, gpt_in(a->weight, 0), in, 0,
              gpt_out(a->y, at * out), out);
 }
 static void gpt_linear_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs); /* in scratch */
     gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
 }
 
 static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
+    if (a->is_fp8) gpt_round_e4m3(gpt_in(a->y, at * out), (end - begin) * out);
     gpt_gemm(0, 0, end - begin, in, out, 1, gpt_in(a->y, at * out), out, gpt_in(a->weight, 0), in,
              a->is_first ? (gpt_real)0 : (gpt_real)1, gpt_out(a->dx, at * in), in);
 }
@@ -40,10 +66,11 @@ static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) 
 }
 static void gpt_linear_backward_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    if (a->pass != GPT_PASS_WEIGHTS)
-        gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     if (a->pass != GPT_PASS_INPUTS)
         gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
+    if (a->pass == GPT_PASS_WEIGHTS) return;
+    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs); /* as dy, after dW */
+    gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
 }
 
 /* ---- norm ---- */

@@ -35,7 +35,7 @@ typedef struct train_options {
     long long schedule;                         /* memo_blocks_order */
     long long mlp;                              /* gpt_mlp */
     long long vocabulary, is_random;
-    long long is_bf16, has_bf16_states;
+    long long type, has_bf16_states;
     double dropout;
     long long steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
@@ -191,8 +191,12 @@ static const option option_table[] = {
      "0 (default): every data, ring and Ulysses rank has the whole optimizer\n"
      "1: they split Adam's moments and the master weights\n"
      "2: they also split the gradient"},
-    {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, OPTION_TYPE, "NAME",
-     "f32, or bf16: activations and weights are bf16; master weights and sums are fp32"},
+    {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, OPTION_TYPE, "NAME",
+     "f32\n"
+     "bf16: activations and weights are bf16; master weights and sums are fp32\n"
+     "fp8: as bf16, but layers' products of the forward and of dX take operands in e4m3; on the "
+     "host, to "
+     "compare losses"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and "
@@ -281,14 +285,14 @@ static const char** option_text(train_options* options, const option* o) {
 
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
 static const char* option_name(const option* o, int64_t i) {
-    static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
+    static const char *const types[] = {"f32", "bf16", "fp8"}, *const mlps[] = {"gelu", "swiglu"};
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
-    return i < 2 ? types[i] : NULL;
+    return i < 2 + (o->field == OPTION_FIELD(type)) ? types[i] : NULL; /* --states: no fp8 */
 }
 
 static train_options train_options_default(void) {

@@ -35,7 +35,8 @@ static gpt_config train_config(const train_options* o) {
         .separator = (int32_t)o->separator,
         .dropout = o->dropout,
         .seed = (uint64_t)o->seed,
-        .type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .is_fp8 = o->type == 2,
         .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .vocabulary = (int32_t)o->vocabulary,
 
