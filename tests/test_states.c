@@ -515,7 +515,7 @@ static memo_status run_with_a_cut(uint64_t seed, int64_t failing_call, int64_t f
         memo_faults f;
         memo_test.state = seed;
         do random_model(&m);
-        while (!m.spilled[0] || m.desc.n_layers < 4);
+        while (!m.spilled[0] || m.desc.n_layers < 4 || !has(&m, 0, 0));
         const int next = dup(0); /* the file's number */
         close(next);
         file_of_states.inner = *host;
