@@ -1,5 +1,6 @@
 /* test_pipeline_mpi.c - a pipeline whose stages are processes: each is a session with its own
- * order, and activations and gradients are messages of MPI.  make test-mpi runs it, as test_session_mpi.
+ * order, and activations and gradients are messages of MPI.  make test-mpi runs it, as
+ * test_session_mpi.
  *
  * Compiled without MPI it skips. */
 #define MEMO_STATIC
