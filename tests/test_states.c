@@ -558,13 +558,13 @@ static memo_status run_with_a_cut(uint64_t seed, int64_t failing_call, int64_t f
 
 TEST(a_run_that_is_cut_late_resumes_with_the_same_bits) {
     static model_words expected, words;
-    const int64_t stride = memo_test_all() ? 1 : 30;
+    const int64_t stride = memo_test_all() ? 1 : 300;
     int64_t n_failed[2] = {0, 0}, n_doubtful = 0;
-    for (int of_file = 0; of_file < 2; of_file++) {
-        const uint64_t seed = memo_test_random();
+    for (int i = 0; i < 10; i++) {
+        const int of_file = i & 1;
+        const uint64_t seed = memo_test_random() ^ (uint64_t)i << 32;
         memset(expected, 0, sizeof expected);
         CHECK_OK(run_with_a_cut(seed, 0, -1, expected, &n_doubtful));
-        CHECK_IS(n_doubtful, ==, of_file ? n_doubtful : 0);
         memo_status status = MEMO_STATUS_DEVICE;
         uint64_t after = seed;
         for (int64_t k = 1; status && k < 5000; n_failed[of_file]++) {
@@ -574,7 +574,7 @@ TEST(a_run_that_is_cut_late_resumes_with_the_same_bits) {
             CHECK_CASE(!memcmp(words, expected, sizeof words), "call %lld: %s", (long long)k,
                        status ? error.message : "no fault");
             memo_test.state = ++after;
-            k += memo_test_int(1, of_file ? stride / 4 + 1 : stride);
+            k += memo_test_int(1, of_file ? stride / 8 + 1 : stride);
         }
     }
     CHECK_CASE(n_failed[0] > 10 && n_failed[1] > 5 && n_doubtful > 4, "%lld, %lld, %lld",
