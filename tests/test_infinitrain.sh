@@ -11,7 +11,7 @@ tap_folder build/tests/infinitrain
 
 is_bitwise_the_same() {
     sh examples/infinitrain/port.sh "$clone" >"$folder/out" 2>&1 && cat "$folder/out" &&
-        [ "$(grep -c 'all losses and parameters are bitwise the same' "$folder/out")" -eq 5 ] || { cat "$folder/out"; return 1; }
+        [ "$(grep -c '^[Mw].*: all losses and parameters are bitwise the same' "$folder/out")" -eq 5 ] || { cat "$folder/out"; return 1; }
     # The three budgets move more and more, and what the owner keeps and memo's places fit.
     awk '/^MEMO_BYTES=/ { split($1, budget, /[=:]/); for (i = 2; i < NF; i++) if ($i == "kept") kept = $(i - 2)
             for (i = 2; i < NF; i++) if ($i == "places,") { places = $(i - 2); moved = $(i + 1) }
