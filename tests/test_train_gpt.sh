@@ -167,9 +167,9 @@ long_contexts_are_planned() { # test
     expect_out '^predicted [0-9.]* ms'
 
     # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
-    works $million --dry-run --mlp-rows 8192
-    fails $million --dry-run
-    expect_err 'needs 151.3 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
+    works $million --dry-run --device-memory 120GiB --mlp-rows 8192
+    fails $million --dry-run --device-memory 120GiB
+    expect_err 'needs 137.8 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
 }
 million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
 
