@@ -4360,7 +4360,8 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
         for (i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
-        /* If nothing is sure, some of the likely ones. */
+        /* If nothing is sure, some of the likely ones.  No tiling has so few that are sure. */
+        if (b->n_joins == before && b->n_joins < n / 16) break;
         most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
         for (i = 0; i < n && b->n_joins < most; i++) {
             if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
