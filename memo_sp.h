@@ -3881,7 +3881,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
-    if (is_few)
+    if (is_few && call->count)
         memcpy(me->few[turn], call->from, (size_t)(call->count * memo_type_bytes(call->type)));
     if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 

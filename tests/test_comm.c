@@ -902,9 +902,11 @@ TEST(links_take_their_time_and_no_processor) {
 /* --- making --- */
 
 TEST(invalid_descs_are_refused) {
-    memo_device *device = new_device(memo_host_device_desc_default()), other, *none = NULL;
+    memo_device *devices[MEMO_REDUCE_MAX + 1], other, *none = NULL;
     memo_comm* comm = NULL;
-    memo_comm_threads_desc desc = {.n_ranks = 1, .devices = &device};
+    memo_comm_threads_desc desc = {.n_ranks = 1, .devices = devices};
+    devices[0] = new_device(memo_host_device_desc_default());
+    for (int r = 1; r <= MEMO_REDUCE_MAX; r++) devices[r] = devices[0];
     for (int i = 0; i < 8; i++) {
         memo_comm_threads_desc bad = desc;
         if (i == 0) bad.n_ranks = 0;
@@ -922,7 +924,7 @@ TEST(invalid_descs_are_refused) {
     none = &other;
     desc.devices = &none;
     CHECK_ERROR(memo_comm_create_threads(&desc, &comm, &error), INVALID_ARGUMENT, "rank 0");
-    memo_host_device_destroy(device);
+    memo_host_device_destroy(devices[0]);
 }
 
 static void split_without_memory(rank_case* c) {
