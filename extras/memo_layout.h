@@ -1306,7 +1306,7 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
         {rows, h, m->v_head_size * (double)m->n_q_heads / tensor, 1},
         {expert_rows, up, h, n_experts},
         {expert_rows, h, wide, n_experts},
-        {rows, m->n_experts, h, 1}};
+        {rows, (double)m->n_experts, h, 1}};
     int i;
     for (i = 0; i < 6; i++)
         memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], matrices[i][2],

@@ -24,7 +24,7 @@ done
 tap_n=0 tap_failed=0
 tap_jobs=1 tap_n_shown=0 # those behind tap_n_shown are under way
 mkdir -p build/tests || exit 1
-tap_log=build/tests/$(basename "$0" .sh).log
+tap_log=$PWD/build/tests/$(basename "$0" .sh).log # scripts may leave this folder
 tap_processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 tap_folder() {

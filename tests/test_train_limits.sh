@@ -7,7 +7,6 @@
 
 program=${TRAIN_GPT:-build/examples/train_gpt}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
-tap_log=$PWD/$tap_log
 if [ ! -x "$program" ]; then
     echo "Bail out! $program is not built; make examples"
     exit 1

@@ -15,8 +15,6 @@ mkdir "$directory/a folder" && ln -s "$program" "$directory/a folder/train gpt" 
 program="$directory/a folder/train gpt"
 cd "$directory/a folder" || exit 1
 
-tap_log=$sources/$tap_log
-
 # fail TEXT: the current test fails and says why, but goes on.
 fail() {
     echo "$1"
