@@ -130,12 +130,8 @@ TEST(lanes_that_part_ways_abort) {
 }
 
 /* A processor does these accesses, and a GPU ends the kernel. */
-#if defined(__SANITIZE_ADDRESS__)
-#define NOT_SANITIZED __attribute__((no_sanitize("undefined")))
-#else
-#define NOT_SANITIZED
-#endif
-template <typename T> NOT_SANITIZED __global__ static void copy_vector(void* to, const void* from) {
+template <typename T>
+EMULATED_FIRST __global__ static void copy_vector(void* to, const void* from) {
     *(T*)to = *(const T*)from;
 }
 
