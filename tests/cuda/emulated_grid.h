@@ -112,9 +112,11 @@ static inline uint32_t emulated_ballot(int line, unsigned mask, int is_true) {
 #define __ballot_sync(mask, is_true) emulated_ballot(__LINE__, mask, is_true)
 #define __ffs(bits)                  __builtin_ffs(bits)
 
+/* For functions whose addresses this grid checks: its message comes before the sanitizer's. */
+#define EMULATED_FIRST __attribute__((no_sanitize("alignment")))
+
 /* A vector of CUDA whose copies look at both addresses.  The compiler assumes that they are aligned
  * and would leave the test out, so they pass through volatile memory. */
-#define EMULATED_FIRST __attribute__((no_sanitize("alignment"))) /* this check speaks first */
 template <typename T> struct emulated_vector : T {
     EMULATED_FIRST static const T* aligned(const T* address) {
         volatile uintptr_t at = (uintptr_t)address;
