@@ -1724,7 +1724,7 @@ static void fill_words(void* user, memo_session* s, int32_t layer) {
 TEST(first_values_are_filled_layer_by_layer) {
     for (int i = 0; i < 4; i++) {
         own_device* device = new_host(0);
-        own_step_plan *least = NULL, *stays = NULL, *plan = NULL;
+        own_step_plan *stays = NULL, *plan = NULL;
         own_session* s = NULL;
         trainer t;
         int64_t largest;
@@ -1732,16 +1732,14 @@ TEST(first_values_are_filled_layer_by_layer) {
         do random_trainer(&t);
         while (t.desc.n_layers < 3);
         t.desc.n_shapes = 1;
-        t.desc.device_bytes = 1;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
+        CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
         t.desc.states_stay = 1;
         CHECK_OK(memo_session_plan(&t.desc, NULL, &stays, &error));
-        CHECK(least->n_streamed > 0 && stays->n_streamed == 0 && !stays->fits);
+        CHECK(plan->n_streamed > 0 && stays->n_streamed == 0 && !stays->fits);
         CHECK_IS(stays->state_bytes, ==, bytes_of_states(&t, &largest));
 
         t.desc.states_stay = 0;
-        t.desc.device_bytes = least->device_bytes;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
         t.desc.device = device;
         CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
         if (!s) return;
@@ -1769,14 +1767,12 @@ TEST(first_values_are_filled_layer_by_layer) {
 /* Each request for host memory of a session with streamed states is refused in turn. */
 TEST(without_host_memory_sessions_with_states_are_an_error) {
     static state_words words;
-    own_step_plan *least = NULL, *plan = NULL;
+    own_step_plan* plan = NULL;
     refusal r = {.can_do_without = 1};
     memo_status status = MEMO_STATUS_OK;
     trainer t;
     random_trainer(&t);
-    t.desc.device_bytes = 1;
-    CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
-    t.desc.device_bytes = least->device_bytes;
+    CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
     CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
     while (next_refusal(&r, status)) {
         memo_host_device_desc desc = memo_host_device_desc_default();
