@@ -732,6 +732,37 @@ TEST(times_are_lines) {
     }
 }
 
+/* A layer in four is late, and takes 4 s instead of 1 s.  The profile's layers take what measured
+ * micro-batches took, not the sum of medians. */
+static void late_compute(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
+                         MEMO_UNUSED int32_t layer) {
+    static uint64_t draws = 1;
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    virtual_clock.now_s += draws >> 62 ? 1 : 4;
+}
+TEST(late_layers_count) {
+    static model m;
+    memo_device *inner = new_device(memo_host_device_desc_default()), device;
+    memo_profile p;
+    memo_stream stream = NULL;
+    memset(&virtual_clock, 0, sizeof virtual_clock);
+    virtual_clock.inner = device = *inner;
+    device.event_record = virtual_record;
+    device.event_elapsed = virtual_elapsed;
+    CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
+    model_init(&m, 48, 6, MEMO_POLICY_MEMO);
+    m.desc.step = NULL;
+    m.desc.forward = m.desc.backward = late_compute;
+    m.desc.recompute = virtual_recompute;
+    m.desc.device = &device;
+    m.desc.compute_stream = stream;
+    CHECK_OK(memo_session_measure(&m.desc, &p, &error));
+    CHECK_CASE(p.forward_s[0] + p.backward_s[0] > 2.6 && p.forward_s[0] + p.backward_s[0] < 4,
+               "%g s; the mean is 3.5", p.forward_s[0] + p.backward_s[0]);
+    memo_stream_destroy(&device, stream, NULL);
+    memo_host_device_destroy(inner);
+}
+
 /* What is measured are the largest slices that fit under any policy, even if recomputation alone
  * needs smaller ones. */
 TEST(the_largest_slices_are_measured) {
