@@ -8898,8 +8898,8 @@ typedef struct memob_walk {
     const memo_states* states;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*layer)(void* user, memo_states_pass pass, int32_t layer, int is_end);
-    void (*compute)(void* user, int32_t k); /* visit k */
-    void (*between)(void* user);            /* forwards and backwards */
+    void (*compute)(void* user, int32_t k);    /* visit k */
+    void (*between)(void* user, int32_t turn); /* before this turn of backwards */
     void* user;
 } memob_walk;
 
@@ -8911,7 +8911,8 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
     if (w->states) w->layer(w->user, MEMO_STATES_PASS_FORWARD, 0, 0);
     for (k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
-        if (visit->is_backward && k % order->n_forwards == 0) w->between(w->user);
+        if (visit->is_backward && k % order->n_forwards == 0)
+            w->between(w->user, k / order->n_forwards);
         if (w->states)
             memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
                               visit->step, 0);

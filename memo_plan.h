@@ -196,7 +196,11 @@ typedef struct memo_swap_plan_desc {
     const memo_states_desc* states;
     double update_s_per_byte; /* of states that the update uses */
     double between_s;         /* after the last forward */
-    double recompute_call_s;  /* of each tensor with recomputed rows, in addition to the rows */
+    /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
+     * the last chunk.  NULL: before each backward turn. */
+    const struct memo_turn* turns;
+    int32_t last_chunk;
+    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
     double slowdown_s_per_byte[2];
@@ -6401,8 +6405,9 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
                            : layer->forward_s);
 }
 
-MEMOI void memoi_rows_between(void* clock) {
+MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
     c->compute_s += c->desc->between_s;
 }
 
@@ -10584,7 +10589,8 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->between_s /= s->part->plan->n_chunks; /* before each backward turn */
+    desc->turns = s->part->plan->order;
+    desc->last_chunk = s->part->plan->n_chunks - 1;
     return status;
 }
 

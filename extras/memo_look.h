@@ -3704,8 +3704,9 @@ MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generate_layer(g, visit->step, visit->is_backward);
 }
 
-MEMOI void memoi_swap_generate_between(void* generator) {
+MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    (void)turn;
     if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
 }
 
