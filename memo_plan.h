@@ -825,8 +825,9 @@ MEMO_API memo_status memo_session_fill_states(memo_session* session,
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
  * memory, or sets them; bytes NULL: to zero, as all are at first.  They are read and written where
- * they lie, without room on the device.  Nothing happens if the layer lacks the state.  Between
- * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (outside of the state); the device's. */
+ * they lie, without room on the device.  Waits for the compute stream and for all copies of states,
+ * even for 0 bytes.  Nothing happens if the layer lacks the state.  Between micro-batches.  Errors:
+ * INVALID_STATE; INVALID_ARGUMENT (outside of the state); the device's. */
 MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);

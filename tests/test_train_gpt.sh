@@ -286,6 +286,7 @@ states_stream() { # test
     awk '/^  host / { exit !($2 > 0) }' out || fail "no states on the host: $(grep -A2 ^memory out)"
     refused 'optimizer [0-9.]* KiB, .* the rest [0-9.]* KiB' $tiny --device-memory 200KiB
     compares_and_draws $tiny --device-memory 300KiB --output streamed
+    prints ' 0 races' $tiny --device-memory 300KiB --link-bandwidth 50MB --output slow # copies outlast the compute stream
     for owner in 'places of states' activations 'buffers of a micro-batch'; do
         grep -q ">$owner" streamed/memory.svg || fail "the picture of memory has no $owner"
     done

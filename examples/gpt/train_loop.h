@@ -255,13 +255,17 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     return status;
 }
 
-/* Records a step more than were trained. */
+/* Records a step more than were trained: without copies of states of other steps, whose waits are
+ * not recorded, and with all of its own. */
 static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
+    memo_status status = gpt_wait(r->model, error);
+    if (status) return status;
     r->is_graph = 0;
     memo_recorder_resume(r->recorder);
-    memo_status status = run_step(r, j, r->n_steps, &loss, error);
+    status = run_step(r, j, r->n_steps, &loss, error);
+    if (!status) status = gpt_wait(r->model, error);
     if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
