@@ -491,7 +491,9 @@ typedef enum memo_row_kind {
     MEMO_ROW_LOSS_SUMS,
     MEMO_ROW_SINKS,
     MEMO_ROW_SINK_SUMS,
-    MEMO_ROW_REDUCE
+    MEMO_ROW_REDUCE,
+    MEMO_ROW_PACK,
+    MEMO_ROW_ADD_PACKED
 } memo_row_kind;
 
 /* A host function as an operation of a stream.  Returns OK, or an error that fails the stream. */
@@ -786,7 +788,7 @@ typedef struct memo_host_device_stats {
     int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
-#define MEMO_HOST_ARGS_BYTES 384
+#define MEMO_HOST_ARGS_BYTES 576
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,

@@ -49,6 +49,7 @@
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 scan | 11 row kernels
+ *           12 experts
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
@@ -774,13 +775,14 @@ typedef struct memo_ulysses_heads {
  *              once, while the next step computes, in fp32 or rounded to the tensors' type; step 0
  *              comes last; the owner adds all in fp32, in the order of steps
  *
- * In the sharding "documents" the rows for a reader are at most 64 ranges (256 / n_batch, but at
- * least 4): of more the narrowest gaps travel, too, or all gaps if the others are less than an
- * eighth.  If ring * 2 n_documents exceeds 2^16, all rows of a rank travel, since a search would
- * take too long.
+ * In the sharding "documents" the rows for a reader are at most 128 ranges: of more the narrowest
+ * gaps travel, too, or all gaps if the others are less than an eighth.  The owner packs the ranges
+ * for a reader, so that each tensor is one message.  If ring * 2 n_documents exceeds 2^16, all rows
+ * of a rank travel, since a search would take too long.
  *
- * Memory does not grow with the ring: two buffers for keys and values; four for d_k and d_v: their
- * sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds a
+ * Memory does not grow with the ring: two buffers for keys and values, with documents a third for
+ * packed keys; four for d_k and d_v: their sums, the contribution of a step, what is sent and what
+ * arrives.  memo_schedule_check finds a
  * race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
@@ -1481,6 +1483,18 @@ typedef struct memo_add_desc { /* of row sums too */
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
 
+/* --- pack: packed = rows of ranges, one range after another; add packed: rows += packed --- */
+#define MEMO_PACK_MAX 32
+typedef struct memo_pack_desc {
+    void *packed, *rows; /* (any number of rows, n_columns) */
+    memo_type packed_type, rows_type;
+    int64_t n_columns;
+    int32_t n_ranges; /* 0 to MEMO_PACK_MAX */
+    /* Range k begins at row begins[k].  Its packed rows end before row ends[k], where the packed
+     * rows of the next range begin.  Ranges do not overlap. */
+    int64_t begins[MEMO_PACK_MAX], ends[MEMO_PACK_MAX];
+} memo_pack_desc;
+
 /* --- row sums: to[row] = sum over columns of a * b ---
  *
  * Their desc is memo_add_desc.  With a = dO and b = O it is D of attention's backward.  to is F32,
@@ -1585,7 +1599,9 @@ typedef struct memo_reduce_desc {
     K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
     K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
     K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)                                 \
-    K(MEMO_ROW_REDUCE, reduce, "reduce", memo_reduce_desc)
+    K(MEMO_ROW_REDUCE, reduce, "reduce", memo_reduce_desc)                                         \
+    K(MEMO_ROW_PACK, pack, "pack", memo_pack_desc)                                                 \
+    K(MEMO_ROW_ADD_PACKED, add_packed, "add packed", memo_pack_desc)
 
 /* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
  * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16, except reduce; a negative size; a
@@ -1604,6 +1620,7 @@ typedef union memo_row_desc {
     memo_cross_entropy_desc entropy;
     memo_sinks_desc sinks;
     memo_reduce_desc reduce;
+    memo_pack_desc pack;
 } memo_row_desc;
 /* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
  * default. */
@@ -2078,6 +2095,45 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
 }
 MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 0);
+}
+
+/* --- pack --- */
+
+MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int adds) {
+    const memo_type to_type = adds ? pack->rows_type : pack->packed_type;
+    return memoi_n_shifted(pack->n_columns, memoi_row_shift(to_type) + 1);
+}
+MEMO_INLINE int64_t memo_pack_items(const memo_pack_desc* pack, int adds) {
+    return pack->n_ranges ? pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, adds) : 0;
+}
+/* An item of a row, which is a sum or a cast of its own. */
+MEMO_INLINE void memoi_pack_item(const memo_pack_desc* pack, int64_t item, int adds) {
+    const int64_t n = pack->n_columns;
+    int64_t column, row = memoi_row_of(item, memoi_pack_pairs(pack, adds), &column), place;
+    char *packed, *at;
+    memo_add_desc add;
+    int32_t k = 0, step; /* the first range that ends behind row */
+    for (step = MEMO_PACK_MAX / 2; step; step /= 2)
+        if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
+    place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
+    packed = (char*)pack->packed + row * n * memoi_row_type_bytes(pack->packed_type);
+    at = (char*)pack->rows + place * n * memoi_row_type_bytes(pack->rows_type);
+
+    add.n_rows = 1;
+    add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
+    add.to = adds ? at : packed;
+    add.to_type = adds ? pack->rows_type : pack->packed_type;
+    add.a = at;
+    add.a_type = pack->rows_type;
+    add.b = packed;
+    add.b_type = pack->packed_type;
+    memoi_add_item(&add, column, adds);
+}
+MEMO_INLINE void memo_pack_item(const memo_pack_desc* pack, int64_t item) {
+    memoi_pack_item(pack, item, 0);
+}
+MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) {
+    memoi_pack_item(pack, item, 1);
 }
 
 /* --- row sums --- */
@@ -2742,6 +2798,8 @@ MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
 MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
 MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
 MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(pack, memo_pack_desc, memo_pack_items(desc, 0), memo_pack_item)
+MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_pack_items(desc, 1), memo_add_packed_item)
 MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
                memo_entropy_item)
 
@@ -2956,9 +3014,33 @@ MEMOI memo_status memoi_row_arrays_reduce(memo_reduce_desc* x, memoi_row_arrays*
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
+                                        memoi_row_arrays* arrays, memo_error* error) {
+    static const char desc[] = "memo_pack_desc";
+    const int64_t most = MEMOB_BYTES_MAX / 2;
+    int64_t n_packed = 0, n_rows = 0;
+    int32_t k, is_valid = 1;
+    if (MEMOI_INTEGER(desc, x, n_ranges, 0, MEMO_PACK_MAX)) return MEMO_STATUS_INVALID_ARGUMENT;
+    for (k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
+        const int64_t begin = x->begins[k], end = x->ends[k];
+        is_valid &= (begin >= 0) & (begin <= most) & (end >= n_packed) & (end <= most);
+        n_rows = memob_max(n_rows, is_valid ? begin + end - n_packed : 0);
+        n_packed = end;
+    }
+    if (!is_valid)
+        return MEMOB_INVALID(error, "memo_pack_desc.begins, ends: invalid; begins from 0, and ends "
+                                    "from 0 that do not descend, are valid");
+    memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_READS : MEMOI_ROW_UPDATES, "rows",
+                  x->rows, n_rows, x->n_columns, memoi_row_type_bytes(x->rows_type), NULL);
+    memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_WRITES : MEMOI_ROW_READS, "packed",
+                  x->packed, n_packed, x->n_columns, memoi_row_type_bytes(x->packed_type), NULL);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
                                       memoi_row_arrays* arrays, memo_error* error) {
-    memset(arrays, 0, sizeof *arrays);
+    arrays->n = 0;
+    if (kind >= MEMO_ROW_PACK) return memoi_row_arrays_pack(kind, &d->pack, arrays, error);
     if (kind <= MEMO_ROW_SCATTER) return memoi_row_arrays_indexed(kind, &d->rows, arrays, error);
     if (kind == MEMO_ROW_MERGE) return memoi_row_arrays_merge(&d->merge, arrays, error);
     if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
@@ -2985,10 +3067,11 @@ MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, m
             error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
             desc, m->name, (long long)*stride, (long long)m->n_columns);
 
-    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
-    if (m->n_columns > MEMOB_BYTES_MAX / m->element_bytes - 64 ||
-        (m->n_rows &&
-         memob_max(m->n_columns, *stride) > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows - 64))
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
+    if ((m->n_rows >> 28 || memob_max(m->n_columns, *stride) >> 28) &&
+        (m->n_columns > MEMOB_BYTES_MAX / m->element_bytes - 64 ||
+         (m->n_rows &&
+          memob_max(m->n_columns, *stride) > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows - 64)))
         return MEMOB_INVALID(
             error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
             desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);
@@ -3002,30 +3085,39 @@ MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, m
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
-                          memo_error* error) {
-    memoi_row_arrays arrays;
+MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                                 memoi_row_arrays* arrays, memo_error* error) {
     memo_add_desc* add = &taken->add;
     memo_status status;
     int i;
-    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_REDUCE)
+    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_ADD_PACKED)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
-                             (int)kind, (int)MEMO_ROW_REDUCE);
+                             (int)kind, (int)MEMO_ROW_ADD_PACKED);
     if (!desc)
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
-    status = memoi_row_arrays_of(kind, taken, &arrays, error);
-    for (i = 0; i < arrays.n && !status; i++)
-        status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays.all[i], error);
+    status = memoi_row_arrays_of(kind, taken, arrays, error);
+    for (i = 0; i < arrays->n && !status; i++)
+        status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays->all[i], error);
     if (!status && (kind == MEMO_ROW_CAST || kind == MEMO_ROW_ADD) &&
         add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
         (kind == MEMO_ROW_CAST || add->b_stride == add->n_columns)) { /* one long row */
         add->n_columns *= add->n_rows;
         add->n_rows = 1;
+        for (i = 0; i < arrays->n; i++) {
+            arrays->all[i].n_columns = add->n_columns;
+            arrays->all[i].n_rows = 1;
+        }
         add->to_stride = add->a_stride = add->b_stride = add->n_columns;
     }
     return status;
+}
+
+memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                          memo_error* error) {
+    memoi_row_arrays arrays;
+    return memoi_row_take(kind, desc, taken, &arrays, error);
 }
 
 /* --- running them --- */
@@ -3059,18 +3151,15 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
     return status ? status : memoi_row_run_args(&args, error);
 }
 
-/* Records a kernel, whose desc is valid and without defaults, with the bytes that it reads and
- * writes. */
+/* Records a kernel with the bytes that it reads and writes. */
 MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stream,
-                                     const memoi_row_args* args, memo_error* error) {
+                                     memo_row_kind kind, const memoi_row_arrays* arrays,
+                                     memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
-    memo_row_desc desc = args->desc;
     memo_range reads[MEMO_REDUCE_MAX], writes[6];
-    memoi_row_arrays arrays;
     int i;
-    (void)memoi_row_arrays_of(args->kind, &desc, &arrays, NULL);
-    for (i = 0; i < arrays.n; i++) {
-        const memoi_row_matrix* m = &arrays.all[i];
+    for (i = 0; i < arrays->n; i++) {
+        const memoi_row_matrix* m = &arrays->all[i];
         int64_t n = m->n_rows
                         ? (m->n_rows - 1) * (m->stride ? *m->stride : m->n_columns) + m->n_columns
                         : 0;
@@ -3078,7 +3167,7 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
         if (m->access & MEMOI_ROW_READS) reads[op.n_reads++] = range;
         if (m->access & MEMOI_ROW_WRITES) writes[op.n_writes++] = range;
     }
-    op.name = memoi_row_kernels[args->kind].name;
+    op.name = memoi_row_kernels[kind].name;
     op.reads = reads;
     op.writes = writes;
     return memo_annotate(device, stream, &op, error);
@@ -3087,17 +3176,21 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
                             const void* desc, memo_error* error) {
     memoi_row_args args;
-    const memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, sizeof args};
+    memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, 0};
+    memoi_row_arrays arrays;
     memo_status status;
     if (!MEMO_DEVICE_HAS(device, row_kernel))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "device '%s': it has no row kernels; use a device that has them, and "
                               "include memo_sp.h before memo_cuda.cuh",
                               device->name);
-    status = memo_row_take(kind, desc, &args.desc, error);
+    status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
+    if (status) return status;
     args.kind = kind;
-    if (!status && MEMO_DEVICE_HAS(device, annotate))
-        status = memoi_row_annotate(device, stream, &args, error);
+    call.args_bytes =
+        (int64_t)(offsetof(memoi_row_args, desc) + memoi_row_kernels[kind].desc_bytes);
+    if (MEMO_DEVICE_HAS(device, annotate))
+        status = memoi_row_annotate(device, stream, kind, &arrays, error);
     return status ? status : device->row_kernel(device->context, stream, &call, error);
 }
 
@@ -6464,7 +6557,7 @@ typedef struct memoi_exchange_rows {
 
 /* Rows of an owner's keys that a reader reads: ranges, ascending.  Of more ranges the narrowest
  * gaps are read, too. */
-enum { MEMOI_PIECES_MAX = 64 };
+enum { MEMOI_PIECES_MAX = 128 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX];
     int32_t n;
@@ -6473,12 +6566,12 @@ typedef struct memoi_exchange_pieces {
     int64_t narrowest;        /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
-/* Step s of a sequence: some runs of queries, from row q_row on, against keys.  n_q_runs 0:
- * nothing. */
+/* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
+ * those of earlier sequences.  n_q_runs 0: nothing. */
 typedef struct memoi_exchange_step {
     const memo_run *q_runs, *k_runs;
     int32_t n_q_runs, n_k_runs;
-    int64_t q_row, n_q_rows, n_k_rows;
+    int64_t q_row, n_q_rows, k_row, n_k_rows;
 } memoi_exchange_step;
 
 /* Of one rank. */
@@ -6492,8 +6585,9 @@ struct memo_exchange {
     int32_t is_whole; /* pieces are all rows of a rank, since a search would take too long */
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
-    memoi_exchange_step* steps;    /* (ring, n_parts) */
+    int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
+    int32_t* packed_as;         /* (ring): step of the same packed keys, so far the first; or 0 */
+    memoi_exchange_step* steps; /* (ring, n_parts) */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memo_run* piece_runs;          /* (ring, n_parts, most runs): positions of those it gets */
 };
@@ -6506,6 +6600,41 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
+}
+
+/* Of all sequences: the rows that this rank sends, or gets, at a distance. */
+MEMOI int64_t memoi_exchange_n_rows(const memo_exchange* plan, int is_receive, int32_t distance) {
+    const int32_t n_parts = plan->shape.n_parts;
+    int64_t n = 0;
+    int32_t part;
+    for (part = 0; part < n_parts; part++)
+        n += memoi_exchange_pieces_of(plan, is_receive, distance, part)->n_rows;
+    return n * (plan->shape.n_batch / n_parts);
+}
+
+/* Documents cut the rows for a reader into many ranges, so the owner packs its keys first. */
+MEMOI int memoi_exchange_may_pack(const memoi_shape* shape) {
+    return shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS && shape->sharding.ring > 1 &&
+           !shape->gathers_keys;
+}
+MEMOI int memoi_exchange_packs(const memo_exchange* plan, int is_receive, int32_t distance) {
+    int32_t part, n = 0;
+    for (part = 0; part < plan->shape.n_parts && n < 2; part++)
+        n = memoi_exchange_pieces_of(plan, is_receive, distance, part)->n;
+    return n > 1 && memoi_exchange_may_pack(&plan->shape);
+}
+
+/* Do the readers of two steps read the same rows of this rank? */
+MEMOI int memoi_exchange_is_same(const memo_exchange* plan, int32_t step, int32_t other) {
+    int32_t part, is_same = 1;
+    for (part = 0; part < plan->shape.n_parts && is_same; part++) {
+        const memoi_exchange_pieces* a =
+            memoi_exchange_pieces_of(plan, 0, plan->distances[step], part);
+        const memoi_exchange_pieces* b =
+            memoi_exchange_pieces_of(plan, 0, plan->distances[other], part);
+        is_same = a->n == b->n && !memcmp(a->rows, b->rows, (size_t)a->n * sizeof *a->rows);
+    }
+    return is_same;
 }
 
 /* --- runs --- */
@@ -6635,6 +6764,7 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     }
     r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
     r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
+    r->k_row = part ? r[-1].k_row + r[-1].n_k_rows : 0;
 }
 
 /* --- what each rank reads --- */
@@ -6681,8 +6811,10 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
-    /* A group of messages has at most 8 for each piece of a sequence. */
-    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+    /* A group has a message for each piece of a sequence, unless keys are packed. */
+    const int32_t most = memoi_exchange_may_pack(shape)
+                             ? MEMOI_PIECES_MAX
+                             : (int32_t)memob_max(memob_min(256 / shape->n_batch, 64), 4);
     int32_t n_runs, n_q_runs, q, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
@@ -6748,6 +6880,11 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
+    for (s = 1, i = 0; s < n; s++) { /* i: the latest step that packs */
+        if (!memoi_exchange_packs(plan, 0, plan->distances[s])) continue;
+        plan->packed_as[s] = i && memoi_exchange_is_same(plan, s, i) ? plan->packed_as[i] : s;
+        i = s;
+    }
 
     if (!plan->is_whole)
         plan->piece_runs = (memo_run*)memob_arrays_add(
@@ -6790,6 +6927,7 @@ typedef struct memoi_ring_buffers {
     float* d_kv[2];                 /* the sums of all steps */
     float* d_kv_step[2];            /* the contribution of a step to another rank's keys */
     char *d_kv_out[2], *d_kv_in[2]; /* in carried_type: that it sends; that arrives */
+    char* packed[2];                /* keys that it sends, of documents */
     /* Keys gathered from all ranks, by rank and by position. */
     char *gathered, *kv_all[2];
     float* d_kv_all[2];
@@ -6828,6 +6966,7 @@ typedef struct memoi_ring {
     int32_t n_given;     /* 1 + the latest that sent a contribution */
     int32_t has_arrived; /* contributions of the latest exchange are still to be added */
     int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
+    int32_t packed_as;   /* the plan's, of what is packed now */
 } memoi_ring;
 
 MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
@@ -6915,8 +7054,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = n_keys * block.k_row_stride;
-    block.v_batch_stride = n_keys * block.v_row_stride;
+    block.k_batch_stride = (s ? r->n_k_rows : n_keys) * block.k_row_stride;
+    block.v_batch_stride = (s ? r->n_k_rows : n_keys) * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
@@ -6935,8 +7074,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.out = s ? buffers->block_out : ring->out;
     }
 
-    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row, part * n_keys, 0,
-                          0);
+    memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
+                          s ? r->k_row : part * n_keys, 0, 0);
     return block;
 }
 
@@ -7069,7 +7208,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     int32_t is_v;
     ring->n_awaited = 0;
-    ring->has_worked = 0;
+    ring->has_worked = ring->packed_as = 0;
     ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
@@ -7088,40 +7227,82 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
+/* Rows of this rank, of the pieces of step s in all sequences: packed = rows; or rows += packed. */
+MEMOI void memoi_ring_pack(const memoi_ring* ring, int stream, memo_row_kind kind, int32_t s,
+                           memo_pack_desc* pack) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t row_bytes = pack->n_columns * memo_type_bytes(pack->packed_type);
+    int64_t n = 0;
+    int32_t b, k, *n_ranges = &pack->n_ranges;
+    for (b = 0, *n_ranges = 0; b < shape->n_batch; b++) {
+        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
+            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        for (k = 0; k < p->n; k++) {
+            pack->begins[*n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            n += p->rows[k].end - p->rows[k].begin;
+            pack->ends[(*n_ranges)++] = n;
+            if (*n_ranges < MEMO_PACK_MAX) continue;
+            memoi_target_kernel(ring->target, stream, kind, pack);
+            pack->packed = (char*)pack->packed + n * row_bytes;
+            *n_ranges = 0;
+            n = 0;
+        }
+    }
+    if (n) memoi_target_kernel(ring->target, stream, kind, pack);
+}
+
 /* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
  * step s - 1 to d_k or d_v, back to the owner.  Returns its bytes; enqueues 0: only that. */
 MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
                               int enqueues) {
     const memoi_shape* shape = ring->shape;
+    const memoi_ring_buffers* buffers = &ring->buffers;
     const int is_kv = tensor < MEMOI_RING_D_K, is_v = tensor % 2;
     const int is_own = is_kv != is_receive; /* rows of this rank's keys */
     const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
     const int32_t distance = ring->plan->distances[step];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
+    const int packs = is_kv && memoi_exchange_packs(ring->plan, !is_own, distance);
     const memo_type type = is_kv ? shape->type : shape->carried_type;
     const int64_t row = memoi_ring_kv_row(shape, is_v), row_bytes = row * memo_type_bytes(type);
-    char* const address = is_kv        ? memoi_ring_keys(ring, is_v, is_own ? 0 : step)
-                          : is_receive ? ring->buffers.d_kv_in[is_v]
-                                       : ring->buffers.d_kv_out[is_v];
-    int64_t n_bytes = 0;
+    const int64_t n_rows = memoi_exchange_n_rows(ring->plan, !is_own, distance);
+    char* address = !is_kv            ? (is_receive ? buffers->d_kv_in : buffers->d_kv_out)[is_v]
+                    : packs && is_own ? buffers->packed[is_v]
+                                      : memoi_ring_keys(ring, is_v, is_own ? 0 : step);
     int32_t b, k;
+    if (!enqueues) return n_rows * row_bytes;
+    if (!is_kv || packs)
+        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
+                             n_rows * row, type, peer);
 
-    for (b = 0; b < shape->n_batch; b++) {
+    /* Pieces lie in the owner's rows; they arrive one after another. */
+    for (b = 0; b < shape->n_batch && is_kv && !packs; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
-        int64_t at = b * shape->key_sharding.ring_tokens; /* one after another */
         for (k = 0; k < p->n; k++) {
             const int64_t n = p->rows[k].end - p->rows[k].begin;
-            const int64_t place =
-                is_kv && is_own ? b * shape->key_sharding.ring_tokens + p->rows[k].begin : at;
-            at += n;
-            n_bytes += n * row_bytes;
-            if (enqueues)
-                memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                     address + place * row_bytes, n * row, type, peer);
+            const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                                 address + (is_own ? first * row_bytes : 0), n * row, type, peer);
+            if (!is_own) address += n * row_bytes;
         }
     }
-    return n_bytes;
+    return n_rows * row_bytes;
+}
+
+/* Packs the keys that exchange s sends. */
+MEMOI void memoi_ring_pack_keys(memoi_ring* ring, int32_t s) {
+    const memo_type type = ring->shape->type;
+    memo_pack_desc pack;
+    int32_t is_v;
+    for (is_v = 0; is_v < 2; is_v++) {
+        pack.packed = ring->buffers.packed[is_v];
+        pack.rows = memoi_ring_keys(ring, is_v, 0);
+        pack.packed_type = pack.rows_type = type;
+        pack.n_columns = memoi_ring_kv_row(ring->shape, is_v);
+        if (pack.n_columns) memoi_ring_pack(ring, MEMOI_TARGET_RING, MEMO_ROW_PACK, s + 1, &pack);
+    }
+    ring->packed_as = ring->plan->packed_as[s + 1];
 }
 
 /* Exchange s, one group of messages, if this rank takes part. */
@@ -7129,6 +7310,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
     const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
+    const int32_t packs = first ? 0 : ring->plan->packed_as[s + 1];
     memoi_target* target = ring->target;
     char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
@@ -7145,8 +7327,10 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
         n_in += in[i];
         /* Whole buffers are announced, whichever rows travel. */
         if (out[i])
-            reads[n_reads++] = memob_range_at(
-                is_kv ? memoi_ring_keys(ring, is_v, 0) : ring->buffers.d_kv_out[is_v], whole);
+            reads[n_reads++] = memob_range_at(!is_kv  ? ring->buffers.d_kv_out[is_v]
+                                              : packs ? ring->buffers.packed[is_v]
+                                                      : memoi_ring_keys(ring, is_v, 0),
+                                              whole);
         if (in[i])
             writes[n_writes++] = memob_range_at(
                 is_kv ? memoi_ring_keys(ring, is_v, s + 1) : ring->buffers.d_kv_in[is_v], whole);
@@ -7160,6 +7344,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
         memset(ring->uses, 0, sizeof ring->uses);
     }
     ring->has_begun = 1;
+    if (packs && packs != ring->packed_as) memoi_ring_pack_keys(ring, s);
     if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
     memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
@@ -7174,54 +7359,39 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
 
 /* A backward step on another rank's keys: their rows go back as they came, in carried_type. */
 MEMOI void memoi_ring_contribute(memoi_ring* ring, const memo_attention_block* block,
-                                 const memoi_exchange_step* r, int32_t s, int32_t part) {
+                                 const memoi_exchange_step* r) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n_rows =
-        memoi_exchange_pieces_of(ring->plan, 1, ring->plan->distances[s], part)->n_rows;
+    const int64_t n_rows = block->n_batch * r->n_k_rows;
     const int64_t bytes = memo_type_bytes(shape->carried_type);
-    int32_t is_copied, is_v, b;
-    for (is_copied = 0; is_copied < 2; is_copied++) {
-        for (is_v = 0; is_v < 2; is_v++)
-            for (b = 0; b < block->n_batch; b++) {
-                const int64_t row = memoi_ring_kv_row(shape, is_v);
-                const int64_t at = (part + b) * shape->key_sharding.ring_tokens * row;
-                float* made = ring->buffers.d_kv_step[is_v] + at;
-                if (is_copied)
-                    memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE,
-                                      ring->buffers.d_kv_out[is_v] + at * bytes,
-                                      shape->carried_type, made, MEMO_TYPE_F32, n_rows * row);
-                else
-                    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, made, n_rows * row * 4);
-            }
-        if (is_copied) continue;
-        memoi_ring_attend(ring, block, r);
-        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
+    float* const made[2] = {block->d_k, block->d_v};
+    int32_t is_v;
+    for (is_v = 0; is_v < 2; is_v++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, made[is_v],
+                          n_rows * memoi_ring_kv_row(shape, is_v) * 4);
+    memoi_ring_attend(ring, block, r);
+    if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
+    for (is_v = 0; is_v < 2; is_v++) {
+        const int64_t row = memoi_ring_kv_row(shape, is_v);
+        memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE,
+                          ring->buffers.d_kv_out[is_v] + r->k_row * row * bytes,
+                          shape->carried_type, made[is_v], MEMO_TYPE_F32, n_rows * row);
     }
 }
 
 /* Adds what the readers of step s return. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    const memo_type type = shape->carried_type;
-    int32_t is_v, b, k;
+    memo_pack_desc pack;
+    int32_t is_v;
     memoi_ring_await(ring, ring->n_exchanged - 1);
-    for (is_v = 0; is_v < 2; is_v++)
-        for (b = 0; b < shape->n_batch; b++) {
-            const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
-                ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
-            const int64_t row = memoi_ring_kv_row(shape, is_v);
-            const int64_t first = b * shape->key_sharding.ring_tokens;
-            int64_t at = first * row * memo_type_bytes(type);
-            for (k = 0; k < p->n; k++) {
-                const int64_t n = (p->rows[k].end - p->rows[k].begin) * row;
-                memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE,
-                                 (float*)(void*)ring->d_kv_final[is_v] +
-                                     (first + p->rows[k].begin) * row,
-                                 MEMO_TYPE_F32, 0, ring->buffers.d_kv_in[is_v] + at, type, 0, n, 1);
-                at += n * memo_type_bytes(type);
-            }
-        }
-
+    for (is_v = 0; is_v < 2; is_v++) {
+        pack.packed = ring->buffers.d_kv_in[is_v];
+        pack.rows = ring->d_kv_final[is_v];
+        pack.packed_type = ring->shape->carried_type;
+        pack.rows_type = MEMO_TYPE_F32;
+        pack.n_columns = memoi_ring_kv_row(ring->shape, is_v);
+        if (pack.n_columns)
+            memoi_ring_pack(ring, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, s, &pack);
+    }
     ring->has_arrived = 0;
     ring->uses[2] = 1;
     ring->has_worked = 1;
@@ -7245,7 +7415,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
             ring->uses[(i + 1) % 2] = 1;
         }
         if (i && ring->is_backward) {
-            memoi_ring_contribute(ring, &block, step, i, part);
+            memoi_ring_contribute(ring, &block, step);
         } else {
             memoi_ring_attend(ring, &block, step);
             if (i) memoi_ring_merge(ring, &block, step);
@@ -7734,6 +7904,8 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 4; i++)
         buffers->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
+    for (is_v = 0; is_v < 2 && memoi_exchange_may_pack(shape); is_v++)
+        buffers->ring.packed[is_v] = memoi_hybrid_carve(&carver, n_kv[is_v] * bytes);
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
         buffers->ring.gathered =
@@ -8055,6 +8227,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->steps =
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
     plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
+    plan->packed_as = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
     for (i = 0; i < n_tokens && !plan->arrays.failed; i++)

@@ -908,9 +908,9 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
         b.q_row_stride = (int64_t)own.n_q * desc.head_size;
         b.k_row_stride = (int64_t)own.n_kv * desc.head_size;
         b.q_batch_stride = n * b.q_row_stride;
-        b.k_batch_stride = n_keys * b.k_row_stride;
         for (int is_backward = 0; is_backward < 2; is_backward++) {
             auto add = [&](int64_t n_q, int64_t n_k, bool is_causal) {
+                b.k_batch_stride = n_k * b.k_row_stride;
                 shapes->push_back(attention_block_shape(b, n_q, n_k, is_causal, is_backward != 0,
                                                         is_deterministic));
                 shapes->back().window = window;

@@ -274,6 +274,24 @@ TEST(stays_within_its_arrays) {
         sinks.d_sinks = (float*)guarded(0, sinks.n_heads * 4);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINK_SUMS, &sinks, &error));
 
+        memo_pack_desc pack = {};
+        pack.n_columns = n_columns;
+        for (int64_t at = 0; pack.n_ranges < MEMO_PACK_MAX && at < n_rows; pack.n_ranges++) {
+            const int64_t n = memob_min(memo_test_int(0, 9), n_rows - at);
+            pack.begins[pack.n_ranges] = at;
+            pack.ends[pack.n_ranges] = n + (pack.n_ranges ? pack.ends[pack.n_ranges - 1] : 0);
+            at += n + memo_test_int(0, 3);
+        }
+        for (int adds = 0; adds < 2; adds++) {
+            const int32_t last = pack.n_ranges - 1;
+            const int64_t n = last < 0 ? 0 : pack.ends[last];
+            const int64_t n_last = n - (last > 0 ? pack.ends[last - 1] : 0);
+            pack.rows = guarded(1, (last < 0 ? 0 : pack.begins[last] + n_last) * n_columns * 4);
+            pack.packed = guarded(0, n * n_columns * 4);
+            CHECK_OK(memo_cuda_row_kernel(NULL, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK, &pack,
+                                          &error));
+        }
+
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;
         rows.n_indexed_rows = memo_test_int(1, 300);

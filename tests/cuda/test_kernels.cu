@@ -168,6 +168,30 @@ TEST(moves_rows_as_on_the_host) {
     }
 }
 
+TEST(packs_as_on_the_host) {
+    FOR_CASES(80) {
+        const int adds = (int)memo_test_int(0, 1);
+        memo_pack_desc pack = {};
+        int64_t at = 0, n = 0;
+        pack.rows_type = random_type();
+        pack.packed_type = random_type();
+        pack.n_columns = memo_test_int(0, 150);
+        for (int32_t k = (int32_t)memo_test_int(0, MEMO_PACK_MAX); k > 0; k--) {
+            pack.begins[pack.n_ranges] = at;
+            at += memo_test_int(0, 8);
+            n += at - pack.begins[pack.n_ranges];
+            pack.ends[pack.n_ranges++] = n;
+            at += memo_test_int(0, 3);
+        }
+        pack.rows = s.host + memo_test_int(0, 3) * 4;
+        pack.packed = s.host + 2 * QUARTER + memo_test_int(0, 3) * 4;
+        fill_numbers(s.host, pack.rows_type, QUARTER);
+        fill_numbers(s.host + 2 * QUARTER, pack.packed_type, QUARTER);
+        RUN(pack, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK);
+        CHECK_CASE(is_same(&s), "case %d", c);
+    }
+}
+
 TEST(adds_as_on_the_host) {
     FOR_CASES(80) {
         memo_add_desc add = {};
