@@ -788,7 +788,7 @@ typedef struct memo_host_device_stats {
     int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
-#define MEMO_HOST_ARGS_BYTES 576
+#define MEMO_HOST_ARGS_BYTES 640
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,

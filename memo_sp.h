@@ -1486,9 +1486,10 @@ typedef struct memo_add_desc { /* of row sums too */
 /* --- pack: packed = rows of ranges, one range after another; add packed: rows += packed --- */
 #define MEMO_PACK_MAX 32
 typedef struct memo_pack_desc {
-    void *packed, *rows; /* (any number of rows, n_columns) */
+    /* Of one tensor or two, such as keys and values: (any number of rows, n_columns). */
+    void *packed[2], *rows[2];
     memo_type packed_type, rows_type;
-    int64_t n_columns;
+    int64_t n_columns[2];
     int32_t n_ranges; /* 0 to MEMO_PACK_MAX */
     /* Range k begins at row begins[k].  Its packed rows end before row ends[k], where the packed
      * rows of the next range begin.  Ranges do not overlap. */
@@ -2099,25 +2100,30 @@ MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
 
 /* --- pack --- */
 
-MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int adds) {
+MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int t, int adds) {
     const memo_type to_type = adds ? pack->rows_type : pack->packed_type;
-    return memoi_n_shifted(pack->n_columns, memoi_row_shift(to_type) + 1);
+    return memoi_n_shifted(pack->n_columns[t], memoi_row_shift(to_type) + 1);
 }
 MEMO_INLINE int64_t memo_pack_items(const memo_pack_desc* pack, int adds) {
-    return pack->n_ranges ? pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, adds) : 0;
+    return pack->n_ranges ? pack->ends[pack->n_ranges - 1] *
+                                (memoi_pack_pairs(pack, 0, adds) + memoi_pack_pairs(pack, 1, adds))
+                          : 0;
 }
 /* An item of a row, which is a sum or a cast of its own. */
 MEMO_INLINE void memoi_pack_item(const memo_pack_desc* pack, int64_t item, int adds) {
-    const int64_t n = pack->n_columns;
-    int64_t column, row = memoi_row_of(item, memoi_pack_pairs(pack, adds), &column), place;
+    const int64_t n_first = pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, 0, adds);
+    const int t = item >= n_first; /* the tensor */
+    const int64_t n = pack->n_columns[t];
+    int64_t column, row, place;
     char *packed, *at;
     memo_add_desc add;
     int32_t k = 0, step; /* the first range that ends behind row */
+    row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t, adds), &column);
     for (step = MEMO_PACK_MAX / 2; step; step /= 2)
         if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
     place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
-    packed = (char*)pack->packed + row * n * memoi_row_type_bytes(pack->packed_type);
-    at = (char*)pack->rows + place * n * memoi_row_type_bytes(pack->rows_type);
+    packed = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
+    at = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
 
     add.n_rows = 1;
     add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
@@ -3019,7 +3025,7 @@ MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
     static const char desc[] = "memo_pack_desc";
     const int64_t most = MEMOB_BYTES_MAX / 2;
     int64_t n_packed = 0, n_rows = 0;
-    int32_t k, is_valid = 1;
+    int32_t k, t, is_valid = 1;
     if (MEMOI_INTEGER(desc, x, n_ranges, 0, MEMO_PACK_MAX)) return MEMO_STATUS_INVALID_ARGUMENT;
     for (k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
         const int64_t begin = x->begins[k], end = x->ends[k];
@@ -3030,10 +3036,14 @@ MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
     if (!is_valid)
         return MEMOB_INVALID(error, "memo_pack_desc.begins, ends: invalid; begins from 0, and ends "
                                     "from 0 that do not descend, are valid");
-    memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_READS : MEMOI_ROW_UPDATES, "rows",
-                  x->rows, n_rows, x->n_columns, memoi_row_type_bytes(x->rows_type), NULL);
-    memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_WRITES : MEMOI_ROW_READS, "packed",
-                  x->packed, n_packed, x->n_columns, memoi_row_type_bytes(x->packed_type), NULL);
+    for (t = 0; t < 2; t++) {
+        memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_READS : MEMOI_ROW_UPDATES, "rows",
+                      x->rows[t], n_rows, x->n_columns[t], memoi_row_type_bytes(x->rows_type),
+                      NULL);
+        memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_WRITES : MEMOI_ROW_READS, "packed",
+                      x->packed[t], n_packed, x->n_columns[t], memoi_row_type_bytes(x->packed_type),
+                      NULL);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -3127,6 +3137,9 @@ typedef struct memoi_row_args {
     memo_row_kind kind;
     memo_row_desc desc;
 } memoi_row_args;
+#ifndef MEMO_NO_HOST_DEVICE
+typedef char memoi_row_args_fit[sizeof(memoi_row_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+#endif
 
 MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
     const memoi_row_args* run = (const memoi_row_args*)args;
@@ -6574,6 +6587,14 @@ typedef struct memoi_exchange_step {
     int64_t q_row, n_q_rows, k_row, n_k_rows;
 } memoi_exchange_step;
 
+/* What this rank sends, or gets, of all sequences in a step. */
+typedef struct memoi_exchange_traffic {
+    int64_t n_rows;
+    /* 0: each piece is a message.  Otherwise the owner packs all pieces: in this step or, if the
+     * rows are the same, in an earlier step. */
+    int32_t packed_as;
+} memoi_exchange_traffic;
+
 /* Of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
@@ -6585,9 +6606,9 @@ struct memo_exchange {
     int32_t is_whole; /* pieces are all rows of a rank, since a search would take too long */
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int32_t* packed_as;         /* (ring): step of the same packed keys, so far the first; or 0 */
-    memoi_exchange_step* steps; /* (ring, n_parts) */
+    int32_t* distances;              /* (ring): step s reads the keys of rank - distances[s] */
+    memoi_exchange_traffic* traffic; /* (2, ring) by steps: sent; received */
+    memoi_exchange_step* steps;      /* (ring, n_parts) */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memo_run* piece_runs;          /* (ring, n_parts, most runs): positions of those it gets */
 };
@@ -6596,32 +6617,20 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
                                                         int32_t part) {
     return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
 }
+MEMOI const memoi_exchange_traffic* memoi_exchange_traffic_of(const memo_exchange* plan,
+                                                              int is_receive, int32_t s) {
+    return &plan->traffic[is_receive * plan->shape.sharding.ring + s];
+}
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
 }
 
-/* Of all sequences: the rows that this rank sends, or gets, at a distance. */
-MEMOI int64_t memoi_exchange_n_rows(const memo_exchange* plan, int is_receive, int32_t distance) {
-    const int32_t n_parts = plan->shape.n_parts;
-    int64_t n = 0;
-    int32_t part;
-    for (part = 0; part < n_parts; part++)
-        n += memoi_exchange_pieces_of(plan, is_receive, distance, part)->n_rows;
-    return n * (plan->shape.n_batch / n_parts);
-}
-
 /* Documents cut the rows for a reader into many ranges, so the owner packs its keys first. */
 MEMOI int memoi_exchange_may_pack(const memoi_shape* shape) {
     return shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS && shape->sharding.ring > 1 &&
            !shape->gathers_keys;
-}
-MEMOI int memoi_exchange_packs(const memo_exchange* plan, int is_receive, int32_t distance) {
-    int32_t part, n = 0;
-    for (part = 0; part < plan->shape.n_parts && n < 2; part++)
-        n = memoi_exchange_pieces_of(plan, is_receive, distance, part)->n;
-    return n > 1 && memoi_exchange_may_pack(&plan->shape);
 }
 
 /* Do the readers of two steps read the same rows of this rank? */
@@ -6635,6 +6644,25 @@ MEMOI int memoi_exchange_is_same(const memo_exchange* plan, int32_t step, int32_
         is_same = a->n == b->n && !memcmp(a->rows, b->rows, (size_t)a->n * sizeof *a->rows);
     }
     return is_same;
+}
+
+/* Step s; latest: of the steps that pack, the one before. */
+MEMOI void memoi_exchange_make_traffic(memo_exchange* plan, int is_receive, int32_t s,
+                                       int32_t* latest) {
+    const int32_t n_parts = plan->shape.n_parts, rd = plan->shape.sharding.ring;
+    memoi_exchange_traffic* traffic = &plan->traffic[is_receive * rd + s];
+    int32_t part, n = 0;
+    for (part = 0; part < n_parts; part++) {
+        const memoi_exchange_pieces* p =
+            memoi_exchange_pieces_of(plan, is_receive, plan->distances[s], part);
+        traffic->n_rows += p->n_rows * (plan->shape.n_batch / n_parts);
+        if (p->n > n) n = p->n;
+    }
+    if (n < 2 || !memoi_exchange_may_pack(&plan->shape)) return;
+    traffic->packed_as = s;
+    if (*latest && !is_receive && memoi_exchange_is_same(plan, s, *latest))
+        traffic->packed_as = plan->traffic[*latest].packed_as;
+    *latest = s;
 }
 
 /* --- runs --- */
@@ -6864,7 +6892,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const int64_t each = n_runs * rd * shape->n_parts;
     const int is_few = n_runs <= MEMOI_FEW_RUNS;
     const int finds_all = is_few || each * rd <= MEMOI_EXCHANGE_SEARCH;
-    int32_t part, s, i, n = 1;
+    int32_t part, s, i, latest, n = 1;
     plan->is_whole = !is_few && each * 4 > MEMOI_EXCHANGE_SEARCH;
     for (s = 1; s < rd && !shape->gathers_keys; s++) {
         int64_t n_rows = !finds_all;
@@ -6880,11 +6908,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    for (s = 1, i = 0; s < n; s++) { /* i: the latest step that packs */
-        if (!memoi_exchange_packs(plan, 0, plan->distances[s])) continue;
-        plan->packed_as[s] = i && memoi_exchange_is_same(plan, s, i) ? plan->packed_as[i] : s;
-        i = s;
-    }
+    for (i = 0; i < 2; i++)
+        for (s = 1, latest = 0; s < n; s++) memoi_exchange_make_traffic(plan, i, s, &latest);
 
     if (!plan->is_whole)
         plan->piece_runs = (memo_run*)memob_arrays_add(
@@ -6924,10 +6949,12 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
 typedef struct memoi_ring_buffers {
     char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
     float *block_out, *block_lse;
-    float* d_kv[2];                 /* the sums of all steps */
-    float* d_kv_step[2];            /* the contribution of a step to another rank's keys */
-    char *d_kv_out[2], *d_kv_in[2]; /* in carried_type: that it sends; that arrives */
-    char* packed[2];                /* keys that it sends, of documents */
+    float* d_kv[2]; /* the sums of all steps */
+    /* The contribution of a step to another rank's keys: rows of d_k, then those of d_v, from the
+     * first address on.  In carried_type: that it sends; that arrives. */
+    float* d_kv_step[2];
+    char *d_kv_out, *d_kv_in;
+    char* packed[2]; /* keys that it sends, of documents */
     /* Keys gathered from all ranks, by rank and by position. */
     char *gathered, *kv_all[2];
     float* d_kv_all[2];
@@ -6987,8 +7014,23 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
     return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
 }
 
-/* Tensors that travel: of keys and values the rows that are needed later. */
-enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_K, MEMOI_RING_D_V, MEMOI_RING_N_TENSORS };
+/* Tensors that travel: of keys and values the rows that are needed later, and their gradients. */
+enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_KV, MEMOI_RING_N_TENSORS };
+
+/* Elements of a row of a tensor. */
+MEMOI int64_t memoi_ring_row(const memoi_shape* shape, int tensor) {
+    return tensor < MEMOI_RING_D_KV ? memoi_ring_kv_row(shape, tensor)
+                                    : memoi_ring_kv_row(shape, 0) + memoi_ring_kv_row(shape, 1);
+}
+/* Bytes of a tensor that this rank sends or gets in exchange s: rows for step s + 1, or those that
+ * step s - 1 read. */
+MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
+    const int is_kv = tensor < MEMOI_RING_D_KV;
+    const memo_type type = is_kv ? ring->shape->type : ring->shape->carried_type;
+    return memoi_exchange_traffic_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1)
+               ->n_rows *
+           memoi_ring_row(ring->shape, tensor) * memo_type_bytes(type);
+}
 
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
@@ -7069,7 +7111,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
         block.d_k = s ? buffers->d_kv_step[0] : (float*)(void*)ring->d_kv_final[0];
-        block.d_v = s ? buffers->d_kv_step[1] : (float*)(void*)ring->d_kv_final[1];
+        block.d_v =
+            s ? block.d_k + memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows * block.k_row_stride
+              : (float*)(void*)ring->d_kv_final[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -7231,9 +7275,10 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
 MEMOI void memoi_ring_pack(const memoi_ring* ring, int stream, memo_row_kind kind, int32_t s,
                            memo_pack_desc* pack) {
     const memoi_shape* shape = ring->shape;
-    const int64_t row_bytes = pack->n_columns * memo_type_bytes(pack->packed_type);
+    const int64_t bytes = memo_type_bytes(pack->packed_type);
     int64_t n = 0;
-    int32_t b, k, *n_ranges = &pack->n_ranges;
+    int32_t b, k, t, *n_ranges = &pack->n_ranges;
+    for (t = 0; t < 2; t++) pack->n_columns[t] = memoi_ring_kv_row(shape, t);
     for (b = 0, *n_ranges = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
             ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
@@ -7243,7 +7288,8 @@ MEMOI void memoi_ring_pack(const memoi_ring* ring, int stream, memo_row_kind kin
             pack->ends[(*n_ranges)++] = n;
             if (*n_ranges < MEMO_PACK_MAX) continue;
             memoi_target_kernel(ring->target, stream, kind, pack);
-            pack->packed = (char*)pack->packed + n * row_bytes;
+            for (t = 0; t < 2; t++)
+                pack->packed[t] = (char*)pack->packed[t] + n * pack->n_columns[t] * bytes;
             *n_ranges = 0;
             n = 0;
         }
@@ -7251,32 +7297,52 @@ MEMOI void memoi_ring_pack(const memoi_ring* ring, int stream, memo_row_kind kin
     if (n) memoi_target_kernel(ring->target, stream, kind, pack);
 }
 
-/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
- * step s - 1 to d_k or d_v, back to the owner.  Returns its bytes; enqueues 0: only that. */
-MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive,
-                              int enqueues) {
-    const memoi_shape* shape = ring->shape;
+/* Packs the keys that exchange s sends, unless they are packed. */
+MEMOI void memoi_ring_pack_keys(memoi_ring* ring, int32_t s) {
+    const int32_t packed_as = memoi_exchange_traffic_of(ring->plan, 0, s + 1)->packed_as;
+    memo_pack_desc pack;
+    int32_t is_v;
+    if (!packed_as || packed_as == ring->packed_as) return;
+    ring->packed_as = packed_as;
+    for (is_v = 0; is_v < 2; is_v++) {
+        pack.packed[is_v] = ring->buffers.packed[is_v];
+        pack.rows[is_v] = memoi_ring_keys(ring, is_v, 0);
+    }
+    pack.packed_type = pack.rows_type = ring->shape->type;
+    memoi_ring_pack(ring, MEMOI_TARGET_RING, MEMO_ROW_PACK, s + 1, &pack);
+}
+
+/* Where a tensor of exchange s lies, which this rank sends or gets. */
+MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
     const memoi_ring_buffers* buffers = &ring->buffers;
-    const int is_kv = tensor < MEMOI_RING_D_K, is_v = tensor % 2;
-    const int is_own = is_kv != is_receive; /* rows of this rank's keys */
+    if (tensor == MEMOI_RING_D_KV) return is_receive ? buffers->d_kv_in : buffers->d_kv_out;
+    if (is_receive) return memoi_ring_keys(ring, tensor, s + 1);
+    return memoi_exchange_traffic_of(ring->plan, 0, s + 1)->packed_as
+               ? buffers->packed[tensor]
+               : memoi_ring_keys(ring, tensor, 0);
+}
+
+/* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
+ * step s - 1 to d_k and d_v, back to the owner. */
+MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
+    const memoi_shape* shape = ring->shape;
+    const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
     const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
     const int32_t distance = ring->plan->distances[step];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const int packs = is_kv && memoi_exchange_packs(ring->plan, !is_own, distance);
+    const memoi_exchange_traffic* traffic = memoi_exchange_traffic_of(ring->plan, !is_own, step);
     const memo_type type = is_kv ? shape->type : shape->carried_type;
-    const int64_t row = memoi_ring_kv_row(shape, is_v), row_bytes = row * memo_type_bytes(type);
-    const int64_t n_rows = memoi_exchange_n_rows(ring->plan, !is_own, distance);
-    char* address = !is_kv            ? (is_receive ? buffers->d_kv_in : buffers->d_kv_out)[is_v]
-                    : packs && is_own ? buffers->packed[is_v]
-                                      : memoi_ring_keys(ring, is_v, is_own ? 0 : step);
+    const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
+    char* address = memoi_ring_place(ring, tensor, s, is_receive);
     int32_t b, k;
-    if (!enqueues) return n_rows * row_bytes;
-    if (!is_kv || packs)
+    if (!is_kv || traffic->packed_as) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
-                             n_rows * row, type, peer);
+                             traffic->n_rows * row, type, peer);
+        return;
+    }
 
     /* Pieces lie in the owner's rows; they arrive one after another. */
-    for (b = 0; b < shape->n_batch && is_kv && !packs; b++) {
+    for (b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
         for (k = 0; k < p->n; k++) {
@@ -7287,111 +7353,82 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int
             if (!is_own) address += n * row_bytes;
         }
     }
-    return n_rows * row_bytes;
-}
-
-/* Packs the keys that exchange s sends. */
-MEMOI void memoi_ring_pack_keys(memoi_ring* ring, int32_t s) {
-    const memo_type type = ring->shape->type;
-    memo_pack_desc pack;
-    int32_t is_v;
-    for (is_v = 0; is_v < 2; is_v++) {
-        pack.packed = ring->buffers.packed[is_v];
-        pack.rows = memoi_ring_keys(ring, is_v, 0);
-        pack.packed_type = pack.rows_type = type;
-        pack.n_columns = memoi_ring_kv_row(ring->shape, is_v);
-        if (pack.n_columns) memoi_ring_pack(ring, MEMOI_TARGET_RING, MEMO_ROW_PACK, s + 1, &pack);
-    }
-    ring->packed_as = ring->plan->packed_as[s + 1];
 }
 
 /* Exchange s, one group of messages, if this rank takes part. */
 MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_K;
-    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_K;
-    const int32_t packs = first ? 0 : ring->plan->packed_as[s + 1];
+    const int first = s < ring->last_step ? MEMOI_RING_K : MEMOI_RING_D_KV;
+    const int end = ring->is_backward && s >= 2 ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     memoi_target* target = ring->target;
     char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0, 0};
+    int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
     int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
     int i;
     for (i = first; i < end; i++) {
-        const int is_kv = i < MEMOI_RING_D_K, is_v = i % 2;
-        const int64_t whole = memoi_ring_kv_elements(shape, is_v) *
-                              memo_type_bytes(is_kv ? shape->type : shape->carried_type);
-        out[i] = memoi_ring_send(ring, i, s, 0, 0);
-        in[i] = memoi_ring_send(ring, i, s, 1, 0);
+        const int64_t whole =
+            shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, i) *
+            memo_type_bytes(i < MEMOI_RING_D_KV ? shape->type : shape->carried_type);
+        out[i] = memoi_ring_bytes(ring, i, s, 0);
+        in[i] = memoi_ring_bytes(ring, i, s, 1);
         n_out += out[i];
         n_in += in[i];
         /* Whole buffers are announced, whichever rows travel. */
-        if (out[i])
-            reads[n_reads++] = memob_range_at(!is_kv  ? ring->buffers.d_kv_out[is_v]
-                                              : packs ? ring->buffers.packed[is_v]
-                                                      : memoi_ring_keys(ring, is_v, 0),
-                                              whole);
-        if (in[i])
-            writes[n_writes++] = memob_range_at(
-                is_kv ? memoi_ring_keys(ring, is_v, s + 1) : ring->buffers.d_kv_in[is_v], whole);
+        if (out[i]) reads[n_reads++] = memob_range_at(memoi_ring_place(ring, i, s, 0), whole);
+        if (in[i]) writes[n_writes++] = memob_range_at(memoi_ring_place(ring, i, s, 1), whole);
     }
     if (!n_out && !n_in) return;
 
     /* The start; a step that used the buffer to fill, or made the contribution to send. */
     if ((!ring->has_begun && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
-        out[MEMOI_RING_D_K] || (in[MEMOI_RING_D_K] && ring->uses[2])) {
+        out[MEMOI_RING_D_KV] || (in[MEMOI_RING_D_KV] && ring->uses[2])) {
         memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
         memset(ring->uses, 0, sizeof ring->uses);
     }
     ring->has_begun = 1;
-    if (packs && packs != ring->packed_as) memoi_ring_pack_keys(ring, s);
+    if (!first) memoi_ring_pack_keys(ring, s);
     if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
     memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
                              ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2, 1);
+    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
     ring->n_exchanged = s + 1;
-    if (out[MEMOI_RING_D_K]) ring->n_given = s + 1;
-    ring->has_arrived = in[MEMOI_RING_D_K] > 0;
+    if (out[MEMOI_RING_D_KV]) ring->n_given = s + 1;
+    ring->has_arrived = in[MEMOI_RING_D_KV] > 0;
 }
 
-/* A backward step on another rank's keys: their rows go back as they came, in carried_type. */
-MEMOI void memoi_ring_contribute(memoi_ring* ring, const memo_attention_block* block,
-                                 const memoi_exchange_step* r) {
-    const memoi_shape* shape = ring->shape;
-    const int64_t n_rows = block->n_batch * r->n_k_rows;
-    const int64_t bytes = memo_type_bytes(shape->carried_type);
-    float* const made[2] = {block->d_k, block->d_v};
-    int32_t is_v;
-    for (is_v = 0; is_v < 2; is_v++)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, made[is_v],
-                          n_rows * memoi_ring_kv_row(shape, is_v) * 4);
-    memoi_ring_attend(ring, block, r);
+/* A backward step on another rank's keys begins its contribution at 0. */
+MEMOI void memoi_ring_clear(const memoi_ring* ring, int32_t s) {
+    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_step[0],
+                      memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows *
+                          memoi_ring_row(ring->shape, MEMOI_RING_D_KV) * 4);
+}
+/* The rows go back as they came, in carried_type. */
+MEMOI void memoi_ring_contribute(memoi_ring* ring, int32_t s) {
     if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
-    for (is_v = 0; is_v < 2; is_v++) {
-        const int64_t row = memoi_ring_kv_row(shape, is_v);
-        memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE,
-                          ring->buffers.d_kv_out[is_v] + r->k_row * row * bytes,
-                          shape->carried_type, made[is_v], MEMO_TYPE_F32, n_rows * row);
-    }
+    memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_out,
+                      ring->shape->carried_type, ring->buffers.d_kv_step[0], MEMO_TYPE_F32,
+                      memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows *
+                          memoi_ring_row(ring->shape, MEMOI_RING_D_KV));
 }
 
 /* Adds what the readers of step s return. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
+    const memo_type type = ring->shape->carried_type;
+    const int64_t n_rows = memoi_exchange_traffic_of(ring->plan, 0, s)->n_rows;
     memo_pack_desc pack;
-    int32_t is_v;
     memoi_ring_await(ring, ring->n_exchanged - 1);
-    for (is_v = 0; is_v < 2; is_v++) {
-        pack.packed = ring->buffers.d_kv_in[is_v];
-        pack.rows = ring->d_kv_final[is_v];
-        pack.packed_type = ring->shape->carried_type;
-        pack.rows_type = MEMO_TYPE_F32;
-        pack.n_columns = memoi_ring_kv_row(ring->shape, is_v);
-        if (pack.n_columns)
-            memoi_ring_pack(ring, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, s, &pack);
-    }
+    pack.packed[0] = ring->buffers.d_kv_in;
+    pack.packed[1] =
+        ring->buffers.d_kv_in + n_rows * memoi_ring_kv_row(ring->shape, 0) * memo_type_bytes(type);
+    pack.rows[0] = ring->d_kv_final[0];
+    pack.rows[1] = ring->d_kv_final[1];
+    pack.packed_type = type;
+    pack.rows_type = MEMO_TYPE_F32;
+    memoi_ring_pack(ring, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, s, &pack);
     ring->has_arrived = 0;
     ring->uses[2] = 1;
     ring->has_worked = 1;
@@ -7408,19 +7445,17 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
         memo_attention_block block;
         if (!step->n_q_runs) continue;
+        if (i && ring->is_backward && !ring->has_worked) memoi_ring_clear(ring, i);
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, step, i);
         if (i) {
             memoi_ring_await(ring, i - 1); /* the keys */
             ring->uses[(i + 1) % 2] = 1;
         }
-        if (i && ring->is_backward) {
-            memoi_ring_contribute(ring, &block, step);
-        } else {
-            memoi_ring_attend(ring, &block, step);
-            if (i) memoi_ring_merge(ring, &block, step);
-        }
+        memoi_ring_attend(ring, &block, step);
+        if (i && !ring->is_backward) memoi_ring_merge(ring, &block, step);
     }
+    if (i && ring->is_backward && ring->has_worked) memoi_ring_contribute(ring, i);
     if (ring->has_arrived) memoi_ring_add(ring, s - 1);
     if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
@@ -7838,6 +7873,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
                                        memoi_hybrid_buffers* buffers) {
     int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
+    int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
     int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
@@ -7851,11 +7887,12 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
         int64_t n = memoi_ring_kv_elements(shape, is_v);
         if (has_ring || !memoi_hybrid_is_direct(shape))
             buffers->ring.d_kv[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
-        if (!has_ring) continue;
-        buffers->ring.d_kv_out[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
-        buffers->ring.d_kv_in[is_v] = memoi_hybrid_carve(carver, n * carried_bytes);
-        buffers->ring.d_kv_step[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
+    for (is_v = 0; is_v < 2 && has_ring; is_v++)
+        buffers->ring.d_kv_step[is_v] =
+            (float*)memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * 4);
+    if (has_ring) buffers->ring.d_kv_out = memoi_hybrid_carve(carver, n_kv * carried_bytes);
+    if (has_ring) buffers->ring.d_kv_in = memoi_hybrid_carve(carver, n_kv * carried_bytes);
     if (!has_ulysses || !shape->is_replicated) return;
 
     /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
@@ -8227,7 +8264,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->steps =
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
     plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
-    plan->packed_as = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
+    plan->traffic = (memoi_exchange_traffic*)memob_arrays_add(
+        &plan->arrays, 2 * (int64_t)shape->sharding.ring, sizeof *plan->traffic);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
     for (i = 0; i < n_tokens && !plan->arrays.failed; i++)

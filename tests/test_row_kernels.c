@@ -223,43 +223,49 @@ TEST(adds_rows_in_fp32) {
     }
 }
 
-/* Ranges of random rows, in any order and some empty; other rows and bytes stay. */
+/* Ranges of rows of two tensors, ascending or not, some empty; other rows stay. */
 TEST(packs_ranges_of_rows) {
     enum { N_ROWS = 120, N_COLUMNS = 20, N = N_ROWS * N_COLUMNS };
-    static float rows_memory[N + 8], packed_memory[N + 8], expected[N];
+    static float rows_memory[2][N + 8], packed_memory[2][N + 8], expected[2][N];
     for (int c = 0; c < 600; c++) {
         const int adds = (int)memo_test_int(0, 1);
         memo_pack_desc pack = {.rows_type = types[memo_test_int(0, N_TYPES - 1)]};
-        int64_t at = 0, n = 0, i, n_columns = pack.n_columns = memo_test_int(0, N_COLUMNS);
-        pack.packed_type = types[memo_test_int(0, N_TYPES - 1)];
-        pack.rows = rows_memory + memo_test_int(0, 4);
-        pack.packed = packed_memory + memo_test_int(0, 4);
-        fill_random(pack.rows, pack.rows_type, N);
-        fill_random(pack.packed, pack.packed_type, N);
-        for (i = 0; i < N; i++)
-            expected[i] = typed_at(adds ? pack.rows : pack.packed, i,
-                                   adds ? pack.rows_type : pack.packed_type);
+        const memo_type to_type = adds ? pack.rows_type : types[memo_test_int(0, N_TYPES - 1)];
+        int64_t at = 0, n = 0, i;
+        int t;
+        pack.packed_type = adds ? types[memo_test_int(0, N_TYPES - 1)] : to_type;
+        for (t = 0; t < 2; t++) {
+            pack.n_columns[t] = memo_test_int(0, N_COLUMNS);
+            pack.rows[t] = rows_memory[t] + memo_test_int(0, 4);
+            pack.packed[t] = packed_memory[t] + memo_test_int(0, 4);
+            fill_random(pack.rows[t], pack.rows_type, N);
+            fill_random(pack.packed[t], pack.packed_type, N);
+            for (i = 0; i < N; i++)
+                expected[t][i] = typed_at(adds ? pack.rows[t] : pack.packed[t], i, to_type);
+        }
 
         for (int k = (int)memo_test_int(0, MEMO_PACK_MAX); k > 0; k--) {
             const int64_t n_rows = memo_test_int(0, 3);
-            pack.begins[pack.n_ranges] = c % 2 ? at : N_ROWS - at - n_rows;
-            for (i = 0; i < n_rows * n_columns; i++) {
-                const int64_t to = n * n_columns + i;
-                const int64_t from = pack.begins[pack.n_ranges] * n_columns + i;
-                const float x = typed_at(pack.rows, from, pack.rows_type);
-                const float y = typed_at(pack.packed, to, pack.packed_type);
-                expected[adds ? from : to] =
-                    adds ? rounded_to(pack.rows_type, x + y) : rounded_to(pack.packed_type, x);
-            }
-            at += n_rows + memo_test_int(0, 1) * (at + n_rows < N_ROWS - 100);
-            pack.ends[pack.n_ranges++] = n += n_rows;
+            const int64_t begin = c % 2 ? at : N_ROWS - at - n_rows;
+            for (t = 0; t < 2; t++)
+                for (i = 0; i < n_rows * pack.n_columns[t]; i++) {
+                    const int64_t to = n * pack.n_columns[t] + i;
+                    const int64_t from = begin * pack.n_columns[t] + i;
+                    float x = typed_at(pack.rows[t], from, pack.rows_type);
+                    if (adds) x += typed_at(pack.packed[t], to, pack.packed_type);
+                    expected[t][adds ? from : to] = rounded_to(to_type, x);
+                }
+            at += n_rows + (at < 20);
+            n += n_rows;
+            pack.begins[pack.n_ranges] = begin;
+            pack.ends[pack.n_ranges++] = n;
         }
         CHECK_OK(memo_row_run(adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK, &pack, &error));
-        for (i = 0; i < N; i++)
-            CHECK_CASE(same_bits(typed_at(adds ? pack.rows : pack.packed, i,
-                                          adds ? pack.rows_type : pack.packed_type),
-                                 expected[i]),
-                       "case %d, element %d", c, (int)i);
+        for (t = 0; t < 2; t++)
+            for (i = 0; i < N; i++)
+                CHECK_CASE(same_bits(typed_at(adds ? pack.rows[t] : pack.packed[t], i, to_type),
+                                     expected[t][i]),
+                           "case %d, tensor %d, element %d", c, t, (int)i);
     }
 }
 
@@ -628,7 +634,7 @@ TEST(invalid_arguments_are_refused) {
     CHECK_REFUSED(SOFTMAX_PARTS, entropy, n_rows, INT64_MAX, "n_rows");
     entropy.first_column = INT64_MAX; /* a vocabulary of 0 is the sum of the two */
     CHECK_REFUSED(SOFTMAX_PARTS, entropy, n_columns, INT64_MAX, "n_columns");
-    memo_pack_desc pack = {.n_columns = 1, .rows = numbers, .packed = numbers + 32};
+    memo_pack_desc pack = {.n_columns = {1}, .rows = {numbers}, .packed = {numbers + 32}};
     CHECK_REFUSED(PACK, pack, n_ranges, MEMO_PACK_MAX + 1, "n_ranges");
     pack.n_ranges = 2;
     CHECK_OK(memo_row_run(MEMO_ROW_PACK, &pack, &error));
@@ -636,7 +642,7 @@ TEST(invalid_arguments_are_refused) {
     pack.begins[1] = 0;
     CHECK_REFUSED(PACK, pack, ends[0], 3, "begins, ends");
     pack.ends[1] = 4;
-    CHECK_REFUSED(ADD_PACKED, pack, packed, NULL, "packed: NULL");
+    CHECK_REFUSED(ADD_PACKED, pack, packed[0], NULL, "packed: NULL");
     CHECK_REFUSED(PACK, pack, begins[1], (int64_t)1 << 62, "");
     memo_sinks_desc sinks = {.n_heads = 4};
     CHECK_REFUSED(SINKS, sinks, n_rows, (int64_t)1 << 61, "n_rows");

@@ -275,7 +275,8 @@ TEST(stays_within_its_arrays) {
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINK_SUMS, &sinks, &error));
 
         memo_pack_desc pack = {};
-        pack.n_columns = n_columns;
+        pack.n_columns[0] = n_columns;
+        pack.n_columns[1] = memo_test_int(0, 20);
         for (int64_t at = 0; pack.n_ranges < MEMO_PACK_MAX && at < n_rows; pack.n_ranges++) {
             const int64_t n = memob_min(memo_test_int(0, 9), n_rows - at);
             pack.begins[pack.n_ranges] = at;
@@ -284,10 +285,13 @@ TEST(stays_within_its_arrays) {
         }
         for (int adds = 0; adds < 2; adds++) {
             const int32_t last = pack.n_ranges - 1;
-            const int64_t n = last < 0 ? 0 : pack.ends[last];
+            const int64_t n = pack.ends[last];
             const int64_t n_last = n - (last > 0 ? pack.ends[last - 1] : 0);
-            pack.rows = guarded(1, (last < 0 ? 0 : pack.begins[last] + n_last) * n_columns * 4);
-            pack.packed = guarded(0, n * n_columns * 4);
+            for (int t = 0; t < 2; t++) {
+                const int64_t row_bytes = pack.n_columns[t] * 4;
+                pack.rows[t] = guarded(2 * t, (pack.begins[last] + n_last) * row_bytes);
+                pack.packed[t] = guarded(2 * t + 1, n * row_bytes);
+            }
             CHECK_OK(memo_cuda_row_kernel(NULL, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK, &pack,
                                           &error));
         }

@@ -175,7 +175,8 @@ TEST(packs_as_on_the_host) {
         int64_t at = 0, n = 0;
         pack.rows_type = random_type();
         pack.packed_type = random_type();
-        pack.n_columns = memo_test_int(0, 150);
+        pack.n_columns[0] = memo_test_int(0, 80);
+        pack.n_columns[1] = memo_test_int(0, 80);
         for (int32_t k = (int32_t)memo_test_int(0, MEMO_PACK_MAX); k > 0; k--) {
             pack.begins[pack.n_ranges] = at;
             at += memo_test_int(0, 8);
@@ -183,10 +184,13 @@ TEST(packs_as_on_the_host) {
             pack.ends[pack.n_ranges++] = n;
             at += memo_test_int(0, 3);
         }
-        pack.rows = s.host + memo_test_int(0, 3) * 4;
-        pack.packed = s.host + 2 * QUARTER + memo_test_int(0, 3) * 4;
-        fill_numbers(s.host, pack.rows_type, QUARTER);
-        fill_numbers(s.host + 2 * QUARTER, pack.packed_type, QUARTER);
+        for (int t = 0; t < 2; t++) {
+            char* quarter = s.host + 2 * t * QUARTER;
+            pack.rows[t] = quarter + memo_test_int(0, 3) * 4;
+            pack.packed[t] = quarter + QUARTER + memo_test_int(0, 3) * 4;
+            fill_numbers(quarter, pack.rows_type, QUARTER);
+            fill_numbers(quarter + QUARTER, pack.packed_type, QUARTER);
+        }
         RUN(pack, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK);
         CHECK_CASE(is_same(&s), "case %d", c);
     }
