@@ -1294,7 +1294,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
     static const int64_t documents[][4] = {
         {0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}, {0, 7, 12, N_TOKENS - 1}};
-    static int64_t ends[2][2][N_TOKENS]; /* of causal intervals, of others */
+    int64_t ends[2][2][N_TOKENS] = {{{0}}}; /* of causal intervals, of others */
     float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
