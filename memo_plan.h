@@ -121,6 +121,7 @@ typedef struct memo_profile {
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
     /* Measured in slices of n_rows: as in memo_kind_times. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;         /* between the last forward and the first backward */
@@ -156,7 +157,7 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK]
- *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
@@ -200,6 +201,9 @@ typedef struct memo_swap_plan_desc {
      * the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
+    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
+     * nothing.  memo_swap_generate leaves it out. */
+    const double* turns_s;
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
@@ -390,7 +394,8 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
+    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -417,8 +422,21 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
- * The chunk's backwards are one turn: gradients of weights that a zero-bubble schedule computes
- * later need rows or buffers that the trainer keeps.
+ * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
+ * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
+ * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
+ * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
+ * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
+ * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
+ * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
+ * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
+ * the same memory.
+ *
+ *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
+ *
+ *     static void weights(void* user, memo_session* s, int32_t layer) {
+ *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
+ *     }
  *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
@@ -426,13 +444,16 @@ typedef enum memo_pass {
  * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
  * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
  * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
- * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
+ * WEIGHTS lie in weight places, which all chunks share.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
  *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 8, In flight
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
+ *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
+ *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
  *     + a turn         the most that other buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
@@ -444,9 +465,9 @@ typedef enum memo_pass {
  * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an
  * order.  One layer is open at a time. */
 typedef struct memo_turn {
-    int32_t micro_batch; /* 0 to n_order - 1, in any order; one forward and one backward a chunk */
+    int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
-    memo_pass pass;      /* MEMO_PASS_FORWARD or MEMO_PASS_BACKWARD */
+    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
 } memo_turn;
 #define MEMO_TURNS_MAX 4096
 
@@ -466,7 +487,7 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
- * layer of that pass may be open at a time.
+ * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.
  * With slices a layer lasts from the begin of the first slice to the end of the last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
  * MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone, and row_bytes counts for
@@ -573,6 +594,8 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* Of turns of pass WEIGHTS; NULL: the order has none. */
+    void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the HANDED tensor, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
@@ -659,14 +682,14 @@ typedef struct memo_step_plan {
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
-    int32_t n_order, n_chunks;
+    int32_t n_order, n_chunks, n_weight_places;
     memo_swap_sizes sizes; /* of the swap engine */
     /* Device bytes and who needs them: device_bytes is the sum of the next four. */
     int64_t device_bytes;
     int64_t activation_bytes; /* the swap engine's */
     int64_t state_bytes;      /* the session's states, and places for those that are streamed */
     int64_t persistent_bytes; /* of setup, buffers of pass SESSION, and with an order those that
-                                 live from forward to backward */
+                                 live from forward to backward, or from there to WEIGHTS */
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
     int64_t host_bytes;       /* pinned */
     int64_t disk_bytes;       /* of rows (sizes.spill_bytes) and states */
@@ -769,6 +792,8 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
 /* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
@@ -5818,7 +5843,8 @@ static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
     MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
-    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0),
+    MEMOI_PROFILE_TIME("time of gradients of weights", memo_profile, weights_s, 0)};
 static const memob_value memoi_profile_tensor_values[] = {
     MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
 static const memob_value memoi_profile_row_values[] = {
@@ -5829,7 +5855,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 8, 4};
-static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
 static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
@@ -5858,11 +5884,11 @@ MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* e
     memo_profile bounded = *profile;
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
-    double* layers[] = {bounded.forward_s, bounded.backward_s};
+    double* layers[] = {bounded.forward_s, bounded.backward_s, bounded.weights_s};
     memo_status status;
     int32_t k;
-    for (k = 0; k < 2 * MEMO_PROFILE_KINDS_MAX; k++) {
-        double* layer_s = &layers[k & 1][k / 2];
+    for (k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
+        double* layer_s = &layers[k % 3][k / 3];
         if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
     }
     if (memob_is_in(bounded.between_s, 9000, 1e300)) bounded.between_s = 9000;
@@ -6387,6 +6413,7 @@ MEMOI void memoi_rows_visit(void* clock, memo_states_pass pass, int32_t layer, i
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
+    static const double no_traffic_s[2] = {0, 0};
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     memob_swap_ops ops;
     if (is_end)
@@ -6394,6 +6421,8 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     else
         memob_swap_begin_ops(&c->order, 0, k, &ops);
     memoi_rows_run(c, &ops);
+    if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
+        memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
@@ -6541,6 +6570,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
     memo_status status;
     size_t i;
+    int32_t k;
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->kinds)
@@ -6554,6 +6584,9 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                              error))
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
+    for (k = 0; desc->turns_s && k < desc->swap->n_order; k++)
+        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* 0 is no limit, so only negative budgets are invalid. */
     status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
@@ -7571,6 +7604,10 @@ typedef struct memoi_step_plan {
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
     memob_arrays arrays; /* layer_kinds, rows, turns */
+    /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
+    int32_t *places, *weight_places;
+    memo_turn* turns; /* (swap.n_order): those of the engine */
+    double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
 } memoi_step_plan;
 
 /* Of a checked session: >>session checked. */
@@ -7606,7 +7643,8 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base; /* of the engine's device memory */
+    char* base;                              /* of the engine's device memory */
+    int64_t places_begin[2], place_bytes[2]; /* of each placing, behind the engine's */
 } memoi_session_part;
 
 struct memo_session {
@@ -7626,6 +7664,7 @@ struct memo_session {
     /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
      * steps, from first_step on, and its first layer.  Without an order: all. */
     int32_t n_turn_steps, first_step, first_layer;
+    int32_t weight_place;
     int32_t next_turn;   /* 0: no micro-batch is in flight */
     int64_t peak_bytes;  /* of the stage, the most of all ranks */
     int64_t limit_bytes; /* of the device for a stage: the budget, or less; 0: none */
@@ -7728,9 +7767,12 @@ MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
+    if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
     if (layer < 0 || layer >= n) return -1;
-    return pass == MEMO_PASS_FORWARD ? layer : pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
+    return pass == MEMO_PASS_FORWARD    ? layer
+           : pass == MEMO_PASS_BACKWARD ? 2 * n - layer
+           : pass == MEMO_PASS_WEIGHTS  ? 3 * n - layer
+                                        : -1;
 }
 
 /* 1: it lives in one shape alone, MEMO_IN_SHAPE(first_layer). */
@@ -7746,7 +7788,9 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 }
 
 MEMOI const char* memoi_turn_name(const memo_turn* turn) {
-    return turn->pass == MEMO_PASS_BACKWARD ? "backward" : "forward";
+    return turn->pass == MEMO_PASS_WEIGHTS    ? "WEIGHTS turn"
+           : turn->pass == MEMO_PASS_BACKWARD ? "backward"
+                                              : "forward";
 }
 
 /* Index of a turn of a micro-batch; n_order: there is none. */
@@ -7759,7 +7803,48 @@ MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_
     return k;
 }
 
-/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
+/* Index of the first turn of a pass; n_order: there is none. */
+MEMOI int32_t memoi_session_first_turn(const memo_session_desc* desc, memo_pass pass) {
+    int32_t k = 0;
+    while (k < desc->n_order && desc->order[k].pass != pass) k++;
+    return k;
+}
+
+/* Why turn k of an order cannot be; empty: it can. */
+MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k, int32_t n_chunks,
+                                       char fault[160]) {
+    const memo_turn* turn = &desc->order[k];
+    const memo_pass pass = turn->pass;
+    const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
+    const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
+    const int32_t split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS);
+    *fault = 0;
+    if (first < k)
+        snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
+                 (int)first);
+    else if (is_backward && memoi_session_find_turn(desc, turn, c, MEMO_PASS_FORWARD) > k)
+        strcpy(fault, "comes before its forward; list the forward first");
+    else if (pass == MEMO_PASS_WEIGHTS &&
+             memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) > k)
+        strcpy(fault, "comes before its backward; list the backward first");
+    else if (before >= 0 && before < n_chunks &&
+             memoi_session_find_turn(desc, turn, before, pass) > k)
+        snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
+                 memoi_turn_name(turn), (int)before);
+    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
+        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
+                 (int)turn->micro_batch, (int)c);
+    else if (split < desc->n_order &&
+             memoi_session_find_turn(desc, turn, c, MEMO_PASS_WEIGHTS) == desc->n_order)
+        snprintf(fault, 160,
+                 "never gets its WEIGHTS turn, but order[%d] is one; append {%d, %d, "
+                 "MEMO_PASS_WEIGHTS}, or list none",
+                 (int)split, (int)turn->micro_batch, (int)c);
+}
+
+/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers, and
+ * perhaps a WEIGHTS turn. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     int32_t n_chunks, k;
@@ -7785,11 +7870,12 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
         const memo_turn* turn = &desc->order[k];
         if (turn->micro_batch < 0 || turn->micro_batch >= desc->n_order || turn->chunk < 0 ||
             turn->chunk >= desc->n_layers ||
-            (turn->pass != MEMO_PASS_FORWARD && turn->pass != MEMO_PASS_BACKWARD))
+            (turn->pass != MEMO_PASS_FORWARD && turn->pass != MEMO_PASS_BACKWARD &&
+             turn->pass != MEMO_PASS_WEIGHTS))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
                                  "is out of range; micro-batches below n_order, chunks below "
-                                 "n_layers, FORWARD and BACKWARD are valid",
+                                 "n_layers, FORWARD, BACKWARD and WEIGHTS are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
     n_chunks = memoi_session_n_chunks(desc);
@@ -7801,27 +7887,12 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
 
     for (k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
-        const int32_t c = turn->chunk, is_backward = turn->pass == MEMO_PASS_BACKWARD;
-        const int32_t before = is_backward ? c + 1 : c - 1;
-        const int32_t first = memoi_session_find_turn(desc, turn, c, turn->pass);
-        char fault[160] = "";
-        if (first < k)
-            snprintf(fault, sizeof fault,
-                     "repeats order[%d]; give each micro-batch a number of its own", (int)first);
-        else if (is_backward && memoi_session_find_turn(desc, turn, c, MEMO_PASS_FORWARD) > k)
-            strcpy(fault, "comes before its forward; list the forward first");
-        else if (before >= 0 && before < n_chunks &&
-                 memoi_session_find_turn(desc, turn, before, turn->pass) > k)
-            snprintf(fault, sizeof fault, "comes before the %s of chunk %d; list that first",
-                     memoi_turn_name(turn), (int)before);
-        else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
-            snprintf(fault, sizeof fault,
-                     "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
-                     (int)turn->micro_batch, (int)c);
+        char fault[160];
+        memoi_session_check_turn_of(desc, k, n_chunks, fault);
         if (*fault)
             return MEMOB_INVALID(
                 error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
-                (int)k, memoi_turn_name(turn), (int)turn->micro_batch, (int)c, fault);
+                (int)k, memoi_turn_name(turn), (int)turn->micro_batch, (int)turn->chunk, fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -7832,10 +7903,22 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
 }
 
-/* 1: it lives in several turns of an order, in a place. */
-MEMOI int memoi_session_is_placed(const memo_session_desc* desc, const memo_session_buffer* b) {
-    return desc->n_order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
-           b->last != MEMO_PASS_FORWARD;
+/* Places of an order: of the swap engine, or from a backward to its WEIGHTS turn. */
+enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
+
+/* In which places a buffer lives for several turns; negative: in none. */
+MEMOI int memoi_session_placing(const memo_session_desc* desc, const memo_session_buffer* b) {
+    if (!desc->n_order || b->first == MEMO_PASS_SESSION) return -1;
+    if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
+    return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
+               ? MEMOI_PLACE_FORWARD
+               : -1;
+}
+
+/* 1: it has bytes for each layer of a chunk. */
+MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
+    return b->first == MEMO_PASS_BACKWARD && b->first_layer == MEMO_EACH_LAYER &&
+           b->last == MEMO_PASS_WEIGHTS;
 }
 
 /* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
@@ -7845,6 +7928,8 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
+        const int is_split = b->first != MEMO_PASS_SESSION &&
+                             (b->first == MEMO_PASS_WEIGHTS || b->last == MEMO_PASS_WEIGHTS);
         const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
         const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
         const char* fault = NULL;
@@ -7852,8 +7937,17 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
             b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
             fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
-        else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
+        else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD &&
+                 b->first != MEMO_PASS_WEIGHTS)
             fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
+        else if (is_split && memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) == desc->n_order)
+            fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
+                    "BACKWARD";
+        else if (is_split &&
+                 (b->first == MEMO_PASS_FORWARD ||
+                  (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b))))
+            fault = "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a "
+                    "buffer from BACKWARD on, with a layer or MEMO_EACH_LAYER";
         else if (!is_each && b->first != MEMO_PASS_SESSION &&
                  (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
             fault = "an unknown pass or a layer out of range; give its first and last use";
@@ -7990,6 +8084,9 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
     if (!desc->step && desc->forward && !desc->backward && computes)
         field = "backward: NULL; set it, or `step`";
+    if (!desc->step && !desc->weights && computes && desc->order &&
+        memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) < desc->n_order)
+        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
 
@@ -8037,27 +8134,39 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
-/* Gives each turn a place: the first that is free of those of its chunk's kinds.  Returns how many
- * there are.  busy (n_order): of each place, 0 if it is free. */
-MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
+/* Gives each turn a place of the swap engine: the first that is free of those of its chunk's kinds.
+ * Also its weight place, if the order has any.  Returns how many places there are.  busy (n_order,
+ * 2): of each place, 0 if it is free. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memoi_step_plan* own,
                                         int32_t* chunks, int32_t* busy) {
     const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
     const int32_t* kinds = desc->layer_kinds;
-    int32_t n_places = 0, k, p, like;
+    const int is_split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) < desc->n_order;
+    int32_t *places = own->places, *split = own->weight_places, *busy_split = busy + desc->n_order;
+    int32_t n_places = 0, k, p, like, of;
     for (k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
-        if (turn->pass == MEMO_PASS_BACKWARD) {
-            p = order[memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_FORWARD)];
-            order[k] = -1 - p;
-            busy[p] = 0;
-            continue;
+        if (turn->pass != MEMO_PASS_FORWARD) {
+            places[k] = p =
+                places[memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_FORWARD)];
+            if (turn->pass == MEMO_PASS_BACKWARD) busy[p] = 0;
+        } else {
+            for (like = 0; kinds && memcmp(kinds + like * n, kinds + turn->chunk * n,
+                                           (size_t)n * sizeof *kinds);)
+                like++;
+            for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
+            if (p == n_places) chunks[n_places++] = like;
+            busy[places[k] = p] = 1;
         }
-        for (like = 0;
-             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
-            like++;
-        for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
-        if (p == n_places) chunks[n_places++] = like;
-        busy[order[k] = p] = 1;
+
+        if (turn->pass == MEMO_PASS_WEIGHTS) {
+            of = memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_BACKWARD);
+            busy_split[split[k] = split[of]] = 0;
+        } else if (turn->pass == MEMO_PASS_BACKWARD && is_split) {
+            for (p = 0; busy_split[p];) p++;
+            busy_split[split[k] = p] = 1;
+            own->plan.n_weight_places = (int32_t)memob_max(own->plan.n_weight_places, p + 1);
+        }
     }
     return n_places;
 }
@@ -8074,7 +8183,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     memo_swap_desc* swap;
     memo_turn* turns;
     int64_t* own_rows;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL, i;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0, i;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
 
@@ -8082,11 +8191,21 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = (memo_turn*)memob_arrays_add(&own->arrays, n_turns, sizeof *turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 6 * sizeof *order);
+        own->turns = (memo_turn*)memob_arrays_add(&own->arrays, n_turns, sizeof(memo_turn));
+        own->turns_s = (double*)memob_arrays_add(&own->arrays, n_turns, sizeof(double));
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
-        chunks = order + n_turns;
+        own->places = order + n_turns;
+        own->weight_places = order + 2 * n_turns;
+        chunks = order + 3 * n_turns;
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
+        n_places = memoi_session_place_turns(desc, own, chunks, chunks + n_turns);
+        for (i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
+            if (turns[i].pass != MEMO_PASS_WEIGHTS) {
+                own->turns[n_of_engine] = turns[i];
+                order[n_of_engine++] =
+                    turns[i].pass == MEMO_PASS_BACKWARD ? -1 - own->places[i] : own->places[i];
+            }
         n_of_place = desc->n_layers / own->plan.n_chunks;
         if (n_places > INT32_MAX / 8 / n_of_place)
             return MEMOB_INVALID(error,
@@ -8116,7 +8235,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap = &own->plan.swap;
     *swap = memo_swap_desc_default();
     swap->n_places = n_places;
-    swap->n_order = n_turns;
+    swap->n_order = n_of_engine;
     if (n_turns) swap->order = order;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
@@ -8531,10 +8650,11 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
 
 /* The steps of a turn. */
 MEMOI void memoi_session_take_turn(memo_session* s, int32_t k) {
-    const int32_t* order = s->steps->order;
-    if (!order) return;
+    const memoi_step_plan* plan = (const memoi_step_plan*)s->part->plan;
+    if (!s->steps->order) return;
     s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-    s->first_step = (order[k] < 0 ? -1 - order[k] : order[k]) * s->n_turn_steps;
+    s->first_step = plan->places[k] * s->n_turn_steps;
+    s->weight_place = plan->weight_places[k];
 }
 
 /* The layer of a step of this turn, or of a step with its number in another place. */
@@ -8737,9 +8857,15 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
 memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
 
-/* 1: a turn of an order that has no forward: its steps count as passed. */
-MEMOI int memoi_session_is_backward(const memo_session* s) {
-    return s->steps->order && s->batch.turn.pass == MEMO_PASS_BACKWARD;
+/* 1: a turn of an order that is of this pass. */
+MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
+    return s->steps->order && s->batch.turn.pass == pass;
+}
+/* The steps of passes that a turn lacks count as passed. */
+MEMOI int32_t memoi_session_n_before(const memo_session* s) {
+    return s->n_turn_steps * (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)    ? 2
+                              : memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? 1
+                                                                             : 0);
 }
 
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
@@ -9570,6 +9696,14 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
                            (int)layer, (int)s->batch.turn.chunk);
         return NULL;
     }
+    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_get_address: layer %d: tensors have ended in a WEIGHTS "
+                           "turn; let the backward copy what it reads to a buffer from BACKWARD "
+                           "to WEIGHTS",
+                           (int)layer);
+        return NULL;
+    }
     layer = memoi_session_step(s, layer); /* the first, unless another is open */
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     place = memoi_session_place(s, layer, tensor);
@@ -9642,9 +9776,11 @@ MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, 
 
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
-    static const char* const passes[] = {"the session", "forward", "`between`", "backward",
-                                         "the end of the micro-batch"};
-    if (pass != MEMO_PASS_FORWARD && pass != MEMO_PASS_BACKWARD) return passes[pass];
+    static const char* const passes[] = {"the session",  "forward",
+                                         "`between`",    "backward",
+                                         "WEIGHTS turn", "the end of the micro-batch"};
+    if (pass != MEMO_PASS_FORWARD && pass != MEMO_PASS_BACKWARD && pass != MEMO_PASS_WEIGHTS)
+        return passes[pass];
     if (layer < 0)
         snprintf(text, 48, "a layer's %s", passes[pass]);
     else
@@ -9667,26 +9803,75 @@ MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
     return n_bytes;
 }
 
-/* Where the buffers of places begin. */
-MEMOI int64_t memoi_session_places_begin(const memo_session* s) {
-    return memob_align_up(memoi_session_base_bytes(s, s->desc.n_buffers), MEMOB_DEVICE_ALIGNMENT);
+/* Of the first n layers of a chunk, those in which a buffer has bytes of its own. */
+MEMOI int32_t memoi_session_count_kept(const memo_session* s, const memo_session_buffer* b,
+                                       int32_t chunk, int32_t n) {
+    const int32_t first = chunk * (s->desc.n_layers / s->part->plan->n_chunks);
+    int32_t n_kept = 0, i;
+    if (!b->kinds) return n;
+    for (i = first; i < first + n; i++)
+        n_kept += (b->kinds >> (s->desc.layer_kinds ? s->desc.layer_kinds[i] : 0) & 1) != 0;
+    return n_kept;
 }
 
 /* Bytes of buffers before number n that live in a place for a chunk. */
-MEMOI int64_t memoi_session_placed_bytes(const memo_session* s, int32_t chunk, int32_t n) {
+MEMOI int64_t memoi_session_placed_bytes(const memo_session* s, int placing, int32_t chunk,
+                                         int32_t n) {
+    const memo_step_plan* plan = s->part->plan;
     int64_t n_bytes = 0;
     int32_t i;
     for (i = 0; i < n; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        if (memoi_session_is_placed(&s->desc, b) &&
-            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
-                chunk)
-            n_bytes = memob_min(n_bytes + memob_align_up(memoi_session_buffer_bytes(
-                                                             s, i, s->part->plan->shape.n_rows),
-                                                         MEMOB_DEVICE_ALIGNMENT),
-                                MEMOB_BYTES_MAX);
+        const int is_kept = memoi_session_is_kept(b);
+        int64_t each, count = 1;
+        if (memoi_session_placing(&s->desc, b) != placing ||
+            (!is_kept &&
+             memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk))
+            continue;
+        each = memob_align_up(memoi_session_buffer_bytes(s, i, plan->shape.n_rows),
+                              MEMOB_DEVICE_ALIGNMENT);
+        if (is_kept)
+            count = memoi_session_count_kept(s, b, chunk, s->desc.n_layers / plan->n_chunks);
+        n_bytes += memob_min(count, (MEMOB_BYTES_MAX - n_bytes) / memob_max(each, 1)) * each;
     }
     return n_bytes;
+}
+
+/* Lays out the places behind the engine's memory, each as large as the chunk with the most buffers
+ * needs.  Returns all bytes. */
+MEMOI int64_t memoi_session_lay_places(memo_session* s) {
+    memoi_session_part* part = s->part;
+    const int32_t n_places[MEMOI_N_PLACINGS] = {s->steps->n_places, part->plan->n_weight_places};
+    int64_t end = memoi_session_base_bytes(s, s->desc.n_buffers), each;
+    int32_t placing, chunk;
+    for (placing = 0; placing < MEMOI_N_PLACINGS && s->steps->order; placing++) {
+        for (each = chunk = 0; chunk < part->plan->n_chunks; chunk++)
+            each =
+                memob_max(each, memoi_session_placed_bytes(s, placing, chunk, s->desc.n_buffers));
+        if (each) end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
+        part->place_bytes[placing] = each;
+        part->places_begin[placing] = end;
+        if (each)
+            end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
+    }
+    return end;
+}
+
+/* Where a buffer of this turn's place lies, and of this layer if each has bytes of its own; NULL in
+ * a dry run. */
+MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
+    const memo_session_buffer* b = &s->buffers[buffer];
+    const int placing = memoi_session_placing(&s->desc, b);
+    const int32_t place =
+        placing == MEMOI_PLACE_WEIGHTS ? s->weight_place : s->first_step / s->n_turn_steps;
+    int64_t at = memoi_session_placed_bytes(s, placing, s->batch.turn.chunk, buffer);
+    if (!s->part->base) return NULL;
+    if (memoi_session_is_kept(b))
+        at += memob_align_up(memoi_session_buffer_bytes(s, buffer, s->part->plan->shape.n_rows),
+                             MEMOB_DEVICE_ALIGNMENT) *
+              memoi_session_count_kept(s, b, s->batch.turn.chunk, layer - s->first_layer);
+    return s->part->base + s->part->places_begin[placing] + place * s->part->place_bytes[placing] +
+           at;
 }
 
 /* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
@@ -9699,31 +9884,6 @@ MEMOI void memoi_inspector_enter_shape(memo_session* s) {
                                  memoi_session_base_bytes(s, i + 1) -
                                      memoi_session_base_bytes(s, i));
     s->checker.shape = s->batch.shape;
-}
-
-/* The same of all buffers, in the chunk that needs most. */
-MEMOI int64_t memoi_session_place_bytes(const memo_session* s) {
-    int64_t most = 0;
-    int32_t chunk;
-    for (chunk = 0; s->steps->order && chunk < s->part->plan->n_chunks; chunk++)
-        most = memob_max(most, memoi_session_placed_bytes(s, chunk, s->desc.n_buffers));
-    return most;
-}
-
-/* Of the engine, of buffers that live in this shape alone, and of all places. */
-MEMOI int64_t memoi_session_all_bytes(const memo_session* s) {
-    const int64_t each = memoi_session_place_bytes(s), begin = memoi_session_places_begin(s);
-    if (!each) return memoi_session_base_bytes(s, s->desc.n_buffers);
-    return begin +
-           memob_min(each, (MEMOB_BYTES_MAX - begin) / s->steps->n_places) * s->steps->n_places;
-}
-
-/* Where a buffer of this turn's place lies; NULL in a dry run. */
-MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
-    if (!s->part->base) return NULL;
-    return s->part->base + memoi_session_places_begin(s) +
-           s->first_step / s->n_turn_steps * memoi_session_place_bytes(s) +
-           memoi_session_placed_bytes(s, s->batch.turn.chunk, buffer);
 }
 
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
@@ -9744,6 +9904,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     now = !s->is_running                                  ? MEMO_PASS_AFTER
+          : memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)   ? MEMO_PASS_WEIGHTS
           : s->n_passed < s->n_turn_steps                 ? MEMO_PASS_FORWARD
           : s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD
                                                           : MEMO_PASS_BETWEEN;
@@ -9760,7 +9921,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         memoi_session_when(text[1], b->first,
                            b->first_layer < -2 ? MEMO_EACH_SLICE_OF(b->first_layer)
                                                : b->first_layer),
-        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
+        b->first_layer < 0 && !memoi_session_is_kept(b)
+            ? "that layer"
+            : memoi_session_when(text[2], b->last, b->first_layer < 0 ? -1 : b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checker.memory; /* a kernel goes on, and the micro-batch has failed */
 }
@@ -9805,6 +9968,7 @@ void memo_session_free(memo_session* s, void* address) {
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
     const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+    const int is_split = pass == MEMO_PASS_WEIGHTS;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     int64_t n_rows;
@@ -9813,7 +9977,8 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const memo_session_buffer* b = &s->buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
         const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
-        const memo_pass of = is_end && !is_each ? b->last : b->first;
+        const int is_kept = memoi_session_is_kept(b);
+        const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
         const int32_t at = is_of_layer ? MEMO_EACH_SLICE_OF(b->first_layer)
                            : is_each   ? layer
                            : is_end    ? b->last_layer
@@ -9824,10 +9989,11 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
 
-        if (s->steps->order && memoi_session_is_placed(&s->desc, b)) {
-            const int64_t n_bytes = memoi_session_buffer_bytes(s, i, s->batch.n_rows);
-            memoi_inspector_fill(s, memoi_session_placed(s, i), n_bytes);
-            s->buffer_addresses[i] = is_end ? NULL : memoi_session_placed(s, i);
+        if (s->steps->order && memoi_session_placing(&s->desc, b) >= 0) {
+            char* address = memoi_session_placed(s, i, layer);
+            if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
+                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+            s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
         if (is_end) {
@@ -9974,18 +10140,21 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     memoi_session_turn(s, s->batch.shape);
     memoi_session_take_turn(s, s->next_turn);
-    if (memoi_session_is_backward(s)) s->n_passed = s->n_turn_steps;
+    s->n_passed = memoi_session_n_before(s);
 
     /* What the turn before has left in the arena ends. */
     for (i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
+        const int placing = memoi_session_placing(&s->desc, b);
         if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && !memoi_session_is_placed(&s->desc, b))
-            memo_session_free(s, s->buffer_addresses[i]);
+        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
-        if (memoi_session_is_backward(s) && memoi_session_is_placed(&s->desc, b) &&
-            memoi_session_has_layer(s, b->first_layer))
-            s->buffer_addresses[i] = memoi_session_placed(s, i);
+        if (placing >= 0 && !memoi_session_is_kept(b) &&
+            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
+                                                                    : MEMO_PASS_BACKWARD) &&
+            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
+                s->batch.turn.chunk)
+            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
     if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
@@ -10003,7 +10172,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_session_turn_first(s, 0);
-    if (s->is_running && memoi_session_is_backward(s) &&
+    if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
     return memo_session_computes(s);
@@ -10011,7 +10180,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
-    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - n * memoi_session_is_backward(s);
+    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
     if (!s->steps->order || !s->is_running || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -10019,7 +10188,7 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
                            "of its %d layers; compute all of them in a turn",
                            memoi_turn_name(&s->batch.turn), (int)s->batch.turn.micro_batch,
                            (int)s->batch.turn.chunk, (int)n_passed, (int)n);
-    else if (++s->next_turn == s->steps->n_order)
+    else if (++s->next_turn == s->part->plan->n_order)
         s->next_turn = 0;
     return s->next_turn > 0 && !s->error.status;
 }
@@ -10048,9 +10217,12 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     const int32_t n = s->n_turn_steps, n_slices = s->n_slices;
-    const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed);
+    const int32_t before = memoi_session_n_before(s);
+    const int32_t last = (int32_t)memob_max(before, n) + n - 1;
+    const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : last - s->n_passed);
     const int32_t step = n_slices == 1 ? memoi_session_step(s, layer) : next;
-    const char *name = is_backward ? "backward" : "forward", *point = is_end ? "end" : "begin";
+    const char* name = pass == MEMO_PASS_WEIGHTS ? "weights" : is_backward ? "backward" : "forward";
+    const char* point = is_end ? "end" : "begin";
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
@@ -10068,8 +10240,10 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         snprintf(text, sizeof text, "layer %d must end first",
                  (int)memoi_session_layer(s, s->open));
         why = s->open < 0 ? "it has not begun" : text;
-    } else if (s->steps->order && (step != next || is_backward != memoi_session_is_backward(s) ||
-                                   s->n_passed >= n * (1 + is_backward))) {
+    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
+        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
+    } else if (s->steps->order &&
+               (step != next || pass != s->batch.turn.pass || s->n_passed >= before + n)) {
         snprintf(text, sizeof text, "the turn is the %s of layers %d to %d, once each",
                  memoi_turn_name(&s->batch.turn), (int)s->first_layer, (int)s->first_layer + n - 1);
         why = text;
@@ -10207,14 +10381,37 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
+/* Neither the engine nor the checks of tensors have work in a WEIGHTS turn. */
+int memo_session_weights_begin(memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_enter(s, layer, MEMO_PASS_WEIGHTS, 0);
+    if (step < 0) return 0;
+    memoi_session_turn_buffers(s, MEMO_PASS_WEIGHTS, step, 0);
+    memoi_session_mark(s, step, MEMO_PASS_WEIGHTS, 0);
+    return memo_session_computes(s);
+}
+void memo_session_weights_end(memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_enter(s, layer, MEMO_PASS_WEIGHTS, 1);
+    if (step < 0) return;
+    memoi_session_mark(s, step, MEMO_PASS_WEIGHTS, 1);
+    memoi_session_turn_buffers(s, MEMO_PASS_WEIGHTS, step, 1);
+    s->open = -1;
+    s->n_passed++;
+}
+
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     const memo_session_desc* desc = &s->desc;
-    const int is_forward_only = s->batch.is_forward_only, has_order = s->steps->order != NULL;
+    const int is_forward_only = s->batch.is_forward_only;
     const int has_last = memoi_session_has_layer(s, desc->n_layers - 1);
     const int32_t first = s->first_step, end = first + s->n_turn_steps;
     int32_t step;
-    for (step = first; step < end && !memoi_session_is_backward(s); step++) {
+    for (step = end - 1; step >= first && memoi_session_is_turn(s, MEMO_PASS_WEIGHTS); step--) {
+        const int32_t layer = memoi_session_layer(s, step);
+        if (memo_session_weights_begin(s, layer)) desc->weights(user, s, layer);
+        memo_session_weights_end(s, layer);
+    }
+    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return;
+    for (step = first; step < end && !memoi_session_is_turn(s, MEMO_PASS_BACKWARD); step++) {
         const int32_t layer = memoi_session_layer(s, step);
         if (memo_session_forward_begin(s, layer)) {
             desc->forward(user, s, layer);
@@ -10222,7 +10419,7 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
         }
         memo_session_forward_end(s, layer);
     }
-    if (has_order && !memoi_session_is_backward(s)) return;
+    if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
     if (desc->between && has_last && memo_session_computes(s)) desc->between(user, s);
     for (step = end - 1; step >= first && !is_forward_only; step--) {
         const int32_t layer = memoi_session_layer(s, step);
@@ -10268,7 +10465,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
-        status = memo_arena_alloc(part->arena, memoi_session_all_bytes(s), 0, &address, error);
+        status = memo_arena_alloc(part->arena, memoi_session_lay_places(s), 0, &address, error);
     part->base = (char*)address;
     if (!status && s->states_sizes.device_bytes) {
         status = memo_arena_mark(part->arena, "states", error);
@@ -10483,7 +10680,8 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         k = memob_layer_kind(s->steps, i);
         profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
         profile->forward_s[k] = 1;
-        profile->backward_s[k] = 2;
+        profile->backward_s[k] = s->part->plan->n_weight_places ? 1 : 2;
+        profile->weights_s[k] = 2 - profile->backward_s[k];
     }
     for (i = 0; i < s->desc.n_tensors; i++) {
         memo_profile_tensor* tensor = &profile->tensors[i];
@@ -10521,11 +10719,36 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
+/* Of turns of the swap engine: the time of WEIGHTS turns that follow.  profile NULL: what the chosen
+ * alternatives add.  Returns the sum. */
+MEMOI double memoi_session_time_weights(const memo_session* s, const memo_profile* profile) {
+    const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
+    const int32_t n = s->n_turn_steps;
+    double sum_s = 0;
+    int32_t k, i, at = -1;
+    for (k = 0; k < own->plan.n_order; k++) {
+        double turn_s = 0;
+        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS) {
+            own->turns_s[++at] = 0;
+            continue;
+        }
+        for (i = 0; i < n; i++) {
+            const int32_t kind = memob_layer_kind(s->steps, own->places[k] * n + i);
+            turn_s += memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, kind) +
+                      (profile ? profile->weights_s[kind] : 0);
+        }
+        own->turns_s[at] += turn_s;
+        sum_s += turn_s;
+    }
+    return sum_s;
+}
+
 /* The same of a whole micro-batch. */
 MEMOI double memoi_session_all_slower_s(const memo_session* s) {
     const int32_t n = s->n_turn_steps, n_turns = s->steps->order ? s->steps->n_order : 2;
     double sum_s =
-        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks;
+        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks +
+        memoi_session_time_weights(s, NULL);
     int32_t k, i;
     for (k = 0; k < n_turns; k++) {
         const int32_t turn = s->steps->order ? s->steps->order[k] : -k;
@@ -10590,8 +10813,10 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = s->part->plan->order;
+    desc->turns = ((const memoi_step_plan*)s->part->plan)->turns;
+    desc->turns_s = ((const memoi_step_plan*)s->part->plan)->turns_s;
     desc->last_chunk = s->part->plan->n_chunks - 1;
+    (void)memoi_session_time_weights(s, profile);
     return status;
 }
 
@@ -10973,8 +11198,11 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
     if (plan->n_order)
-        memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
+        memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
+    if (plan->n_weight_places)
+        memo_text_put(text, ", %d from backward to WEIGHTS", (int)plan->n_weight_places);
+    if (plan->n_order) memo_text_put(text, "\n");
     for (i = 0; i < plan->n_buffers; i++)
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
@@ -11268,13 +11496,15 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 /* The times of the current shape, from its spans. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
     const int32_t n = s->n_slices, last = s->n_steps - 1;
-    double losses_s = 0;
+    double losses_s = 0, none_s;
     int32_t k, t, step;
     for (k = 0; k < times->n_kinds; k++) {
         memoi_session_fit(s, k, MEMO_PASS_FORWARD, &times->forward_s[k],
                           &times->forward_growth_s[k]);
         memoi_session_fit(s, k, MEMO_PASS_BACKWARD, &times->backward_s[k],
                           &times->backward_growth_s[k]);
+        if (s->part->plan->n_weight_places)
+            memoi_session_fit(s, k, MEMO_PASS_WEIGHTS, &times->weights_s[k], &none_s);
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
@@ -11299,6 +11529,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
                                     memoi_session_slower_s(s, MEMO_PASS_BACKWARD, k)};
         times->forward_s[k] = fmax(times->forward_s[k] - slower_s[0], 0);
         times->backward_s[k] = fmax(times->backward_s[k] - slower_s[1], 0);
+        times->weights_s[k] =
+            fmax(times->weights_s[k] - memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, k), 0);
     }
     times->between_s = fmax(times->between_s - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0), 0);
 }
@@ -11374,10 +11606,10 @@ MEMOI void memoi_session_end_beside(memo_session* s) {
     memset(b, 0, sizeof *b);
 }
 
-/* Is the span of a layer's forward or backward? */
+/* Is the span of a layer's pass? */
 MEMOI int memoi_span_is_layer(int64_t span) {
     const int64_t what = span % MEMOI_SPANS_MAX;
-    return what == MEMO_PASS_FORWARD || what == MEMO_PASS_BACKWARD;
+    return what == MEMO_PASS_FORWARD || what == MEMO_PASS_BACKWARD || what == MEMO_PASS_WEIGHTS;
 }
 
 /* Gives each span two medians of its times in n micro-batches: without copies, and with the copies

@@ -317,8 +317,8 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
         status = memo_stream_synchronize(&model->device, model->sums, error);
     /* No bytes of a state: only its wait for the copies of states. */
     if (!status && model->session)
-        status =
-            memo_session_read_state(model->session, MEMO_LAYER_FIRST, GPT_WEIGHTS, 0, NULL, 0, error);
+        status = memo_session_read_state(model->session, MEMO_LAYER_FIRST, GPT_WEIGHTS, 0, NULL, 0,
+                                         error);
     return status;
 }
 
