@@ -7820,6 +7820,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
     const int32_t split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS);
     *fault = 0;
+
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
                  (int)first);
@@ -7832,7 +7833,9 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
              memoi_session_find_turn(desc, turn, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
                  memoi_turn_name(turn), (int)before);
-    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
+
+    if (*fault) return;
+    if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
         snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
                  (int)turn->micro_batch, (int)c);
     else if (split < desc->n_order &&
@@ -10719,8 +10722,8 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* Of turns of the swap engine: the time of WEIGHTS turns that follow.  profile NULL: what the chosen
- * alternatives add.  Returns the sum. */
+/* Of turns of the swap engine: the time of WEIGHTS turns that follow.  profile NULL: what the
+ * chosen alternatives add.  Returns the sum. */
 MEMOI double memoi_session_time_weights(const memo_session* s, const memo_profile* profile) {
     const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
     const int32_t n = s->n_turn_steps;

@@ -362,7 +362,7 @@ static int32_t p_ahead(const pipeline* p, int32_t number) {
 
 /* Adds a WEIGHTS turn for each backward, so many backwards later, and what is left at the end: of
  * 1F1B, later by the number of the stage, it makes ZB-H1. */
-static void p_split_later(stage* s, int32_t delay) {
+static inline void p_split_later(stage* s, int32_t delay) {
     memo_turn order[3 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
     memo_turn split[P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
     const int32_t n = s->desc.n_order;
@@ -393,7 +393,7 @@ static inline void p_split_anywhere(stage* s) {
 }
 
 /* The stage's backward leaves gradients of weights to WEIGHTS turns, which its order gets next. */
-static void p_split(stage* s) {
+static inline void p_split(stage* s) {
     const pipeline* p = s->p;
     const int32_t n = p->n_of_chunk;
     const memo_session_buffer buffers[] = {

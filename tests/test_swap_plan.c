@@ -1635,6 +1635,7 @@ static void random_profile(memo_profile* p) {
     for (int k = 0; k < p->n_kinds; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = memo_test_real() * 1000;
+        p->weights_s[k] = memo_test_real();
     }
     p->between_s = memo_test_real() * 1e-6;
     p->recompute_call_s = memo_test_real() * 1e-6;
@@ -1688,7 +1689,8 @@ TEST(profiles_come_back_from_their_file) {
         CHECK(is_near(q.slowdown_s_per_byte[1], p.slowdown_s_per_byte[1]));
         for (k = 0; k < p.n_kinds; k++)
             CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
-                  is_near(q.backward_s[k], p.backward_s[k]));
+                  is_near(q.backward_s[k], p.backward_s[k]) &&
+                  is_near(q.weights_s[k], p.weights_s[k]));
         for (int i = 0; i < p.n_tensors; i++)
             for (k = 0; k < p.n_kinds; k++)
                 CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
@@ -1745,7 +1747,7 @@ TEST(bad_profiles_are_refused) {
                {"rows 1 33 0 3\nlayer 1 2\n", 2, "number of kinds: out of range (33)"},
                {"rows 1 1 65 3\nlayer 1 2\n", 2, "number of tensors: out of range (65)"},
                {"rows 1 2 0 3\nlayer 1 2\ncopy 8 1 1\n", 4, "unexpected `copy`; `layer` is"},
-               {"rows 1 1 0 3\nlayer 1 2 4 5 6\n", 3, "6"},
+               {"rows 1 1 0 3\nlayer 1 2 4 5 6 7\n", 3, "7"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor a_name_that_is_much_too_long_to_be_a_name\n", 4,
                 "the name must be 1 to 31 bytes"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor x\nrow -2\n", 5, "out of range (-2)"},
