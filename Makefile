@@ -33,7 +33,8 @@ EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c exa
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/link_bits.c,$(wildcard bench/*.c)))
 MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.c))
 FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
-TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh))))
+# Programs over MPI are built by test-mpi.
+TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh)))))
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Test scripts build their own programs, so they run without a variant only.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
@@ -181,6 +182,10 @@ $(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
 $(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
+
+# Programs with their own implementation that compute little: the optimizer would take longer than it saves.
+UNOPTIMIZED := arena comm hooks host_device layout_plan plan_file sharding spill trace
+$(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O0)
 
 $(TEST_PROGRAMS): $(TEST_LIB)
 $(BUILD)/tests/%: tests/%.c build/config.mk Makefile

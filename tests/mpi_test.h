@@ -6,18 +6,6 @@
 #ifndef MPI_TEST_H
 #define MPI_TEST_H
 
-#if defined(__has_include)
-#if !__has_include(<mpi.h>)
-#define WITHOUT_MPI
-#endif
-#endif
-
-#ifdef WITHOUT_MPI
-#include "memo_test.h"
-/* A program whose only test skips. */
-#define MPI_TEST_SKIPS(name)                                                                       \
-    TEST(name) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }
-#else
 #define MEMO_TEST_OWN_MAIN
 #include "memo_test.h"
 #include <mpi.h>
@@ -43,6 +31,5 @@ int main(int argc, char** argv) {
     MPI_Finalize();
     return result;
 }
-#endif
 
 #endif

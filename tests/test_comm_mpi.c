@@ -3,16 +3,12 @@
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_comm_mpi.c -o test_comm_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_comm_mpi [NAME] [--seed N]
- *
- * Compiled without MPI it skips. */
+ */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "mpi_test.h"
 
-#ifdef WITHOUT_MPI
-MPI_TEST_SKIPS(comm_over_mpi)
-#else
 #include "comm_mpi.h"
 #include "comm_cases.h"
 
@@ -215,4 +211,3 @@ TEST(a_message_against_a_collective_names_both_ranks) {
         "rank %d: %s", (int)rank.comm->rank, error.message);
     expect_failure("waited 0.5 s for rank ");
 }
-#endif

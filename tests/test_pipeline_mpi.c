@@ -1,17 +1,13 @@
 /* test_pipeline_mpi.c - a pipeline whose stages are processes: each is a session with its own
  * order, and activations and gradients are messages of MPI.  make test-mpi runs it, as
  * test_session_mpi.
- *
- * Compiled without MPI it skips. */
+ */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "mpi_test.h"
 
-#ifdef WITHOUT_MPI
-MPI_TEST_SKIPS(stages_over_mpi_give_the_gradients_of_one_rank)
-#else
 #include "owned.h"
 #include "pipeline.h"
 
@@ -63,4 +59,3 @@ TEST(stages_over_mpi_give_the_gradients_of_one_rank) {
     }
     mpi_test_count_failures();
 }
-#endif

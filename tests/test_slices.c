@@ -1,10 +1,6 @@
 /* test_slices.c - sessions that compute layers in slices: losses and gradients have the bits of
  * every policy, device memory does not grow with the length, and plans, micro-batches and errors
  * are as without slices. */
-#define MEMO_STATIC
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"

@@ -5,16 +5,13 @@
  *         -o test_sp_attention_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_sp_attention_mpi [NAME] [--seed N]
  *
- * Every rank has the same inputs.  Compiled without MPI it skips. */
+ * Every rank has the same inputs. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "mpi_test.h"
 
-#ifdef WITHOUT_MPI
-MPI_TEST_SKIPS(attention_over_mpi)
-#else
 #include "comm_mpi.h"
 #include "sp_attention_cases.h"
 
@@ -104,4 +101,3 @@ TEST(ranks_that_disagree_are_refused) {
         }
     count_failures();
 }
-#endif

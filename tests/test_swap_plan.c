@@ -329,7 +329,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 TEST(random_plans_are_near_the_best) {
-    const int n = memo_test_all() ? 200 : 40;
+    const int n = memo_test_all() ? 200 : 24;
     int round, n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
@@ -819,7 +819,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
  * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies.
  */
 TEST(plans_of_kinds_take_what_they_predict) {
-    const int n_rounds = memo_test_all() ? 120 : 24;
+    const int n_rounds = memo_test_all() ? 120 : 14;
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
@@ -1056,7 +1056,7 @@ TEST(scores_are_the_steps_of_the_engine) {
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */
 TEST(plans_of_slices_are_near_the_best) {
-    const int n_plans = memo_test_all() ? 500 : 12;
+    const int n_plans = memo_test_all() ? 500 : 8;
     int n_planned = 0, n_sliced = 0, n_beaten = 0;
     double worst_off = 0, worst = 1;
     while (n_planned < n_plans) {
@@ -1096,7 +1096,7 @@ TEST(plans_of_slices_are_near_the_best) {
 
 /* Every table of whole tensors in 4 layers. */
 TEST(no_table_of_kinds_is_shorter) {
-    const int n_rounds = memo_test_all() ? 100 : 30;
+    const int n_rounds = memo_test_all() ? 100 : 18;
     int round, n_planned = 0;
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
