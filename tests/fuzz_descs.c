@@ -132,6 +132,7 @@ static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tenso
     desc->device_memory = NULL;
     desc->spill_directory = NULL;
     desc->layer_kinds = NULL;
+    desc->order = NULL;
     desc->tensor_kinds = NULL;
     desc->tensors = tensors;
     desc->n_tensors = fuzz_count_32(in);
@@ -162,6 +163,8 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_profile profile;
     memo_states_desc states;
     memo_state table[FUZZ_N];
+    memo_turn turns[2];
+    double turns_s[2];
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
@@ -180,6 +183,10 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     states.layer_kinds = NULL;
     states.streamed = NULL;
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
+    fuzz_fill(in, turns, sizeof turns); /* of a desc without order: forwards, backwards */
+    for (int i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
+    desc.turns = fuzz_pick(in, 2) ? turns : NULL;
+    desc.turns_s = fuzz_pick(in, 2) ? turns_s : NULL;
     if (fuzz_pick(in, 2)) {
         fuzz_fill(in, &profile, sizeof profile);
         profile.n_tensors = fuzz_count_32(in);
