@@ -1301,6 +1301,17 @@ typedef struct memo_kind_times {
  *           file       waits for  the place's states on the device; then reads the next layer's
  *           to device  waits for  the next layer's states on the host
  *
+ * Update on the host.  With update_host, states that only the update uses never leave the host, and
+ * have no place on the device.  Gradients go to the host; a function of the host updates the layer
+ * there, while others compute.  The forward of the next step fetches what it has changed.  All
+ * states that the update uses are then streamed and not spilled.  The waits beside the others:
+ *
+ *   end     to host    waits for  the backward of the layer, or of all; then stores gradients
+ *           file       waits for  the layer's gradients on the host, and for a fetch of what it
+ *                                 changes if no pass has used it; then updates the layer
+ *   later   to device  waits for  the layer's update, before it fetches what the update changes
+ *           to host    waits for  the same, if nothing was fetched, before it stores gradients
+ *
  * One thread at a time.  Only creation, get and set allocate, lock or synchronize. */
 
 enum {
@@ -1339,6 +1350,12 @@ typedef struct memo_states_desc {
     double spill_bytes_per_s;
     int32_t update_is_fused;           /* 1: the last backward of a step updates each layer */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
+    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
+     * on a thread of the device, by launch_host on the file's stream.  The states are at
+     * memo_states_get_host_address.  The function may run as late as the next forward of the layer,
+     * so what changes from step to step, such as a step number, belongs in a state. */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user; /* its first argument */
 } memo_states_desc;
 
 typedef struct memo_states_sizes {
@@ -1355,7 +1372,8 @@ MEMO_API memo_states_desc memo_states_desc_default(void);
 MEMO_API memo_status memo_states_desc_get_sizes(const memo_states_desc* desc,
                                                 memo_states_sizes* sizes, memo_error* error);
 /* All states are zero bytes at first.  Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY,
- * OUT_OF_HOST_MEMORY, the device's; of a file as memo_swap_create. */
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (update_host, but no launch_host), the device's; of a file as
+ * memo_swap_create. */
 MEMO_API memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
                                         memo_error* error);
 /* Waits for the copies.  Synchronize the compute stream first. */
@@ -1382,8 +1400,12 @@ MEMO_API memo_status memo_states_end(memo_states* states, memo_states_pass pass,
 MEMO_API memo_status memo_states_abandon(memo_states* states, memo_error* error);
 
 /* Address of a state of a layer, valid between begin and end of the layer; it never changes.  NULL:
- * the layer lacks the state. */
+ * the layer lacks the state, or the state never leaves the host. */
 MEMO_API void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state);
+/* Of a streamed state: where it lies in pinned host memory, for update_host; any thread may call
+ * this.  NULL: the layer lacks the state, or it is resident or spilled. */
+MEMO_API void* memo_states_get_host_address(const memo_states* states, int32_t layer,
+                                            int32_t state);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer from where they lie to
  * host memory of the caller, or sets them; bytes NULL: to zero.  A layer that lacks the state has
  * none.  Needs no room on the device.  It waits for the compute stream and for the copies.
@@ -8249,11 +8271,22 @@ typedef struct memob_states_layer {
     int32_t next[MEMOI_N_PHASES]; /* phase * n_layers + layer that uses the place next; -1: none */
 } memob_states_layer;
 
+/* The update of a layer on the host. */
+typedef struct memob_states_update {
+    memo_host_call call;
+    memo_states* states;
+    int32_t layer;
+    int32_t is_awaited; /* by the copies of this layer's states */
+    int64_t number;     /* of the latest one, from 1 on in the order of the stream */
+    memo_event done;
+} memob_states_update;
+
 /* What lies in a place. */
 typedef struct memoi_states_place {
     int32_t layer;           /* -1: none */
     uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
     int32_t is_coming;       /* compute has not waited yet for the latest fetch */
+    int32_t is_leaving;      /* fetches have not waited yet for what an update on the host needs */
     memo_event computed, stored, loaded, filed;
 } memoi_states_place;
 
@@ -8264,10 +8297,15 @@ struct memo_states {
     int32_t computes_on_host, is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
-    memob_states_layer* layers;  /* (n_layers) */
-    int64_t* offsets;            /* (n_layers, n_states, 3): on the device; streamed: on the host;
+    uint32_t hosted;             /* those that never leave the host */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user;
+    memob_states_update* updates; /* (n_layers); NULL: not on the host */
+    int64_t n_updates, n_awaited; /* by the copies to the device: all up to this number */
+    memob_states_layer* layers;   /* (n_layers) */
+    int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
                                     spilled: in the file, and in a place on the host */
-    memob_spill_op* spill_ops;   /* (n_layers, n_states, 2): write, read; NULL: none is spilled */
+    memob_spill_op* spill_ops;    /* (n_layers, n_states, 2): write, read; NULL: none is spilled */
     memob_spill_file file;
     memo_states_sizes sizes;
     memoi_states_place places[2];
@@ -8338,7 +8376,10 @@ MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int3
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     uint32_t uses = of_pass[memoi_states_pass_of(phase)], needs = 0;
     int32_t s;
-    if (memob_states_updates(states, phase)) uses |= MEMO_STATE_UPDATE;
+    if (states->updates)
+        uses = phase == MEMOI_PHASE_UPDATE ? 0 : uses;
+    else if (memob_states_updates(states, phase))
+        uses |= MEMO_STATE_UPDATE;
     for (s = 0; s < states->n_states; s++)
         if (states->states[s].uses & uses) needs |= 1u << s;
     return needs & states->layers[layer].streamed;
@@ -8367,7 +8408,8 @@ MEMOI int32_t memoi_states_phase_after(const memo_states* states, int32_t phase)
     return MEMOI_PHASE_FORWARD;
 }
 
-/* The visit after number k of a phase that uses the same place next; -1: none. */
+/* The visit after number k of a phase that uses the same place next; -1: none.  Nothing is brought
+ * ahead of an update on the host, which changes it there. */
 MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, int32_t k) {
     const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
     int32_t n_phases = 0;
@@ -8380,8 +8422,9 @@ MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, i
             k = 0;
         }
         layer = memob_states_layer_of(states, phase, k);
-        if (states->layers[layer].place == place && memob_states_needs(states, phase, layer))
-            return phase * states->n_layers + layer;
+        if (states->layers[layer].place != place) continue;
+        if (memob_states_needs(states, phase, layer)) return phase * states->n_layers + layer;
+        if (states->updates && memob_states_updates(states, phase)) return -1;
     }
     return -1;
 }
@@ -8398,7 +8441,7 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
     for (l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
         int64_t in_place[2] = {0, 0};
-        layer->place = layer->streamed ? n_streamed++ & 1 : -1;
+        layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
         for (s = 0; s < states->n_states; s++) {
             const int64_t size_bytes = states->states[s].size_bytes;
             const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -8410,13 +8453,13 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
             offsets[0] = is_streamed ? in_place[0] : stays[0];
             offsets[1] = is_spilled ? in_place[1] : stays[1];
             offsets[2] = stays[2];
-            *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
+            if (!(states->hosted >> s & 1)) *(is_streamed ? &in_place[0] : &stays[0]) += bytes;
             *(is_spilled ? &in_place[1] : &stays[1]) += is_spilled    ? in_file
                                                         : is_streamed ? bytes
                                                                       : 0;
             stays[2] += is_spilled ? in_file : 0;
         }
-        for (s = 0; s < 2 && layer->streamed; s++)
+        for (s = 0; s < 2 && layer->place >= 0; s++)
             places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
     }
 
@@ -8450,6 +8493,42 @@ MEMOI void memoi_states_describe_spill(memo_states* states) {
         }
 }
 
+MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
+    const memob_states_update* u = (const memob_states_update*)update;
+    return u->states->update_host(u->states->user, u->layer, error);
+}
+
+/* Prepares updates on the host.  What they use must lie there. */
+MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_states_desc* desc,
+                                            memo_error* error) {
+    int32_t l, s;
+    states->update_host = desc->update_host;
+    states->user = desc->user;
+    states->updates =
+        (memob_states_update*)memob_calloc(desc->n_layers, sizeof(memob_states_update));
+    if (!states->updates) return memob_no_memory(error, "the updates of layers");
+    for (s = 0; s < desc->n_states; s++)
+        if (desc->states[s].uses == MEMO_STATE_UPDATE) states->hosted |= 1u << s;
+
+    for (l = 0; l < desc->n_layers; l++) {
+        const memob_states_layer* layer = &states->layers[l];
+        const uint32_t used = layer->has & (states->updated | states->gradients);
+        memob_states_update* update = &states->updates[l];
+        if (used & (~layer->streamed | layer->spilled))
+            return MEMOB_INVALID(error,
+                                 "memo_states_desc.update_host: layer %d has states for the update "
+                                 "that are not streamed, or that are spilled; stream all of them, "
+                                 "and spill none",
+                                 (int)l);
+        update->call.function = memob_states_run_update;
+        update->call.argument = update;
+        update->states = states;
+        update->layer = l;
+        update->is_awaited = 1;
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc* desc,
                                     memo_error* error) {
@@ -8480,6 +8559,10 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
     }
 
+    if (desc->update_host) {
+        status = memoi_states_take_updates(states, desc, error);
+        if (status) return status;
+    }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
         states->spill_ops = (memob_spill_op*)memob_calloc(
@@ -8500,6 +8583,7 @@ MEMOI void memob_states_free(memo_states* states) {
     MEMO_FREE(states->layers);
     MEMO_FREE(states->offsets);
     MEMO_FREE(states->spill_ops);
+    MEMO_FREE(states->updates);
 }
 
 memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
@@ -8515,7 +8599,13 @@ memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states
 
 void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
-    return states->layers[layer].has >> state & 1 ? states->device_memory + offset : NULL;
+    const uint32_t has = states->layers[layer].has & ~states->hosted;
+    return has >> state & 1 ? states->device_memory + offset : NULL;
+}
+void* memo_states_get_host_address(const memo_states* states, int32_t layer, int32_t state) {
+    const memob_states_layer* l = &states->layers[layer];
+    const int64_t offset = memoi_states_offsets(states, layer, state)[1];
+    return l->streamed & ~l->spilled & 1u << state ? states->host_memory + offset : NULL;
 }
 
 /* --- creation --- */
@@ -8536,6 +8626,8 @@ void memo_states_destroy(memo_states* states) {
         for (e = 0; e < 4; e++)
             if (events[e]) memo_event_destroy(device, events[e], NULL);
     }
+    for (p = 0; p < states->n_layers && states->updates; p++)
+        if (states->updates[p].done) memo_event_destroy(device, states->updates[p].done, NULL);
     memob_spill_destroy(&states->file);
     if (states->owns_host_memory) memo_host_free(device, states->host_memory, NULL);
     if (states->owns_device_memory) memo_device_free(device, states->device_memory, NULL);
@@ -8554,10 +8646,12 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
 
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
-    if (has_file && !device->launch_host)
+    if ((has_file || states->updates) && !device->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_states_desc.device: its table has no launch_host, which the "
-                              "spill file needs; set it, or spill nothing");
+                              "memo_states_desc.device: its table has no launch_host, which %s; "
+                              "set it, or %s",
+                              has_file ? "the spill file needs" : "update_host needs",
+                              has_file ? "spill nothing" : "update on the device");
     if (!on_device && states->sizes.device_bytes) {
         status = memo_device_alloc(device, states->sizes.device_bytes, &on_device, error);
         if (status) return status;
@@ -8574,8 +8668,10 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     }
     states->host_memory = (char*)on_host;
 
-    status = memoi_swap_take_streams(device, desc->copy_streams, has_file, states->copies,
-                                     &states->borrowed, error);
+    status = memoi_swap_take_streams(device, desc->copy_streams, has_file || states->updates,
+                                     states->copies, &states->borrowed, error);
+    for (p = 0; p < states->n_layers && states->updates && !status; p++)
+        status = memo_event_create_untimed(device, &states->updates[p].done, error);
     for (p = 0; p < 2 && !status; p++) {
         memoi_states_place* place = &states->places[p];
         status = memo_event_create_untimed(device, &place->computed, error);
@@ -8666,6 +8762,32 @@ MEMOI memo_status memoi_states_use_file(memo_states* states, int32_t layer, uint
     return status;
 }
 
+/* Stores the changed states of a place, after the update that may still use their bytes on the
+ * host. */
+MEMOI memo_status memoi_states_store(memo_states* states, const memoi_states_place* place,
+                                     memo_error* error) {
+    const memob_states_update* update = states->updates ? &states->updates[place->layer] : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (update && !update->is_awaited)
+        status = memo_event_wait(&states->device, update->done, states->copies[0], error);
+    return status ? status : memoi_states_copy(states, place->layer, place->dirty, 1, error);
+}
+
+/* Fetches states of a layer, after the update on the host that changes them. */
+MEMOI memo_status memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which,
+                                     memo_error* error) {
+    memob_states_update* update = states->updates ? &states->updates[layer] : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (update && (which & states->updated)) {
+        if (update->number > states->n_awaited)
+            status = memo_event_wait(&states->device, update->done, states->copies[1], error);
+        if (status) return status;
+        states->n_awaited = memob_max(states->n_awaited, update->number);
+        update->is_awaited = 1;
+    }
+    return memoi_states_copy(states, layer, which, 0, error);
+}
+
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
  * layer that lies there have left.  What lies in a place is noted only when the calls for it have
  * succeeded, so the calls after a failed one are made again and nothing is lost. */
@@ -8689,7 +8811,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
         status = memo_event_wait(device, place->computed, states->copies[0], error);
     if (!status && written)
         status = memo_event_wait(device, place->filed, states->copies[0], error);
-    if (!status && dirty) status = memoi_states_copy(states, place->layer, dirty, 1, error);
+    if (!status && dirty) status = memoi_states_store(states, place, error);
     if (!status && dirty)
         status = memo_event_record(device, place->stored, states->copies[0], error);
     if (!status && written)
@@ -8700,8 +8822,10 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (!status && read) status = memo_event_wait(device, place->loaded, states->copies[2], error);
     if (!status && !on_host)
         status = memo_event_wait(device, place->computed, states->copies[1], error);
-    if (!status && dirty) status = memo_event_wait(device, place->stored, states->copies[1], error);
+    if (!status && (dirty || place->is_leaving))
+        status = memo_event_wait(device, place->stored, states->copies[1], error);
     if (status) return status;
+    place->is_leaving = 0;
     if (!is_there) {
         place->layer = layer;
         place->present = place->dirty = 0;
@@ -8711,11 +8835,78 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (read) status = memoi_states_use_file(states, layer, read, 1, error);
     if (!status && read) status = memo_event_record(device, place->filed, states->copies[2], error);
     if (!status && read) status = memo_event_wait(device, place->filed, states->copies[1], error);
-    if (!status) status = memoi_states_copy(states, layer, missing & ~fresh, 0, error);
+    if (!status) status = memoi_states_fetch(states, layer, missing & ~fresh, error);
     if (!status) status = memo_event_record(device, place->loaded, states->copies[1], error);
     if (status) return status;
     place->present |= missing;
     place->is_coming = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* Announces the update of a layer on the host: it reads gradients, and changes the others. */
+MEMOI memo_status memoi_states_annotate(const memo_states* states, int32_t layer,
+                                        memo_error* error) {
+    const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
+    memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
+    memo_op_desc what = memo_op_desc_default();
+    int32_t s;
+    for (s = 0; s < states->n_states; s++) {
+        if (!(used >> s & 1)) continue;
+        reads[what.n_reads] = memob_range_at(memo_states_get_host_address(states, layer, s),
+                                             states->states[s].size_bytes);
+        if (states->updated >> s & 1) writes[what.n_writes++] = reads[what.n_reads];
+        what.n_reads++;
+    }
+    what.name = "update on host";
+    what.link_bytes = (int64_t)memob_states_update_bytes(states, layer);
+    what.reads = reads;
+    what.writes = writes;
+    return memo_annotate(&states->device, states->copies[2], &what, error);
+}
+
+/* Enqueues the update of a layer on the host.  Its gradients go there first; if the update has a
+ * pass of its own, those of all layers that are still on the device. */
+MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer, memo_error* error) {
+    const memo_device* device = &states->device;
+    memob_states_update* update = &states->updates[layer];
+    const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
+    memoi_states_place* places = states->places;
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+
+    /* Stores end in their order, so the host waits for an event behind all of them. */
+    if (!is_pass || states->n_ended == 0) {
+        if (!states->computes_on_host) {
+            status = memo_event_record(device, places->computed, states->compute, error);
+            if (!status)
+                status = memo_event_wait(device, places->computed, states->copies[0], error);
+        }
+        for (k = 0; k < 2 && !status; k++) {
+            if (!places[k].dirty || (!is_pass && places[k].layer != layer)) continue;
+            status = memoi_states_store(states, &places[k], error);
+            if (status) break;
+            places[k].dirty = 0;
+            places[k].is_leaving = 1;
+        }
+        for (k = 0; k < 2 && !status; k++)
+            if (k == 0 || places[k].is_leaving)
+                status = memo_event_record(device, places[k].stored, states->copies[0], error);
+        if (!status) status = memo_event_wait(device, places->stored, states->copies[2], error);
+    }
+
+    /* What nobody has used yet may still be read from the host. */
+    for (k = 0; k < 2 && !status; k++)
+        if (places[k].layer == layer && places[k].is_coming)
+            status = memo_event_wait(device, places[k].loaded, states->copies[2], error);
+
+    if (!status && device->annotate) status = memoi_states_annotate(states, layer, error);
+    if (!status) status = memo_launch_host(device, states->copies[2], &update->call, error);
+    if (!status) status = memo_event_record(device, update->done, states->copies[2], error);
+    if (status) return status;
+    update->number = ++states->n_updates;
+    update->is_awaited = 0;
+    for (k = 0; k < 2; k++)
+        if (places[k].layer == layer) places[k].present &= ~(states->gradients | states->updated);
     return MEMO_STATUS_OK;
 }
 
@@ -8813,12 +9004,15 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     if (memob_states_needs(states, phase, layer)) {
         memoi_states_place* place = &states->places[of_layer->place];
         if (pass == MEMO_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
-        if (memob_states_updates(states, phase)) {
+        if (memob_states_updates(states, phase) && !states->updates) {
             place->dirty |= states->updated & place->present;
             place->present &= ~states->gradients;
             place->dirty &= ~states->gradients;
         }
     }
+    if (states->updates && memob_states_updates(states, phase))
+        status = memoi_states_launch(states, layer, error);
+    if (status) return status;
     if (pass != MEMO_STATES_PASS_FORWARD)
         of_layer->has_gradients = !memob_states_updates(states, phase);
 
@@ -8837,13 +9031,17 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
 /* Forgets what lies on the device, as in a new engine. */
 MEMOI void memob_states_reset(memo_states* states) {
     int p;
-    states->n_unseen = 0;
+    states->n_unseen = states->n_updates = states->n_awaited = 0;
+    for (p = 0; p < states->n_layers && states->updates; p++) {
+        states->updates[p].number = 0;
+        states->updates[p].is_awaited = 1;
+    }
     (void)memo_states_abandon(states, NULL);
     for (p = 0; p < 2; p++) {
         memoi_states_place* place = &states->places[p];
         place->layer = -1;
         place->present = place->dirty = 0;
-        place->is_coming = 0;
+        place->is_coming = place->is_leaving = 0;
     }
 }
 
@@ -8953,6 +9151,18 @@ MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int
     return memoi_spill_run(&op, error);
 }
 
+/* Waits for computation, copies and updates on the host. */
+MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* error) {
+    const memo_device* device = &states->device;
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+    if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
+    for (k = 0; k < 3 && !status; k++)
+        if (states->copies[k]) status = memo_stream_synchronize(device, states->copies[k], error);
+    if (!status) states->n_unseen = 0;
+    return status;
+}
+
 /* Waits for computation and copies, then copies bytes of a state from where they lie, or there. */
 MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
                                         int is_out, int64_t offset_bytes, void* bytes,
@@ -8966,7 +9176,6 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     memo_status status = MEMO_STATUS_OK;
     memoi_states_place* place;
     char *on_device, *on_host;
-    int k;
     if (states->n_begun > states->n_ended)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states_%s: a layer is open; end it first",
@@ -8979,12 +9188,8 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
                              "has %lld bytes",
                              is_out ? "get" : "set", (long long)n_bytes, (long long)offset_bytes,
                              (int)state, (long long)size_bytes);
-    if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
-    for (k = 0; k < 3 && !status; k++)
-        if (states->copies[k]) status = memo_stream_synchronize(device, states->copies[k], error);
-    if (status) return status;
-    states->n_unseen = 0;
-    if (!n_bytes) return status;
+    status = memob_states_synchronize(states, error);
+    if (status || !n_bytes) return status;
 
     /* Resident: on the device. */
     on_device = states->device_memory + offsets[0] + offset_bytes;
@@ -8998,7 +9203,7 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     }
 
     /* Streamed: on the host, after what is newer in the layer's place has left. */
-    place = &states->places[states->layers[layer].place];
+    place = &states->places[memob_max(states->layers[layer].place, 0)];
     on_host = states->host_memory + offsets[1] + offset_bytes;
     if (place->layer == layer && (place->dirty & bit)) {
         status = memoi_states_copy(states, layer, bit, 1, error);

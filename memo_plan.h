@@ -124,8 +124,9 @@ typedef struct memo_profile {
     double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
     /* Measured in slices of n_rows: as in memo_kind_times. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
-    double between_s;         /* between the last forward and the first backward */
-    double update_s_per_byte; /* of states that the update uses; 0: not measured */
+    double between_s;              /* between the last forward and the first backward */
+    double update_s_per_byte;      /* of states that the update uses; 0: not measured */
+    double update_host_s_per_byte; /* likewise on the host, one layer after the other */
     double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
@@ -195,8 +196,9 @@ typedef struct memo_swap_plan_desc {
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers, as in sessions. */
     const memo_states_desc* states;
-    double update_s_per_byte; /* of states that the update uses */
-    double between_s;         /* after the last forward */
+    double update_s_per_byte;      /* of states that the update uses */
+    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
+    double between_s;              /* after the last forward */
     /* Of swap->order, as in memo_session_desc.order: between_s comes before the backward turns of
      * the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
@@ -382,7 +384,14 @@ typedef struct memo_session memo_session;
  * The states of a layer are on the device between begin and end of the layer.  States of FIRST are
  * there until layer 0 ends the forward, and after layer 0 begins the backward.  States of LAST are
  * there from the end of the last forward to the end of the first backward.  One layer is open at a
- * time.  Losses and states are the same bits, whatever is streamed.  memo_session_measure runs with
+ * time.  Losses and states are the same bits, whatever is streamed.
+ *
+ * With desc.update_host a layer may be updated on the host, by a thread of the device, while the
+ * device computes.  Then all states are streamed and none is spilled.  States that only the update
+ * uses never travel, a layer's gradients go to the host, and the next forward fetches what the
+ * update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the shorter step.
+ *
+ * memo_session_measure runs with
  * states of zero bytes, and updates the states twice.  Predicted times are of a step of one
  * micro-batch, with all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
@@ -470,6 +479,14 @@ typedef struct memo_turn {
     memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
 } memo_turn;
 #define MEMO_TURNS_MAX 4096
+
+/* Where states are updated. */
+typedef enum memo_update {
+    MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
+                                shorter by measured times, or only that fits */
+    MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
+    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+} memo_update;
 
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
@@ -646,8 +663,14 @@ typedef struct memo_session_desc {
     const memo_state* states;
     int32_t n_states;
     /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
-     * without states. */
+     * without states, or if update_on is HOST. */
     void (*update)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
+     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
+     * from step to step, such as a step number, belongs in a state.  The function may only call
+     * memo_session_get_host_state.  Needs device->launch_host. */
+    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    memo_update update_on;   /* 0: planned, if update_host is set */
     int32_t update_is_fused; /* 1: called in the last backward of a step, when the layer ends */
     int32_t states_stay;     /* 1: on the device, whatever the budgets */
 
@@ -697,6 +720,7 @@ typedef struct memo_step_plan {
      * then the others; of the last one the layers are spread evenly.  Of these, in the same order,
      * so many lie in a file. */
     int64_t n_streamed, n_spilled;
+    int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     /* Of each of the desc's buffers: 0 as declared, 1 + i: by alternatives[i].  n_buffers 0: the
      * desc has no alternatives. */
     int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
@@ -833,6 +857,9 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
  * changes; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
+/* In desc.update_host: where a state that the update uses lies on the host; NULL if it is absent. */
+MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
+                                           int32_t state);
 /* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
  * step ends with a micro-batch of more_follow = 1.  Errors: INVALID_STATE; the device's.  After an
  * error in a step, run the step again.  States keep their bytes, unless the error says that the
@@ -841,7 +868,8 @@ MEMO_API memo_status memo_session_update(memo_session* session, memo_error* erro
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  Between micro-batches.  Errors: INVALID_STATE. */
 MEMO_API memo_status memo_session_skip_update(memo_session* session, memo_error* error);
-/* Calls fill for each layer, as update is called, to set states on the device: first values.
+/* Calls fill for each layer, as update is called, to set states on the device: first values.  If
+ * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
  * micro-batches.  Errors: as memo_session_update. */
 MEMO_API memo_status memo_session_fill_states(memo_session* session,
@@ -5837,7 +5865,9 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("time of an updated byte", memo_profile, update_s_per_byte, 0),
     MEMOI_PROFILE_TIME("time of a recomputation's call", memo_profile, recompute_call_s, 0),
     MEMOI_PROFILE_TIME("slowdown by a byte", memo_profile, slowdown_s_per_byte[0], 0),
-    MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0)};
+    MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
+    MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
+                       0)};
 /* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -5854,7 +5884,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 8, 4};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
@@ -6096,6 +6126,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     memcpy(desc->slowdown_s_per_byte, profile->slowdown_s_per_byte,
            sizeof desc->slowdown_s_per_byte);
     desc->update_s_per_byte = profile->update_s_per_byte;
+    desc->update_host_s_per_byte = profile->update_host_s_per_byte;
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
@@ -6181,8 +6212,8 @@ typedef struct memoi_rows_clock {
 
     memo_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memo_states own_states;
-    memoi_rows_event state_events[8];
-    double update_s; /* of the update's pass */
+    memoi_rows_event* state_events; /* of places (8), then of updates on the host (layers) */
+    double update_s;                /* of the update's pass */
 } memoi_rows_clock;
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
@@ -6237,7 +6268,8 @@ MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_
     if (event->stream == MEMOB_SWAP_COMPUTE)
         next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
     else if (event->n_jobs > stream->n_done)
-        next->n_after[event->stream] = event->n_jobs;
+        next->n_after[event->stream] =
+            (int32_t)memob_max(next->n_after[event->stream], event->n_jobs);
     else if (event->n_jobs)
         next->ready_s = memoi_rows_later(next->ready_s, stream->jobs[event->n_jobs - 1].done_s);
 }
@@ -6360,9 +6392,10 @@ MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_st
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const int32_t which = (int32_t)(intptr_t)stream;
     const memoi_rows_stream* of = &c->streams[which];
+    const memoi_rows_job* next = which ? &of->jobs[of->n_jobs] : NULL;
     (void)error;
-    if (which && of->jobs[of->n_jobs].ready_s > 0) /* it waits, but copies nothing */
-        memoi_rows_add_job(c, which, 1, 0, 0);
+    if (which && (next->ready_s > 0 || next->n_after[1] || next->n_after[2] || next->n_after[3]))
+        memoi_rows_add_job(c, which, 1, 0, 0); /* it waits, but copies nothing */
     memoi_rows_record(c, which, (memoi_rows_event*)(void*)event);
     return MEMO_STATUS_OK;
 }
@@ -6392,6 +6425,13 @@ MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_ho
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_spill_op* op = (const memob_spill_op*)call->argument;
     (void)error;
+    if (call->function == memob_states_run_update) {
+        const memob_states_update* update = (const memob_states_update*)call->argument;
+        memoi_rows_add_job(c, (int32_t)(intptr_t)stream, 1, 0,
+                           c->desc->update_host_s_per_byte *
+                               memob_states_update_bytes(c->states, update->layer));
+        return MEMO_STATUS_OK;
+    }
     memoi_rows_add_job(
         c, (int32_t)(intptr_t)stream, 1, c->desc->file_s,
         memoi_rows_copy_s((double)op->n_bytes, op->is_write ? c->desc->to_file_bytes_per_s
@@ -6407,7 +6447,7 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 /* A layer of the engine of states begins or ends a pass. */
 MEMOI void memoi_rows_visit(void* clock, memo_states_pass pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    if (is_end && memob_states_updates(c->states, c->states->phase))
+    if (is_end && !c->states->updates && memob_states_updates(c->states, c->states->phase))
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
     (void)(is_end ? memo_states_end : memo_states_begin)(c->states, pass, layer, NULL);
 }
@@ -6472,7 +6512,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         memset(stream->jobs, 0, sizeof *stream->jobs);
     }
     if (c->states && c->states->sizes.host_bytes) {
-        memset(c->state_events, 0, sizeof c->state_events);
+        memset(c->state_events, 0, (size_t)(8 + c->states->n_layers) * sizeof *c->state_events);
         memob_states_reset(c->states);
         (void)memoi_rows_micro_batch(c);
         begin_s = c->compute_s;
@@ -6562,6 +6602,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
                   {"between_s", desc->between_s},
                   {"update_s_per_byte", desc->update_s_per_byte},
+                  {"update_host_s_per_byte", desc->update_host_s_per_byte},
                   {"recompute_call_s", desc->recompute_call_s},
                   {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
                   {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
@@ -6760,6 +6801,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
         states->places[k].loaded = (memo_event)(void*)&c->state_events[4 * k + 2];
         states->places[k].filed = (memo_event)(void*)&c->state_events[4 * k + 3];
     }
+    for (k = 0; k < states->n_layers && states->updates; k++)
+        states->updates[k].done = (memo_event)(void*)&c->state_events[8 + k];
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -6804,6 +6847,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
         n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        p->clock.state_events = (memoi_rows_event*)memob_arrays_add(
+            a, 8 + (int64_t)desc->states->n_layers, sizeof(memoi_rows_event));
     }
     for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 5 copies a step, 3 a visit */
         p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
@@ -7680,6 +7725,8 @@ struct memo_session {
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memo_states* states;
     char* states_base; /* on the device */
+    int is_filling;    /* on the host */
+    char* host_trial;  /* of one layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -8282,6 +8329,7 @@ enum {
     MEMOI_LINE_HOST_LAYERS,
     MEMOI_LINE_STREAMED,
     MEMOI_LINE_SPILLED,
+    MEMOI_LINE_UPDATE,
     MEMOI_LINE_BUFFERS
 };
 
@@ -8324,6 +8372,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
         memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
+        memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
         memoi_step_plan_add(line, "number of buffers",
                             plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
@@ -8491,7 +8540,9 @@ MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_tra
 
 /* Of the tables of states and of buffers, but for their names. */
 MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
-    uint64_t digest = (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0));
+    uint64_t digest =
+        (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0) +
+                   128 * (s->desc.update_host != NULL) + 256 * (int32_t)s->desc.update_on);
     int32_t i;
     for (i = 0; i < s->desc.n_states; i++) {
         const memo_state* state = &s->states_table[i];
@@ -8680,9 +8731,22 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     int32_t *layer_kinds, i;
     memo_status status;
     if (!desc->n_states) return MEMO_STATUS_OK;
-    if (!desc->states || !desc->update)
+    if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->states ? "update" : "states", (int)desc->n_states);
+                             !desc->states                         ? "states"
+                             : desc->update_on == MEMO_UPDATE_HOST ? "update_host"
+                                                                   : "update",
+                             (int)desc->n_states);
+    if (desc->update_on < 0 || desc->update_on > MEMO_UPDATE_HOST)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.update_on: out of range (%d); 0 to %d are "
+                             "valid",
+                             (int)desc->update_on, (int)MEMO_UPDATE_HOST);
+    if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
+                             "DEVICE",
+                             desc->states_stay ? "states_stay is 1" : "one layer");
     if ((status = memob_check_integer("memo_session_desc", "n_states", desc->n_states, 0,
                                       MEMO_STATES_MAX, error)))
         return status;
@@ -8745,10 +8809,20 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
         }
 }
 
-/* Streams so many states of layers, of which so many lie in a file. */
+MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
+    memo_session* s = (memo_session*)session;
+    (void)error;
+    s->desc.update_host(s->desc.user, s, layer - 1);
+    return MEMO_STATUS_OK;
+}
+
+/* Streams so many states of layers, of which so many lie in a file; updated as the plan says. */
 MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, int64_t n_spilled,
                                        memo_error* error) {
     if (!s->streamed) return MEMO_STATUS_OK;
+    s->states_desc.user = s;
+    s->states_desc.update_host =
+        s->part->plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, n, s->streamed);
     memoi_session_take_first(s, n_spilled, s->spilled);
     return memo_states_desc_get_sizes(&s->states_desc, &s->states_sizes, error);
@@ -8801,6 +8875,10 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     if (!status)
         status =
             memoi_session_stream(s, s->part->plan->n_streamed, s->part->plan->n_spilled, error);
+    if (!status && plan && s->streamed &&
+        !(plan->update_is_on_host ? desc->update_host : desc->update))
+        status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
+                               plan->update_is_on_host ? "update_host" : "update");
     if (!status && plan && plan->state_bytes != s->states_sizes.device_bytes)
         status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
                                       "states; plan again");
@@ -8949,22 +9027,29 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
  * a closed layer, a step's gradients begin at zero, and its update changes all layers or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
-MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i,
+MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host,
                                              uint64_t* hash) {
     const memoi_inspector* c = &s->checker;
-    const char* address = (const char*)memo_states_get_address(s->states, layer, i);
+    const char* address = (const char*)(on_host ? memo_states_get_host_address(s->states, layer, i)
+                                                : memo_states_get_address(s->states, layer, i));
+    const char* image = c->image;
     const int64_t size_bytes = s->states_table[i].size_bytes;
     memo_status status = MEMO_STATUS_OK;
     int64_t at, n, k;
     int is_zero = 1;
     *hash = 0;
+    if (on_host) status = memob_states_synchronize(s->states, &s->call_error);
     for (at = 0; at < size_bytes && !status; at += n) {
         n = memob_min(size_bytes - at, c->slot_bytes);
-        status = memo_copy(s->device, c->stream, MEMO_COPY_TO_HOST, c->image, address + at, n,
-                           &s->call_error);
-        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
-        for (k = 0; k < n && is_zero && !status; k++) is_zero = !c->image[k];
-        *hash = 31 * *hash + memob_hash(c->image, n);
+        if (on_host)
+            image = address + at;
+        else
+            status = memo_copy(s->device, c->stream, MEMO_COPY_TO_HOST, c->image, address + at, n,
+                               &s->call_error);
+        if (!status && !on_host)
+            status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        for (k = 0; k < n && is_zero && !status; k++) is_zero = !image[k];
+        if (!status) *hash = 31 * *hash + memob_hash(image, n);
     }
     *hash = is_zero ? MEMOI_HASH_ZERO : *hash | 2;
     return status;
@@ -8977,6 +9062,11 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
     memoi_inspector* c = &s->checker;
     const memob_states_layer* of = &s->states->layers[layer];
     const int is_fresh = !of->has_gradients && (pass == MEMO_STATES_PASS_FORWARD || !is_end);
+    const int on_host = pass == MEMO_STATES_PASS_UPDATE && s->states->updates;
+    const uint32_t visited =
+        of->has &
+        (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
+                 : ~of->streamed | memob_states_needs(s->states, s->states->phase, layer));
     const char* why = NULL;
     int32_t i, blamed = 0, is_due = 0, is_changed = 0;
     if (!c->slots) return;
@@ -8987,11 +9077,10 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
                                    ? pass != MEMO_STATES_PASS_FORWARD
                                    : pass == MEMO_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(of->has & (~of->streamed | memob_states_needs(s->states, s->states->phase, layer)) &
-              1u << i) ||
-            (gradient && is_fresh && pass == MEMO_STATES_PASS_FORWARD))
+        if (!(visited >> i & 1) || (gradient && is_fresh && pass == MEMO_STATES_PASS_FORWARD))
             continue;
-        if (!memoi_session_is_ok(s, memoi_inspector_hash_state(s, layer, i, &hash))) return;
+        if (!memoi_session_is_ok(s, memoi_inspector_hash_state(s, layer, i, on_host, &hash)))
+            return;
         blamed = i;
         if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
             why = "not zero when the first backward of a step begins; the device's fill failed, or "
@@ -9030,20 +9119,47 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
+    if (s->is_filling && ((s->states->updated | s->states->gradients) >> state & 1))
+        return memo_states_get_host_address(s->states, layer + 1, state);
     return memo_states_get_address(s->states, layer + 1, state);
 }
 
+/* Offset of a state in a layer of host_trial; state n_states: the layer's bytes. */
+MEMOI int64_t memoi_session_trial_offset(const memo_session* s, int32_t layer, int32_t state) {
+    const uint32_t used =
+        s->states->layers[layer].has & (s->states->updated | s->states->gradients);
+    int64_t n_bytes = 0;
+    int32_t i;
+    for (i = 0; i < state; i++)
+        if (used >> i & 1)
+            n_bytes += memob_align_up(s->states_table[i].size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return state == s->desc.n_states || used >> state & 1 ? n_bytes : -1;
+}
+
+void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
+    if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
+        state >= s->desc.n_states || !s->states)
+        return NULL;
+    if (s->host_trial) {
+        const int64_t offset = memoi_session_trial_offset(s, layer + 1, state);
+        return offset < 0 ? NULL : s->host_trial + offset;
+    }
+    return memo_states_get_host_address(s->states, layer + 1, state);
+}
+
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, or of a
- * backward if it is fused. */
+ * backward if it is fused.  On the host the engine enqueues the update. */
 MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
     const int updates =
         pass == MEMO_STATES_PASS_UPDATE ||
         (pass == MEMO_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
+    const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
     if (is_end && pass != MEMO_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
-    if (is_end && updates && !s->error.status) {
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
+    if (is_end && updates && !on_host && !s->error.status) {
         if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
         s->desc.update(s->desc.user, s, layer - 1);
         if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
@@ -9052,7 +9168,9 @@ MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t lay
     if (s->error.status) return;
     (void)memoi_session_is_ok(
         s, (is_end ? memo_states_end : memo_states_begin)(s->states, pass, layer, &s->call_error));
-    if (!is_end) memoi_inspector_visit(s, pass, layer, 0);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMO_STATES_PASS_UPDATE))
+        memoi_inspector_visit(s, pass, layer, 0);
 }
 
 MEMOI void memoi_session_turn_states(memo_session* s, int is_backward, int32_t step, int is_end) {
@@ -9129,6 +9247,23 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     return status;
 }
 
+/* Fills what lies on the host, when nobody uses it.  What lies on the device is then older. */
+MEMOI memo_status memoi_session_fill_host(memo_session* s,
+                                          void (*fill)(void* user, memo_session* session,
+                                                       int32_t layer),
+                                          memo_error* error) {
+    int32_t layer;
+    memoi_session_forget(s);
+    (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    if (!s->error.status) memob_states_reset(s->states);
+    s->is_filling = 1;
+    for (layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
+        fill(s->desc.user, s, layer);
+    s->is_filling = 0;
+    (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    return memoi_session_report(s, error);
+}
+
 memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
@@ -9136,6 +9271,7 @@ memo_status memo_session_fill_states(memo_session* s,
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
     if (status || !s->states) return status;
     memoi_session_abandon_states(s);
+    if (s->states->updates) return memoi_session_fill_host(s, fill, error);
     s->desc.update = fill;
     status = memoi_session_update_all(s, error);
     s->desc.update = update;
@@ -11027,7 +11163,7 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
 MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
                                             const memo_profile* profile, int is_measured,
                                             memo_error* error) {
-    const int64_t most = s->desc.spill_directory ? n : 0;
+    const int64_t most = s->desc.spill_directory && !s->part->plan->update_is_on_host ? n : 0;
     const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
     memo_step_plan* plan = s->part->plan;
     int64_t rows_bytes = 0;
@@ -11050,8 +11186,8 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
 
 /* Chooses how many states of layers are streamed, and the stage with them: none if all fit, else
  * the fewest that do, or more of them if the step is then faster. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profile* profile,
-                                              int is_measured, memo_error* error) {
+MEMOI memo_status memoi_session_choose_streamed(memo_session* s, const memo_profile* profile,
+                                                int is_measured, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
     memo_step_plan* plan = s->part->plan;
@@ -11094,6 +11230,37 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
                : memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);
 }
 
+/* The same, with the update on the device or on the host. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profile* profile,
+                                              int is_measured, memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int is_host = n_all && s->desc.update_on == MEMO_UPDATE_HOST;
+    const int may_host = n_all && s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED &&
+                         s->desc.n_layers > 1 && !s->desc.states_stay;
+    memo_step_plan* plan = s->part->plan;
+    int64_t best[2];
+    double best_s;
+    int fits;
+    memo_status status;
+    plan->update_is_on_host = is_host;
+    if (is_host) return memoi_session_choose_with(s, n_all, 0, profile, is_measured, error);
+    status = memoi_session_choose_streamed(s, profile, is_measured, error);
+    if (status || !may_host || (plan->fits && (!plan->n_streamed || !is_measured))) return status;
+
+    /* States leave the device. */
+    best[0] = plan->n_streamed;
+    best[1] = plan->n_spilled;
+    fits = plan->fits;
+    best_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
+    plan->update_is_on_host = 1;
+    status = memoi_session_choose_with(s, n_all, 0, profile, is_measured, error);
+    if (status ||
+        (plan->fits && (!fits || plan->times->step_s + plan->times->update_s < 0.999 * best_s)))
+        return status;
+    plan->update_is_on_host = 0;
+    return memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);
+}
+
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
     return !plan;
@@ -11120,7 +11287,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int64_t most_rows = 0, n_streamed = 0, n_spilled = 0, limit_bytes = status ? 0 : s->limit_bytes;
-    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
+    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0, is_on_host = 0;
     *plan = NULL;
 
     /* The shape with the most rows is planned first: its peak limits the others. */
@@ -11142,11 +11309,13 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         s->limit_bytes = limit_bytes;
         s->part->plan->n_streamed = n_streamed;
         s->part->plan->n_spilled = n_spilled;
+        s->part->plan->update_is_on_host = is_on_host;
         if (!status)
             status = (i ? memoi_session_choose
                         : memoi_session_choose_states)(s, &times, profile != NULL, error);
         n_streamed = s->part->plan->n_streamed;
         n_spilled = s->part->plan->n_spilled;
+        is_on_host = s->part->plan->update_is_on_host;
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, &times, profile != NULL, error);
@@ -11210,6 +11379,7 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
                           (int)plan->alternatives[i] - 1);
+    if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
 
@@ -11278,6 +11448,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
             plan->n_spilled = cells[MEMOI_LINE_SPILLED];
+            plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
             status = memoi_session_stream(s, plan->n_streamed, plan->n_spilled, lines->error);
             if (status) break;
             n_buffers = cells[MEMOI_LINE_BUFFERS];
@@ -11761,6 +11932,30 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
     return status;
 }
 
+/* Times updates on the host in memory of a layer's size, after one that warms up. */
+MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile,
+                                          memo_error* error) {
+    int64_t most_bytes = 1;
+    double n_bytes = 0, begin_s = 0;
+    int32_t layer;
+    memo_status status = memob_states_synchronize(s->states, error);
+    if (status) return status;
+    for (layer = 0; layer < s->states_desc.n_layers; layer++)
+        most_bytes = memob_max(most_bytes, memoi_session_trial_offset(s, layer, s->desc.n_states));
+    s->host_trial = (char*)memob_calloc(most_bytes, 1);
+    if (!s->host_trial) return memob_no_memory(error, "a layer's states");
+    for (layer = -1; layer < s->desc.n_layers; layer++) {
+        if (layer > 0 && memob_now_s() - begin_s > 1) break;
+        s->desc.update_host(s->desc.user, s, (int32_t)memob_max(layer, 0));
+        if (layer < 0) begin_s = memob_now_s();
+        if (layer >= 0) n_bytes += memob_states_update_bytes(s->states, layer + 1);
+    }
+    if (n_bytes > 0) profile->update_host_s_per_byte = (memob_now_s() - begin_s) / n_bytes;
+    MEMO_FREE(s->host_trial);
+    s->host_trial = NULL;
+    return status;
+}
+
 /* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
@@ -11862,6 +12057,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         }
         memoi_session_end_beside(s);
         if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
+        if (!status && s->states && s->desc.update_host)
+            status = memoi_session_time_host(s, &profile[k], error);
         if (desc->measuring) desc->measuring(desc->user, s, 0);
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }

@@ -347,7 +347,7 @@ typedef struct memo_swap_times {
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
     const memo_states_desc* states; /* as in memo_swap_plan_desc; also the next */
-    double update_s_per_byte;
+    double update_s_per_byte, update_host_s_per_byte;
     int32_t n_steps; /* 0: 1 */
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
@@ -356,7 +356,7 @@ MEMO_API memo_swap_times memo_swap_times_default(void);
  * writes operations down.  The streams are "compute" and, if rows move, "to host", "to device" and
  * "file".  The schedule has the engine's copies, reads and writes ("to file", "from file"), events
  * and waits; and the trainer's operations of each layer: "forward", "recompute" for each tensor
- * with rows to recompute, "backward"; "update" of each layer with states; and "between" if
+ * with rows to recompute, "backward"; "update" or "update on host" of each layer; and "between" if
  * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, files
  * from 2^63.  Bytes of states follow those of rows.  Ignored: device, streams, computes_on_host,
  * memory and spill_directory of both descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
@@ -3714,7 +3714,7 @@ MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
 MEMOI void memoi_swap_generate_turn(void* generator, memo_states_pass pass, int32_t layer,
                                     int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    if (is_end && memob_states_updates(g->states, g->states->phase)) {
+    if (is_end && memob_states_updates(g->states, g->states->phase) && !g->states->updates) {
         int64_t n_reads;
         memoi_swap_generate_states(g, layer, MEMO_STATE_GRADIENT);
         n_reads = g->n_ranges;
@@ -3744,6 +3744,8 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
             memo_op* op = &schedule->ops[i];
             const char* name = memo_schedule_op_name(schedule, i);
             const int is_traffic = !strcmp(name, "traffic"); /* only bytes: any number of copies */
+            if (k == 0 && !strcmp(name, "update on host"))
+                op->duration_s = (double)op->link_bytes * times->update_host_s_per_byte;
             if (is_traffic) name = memoi_schedule_stream_name(schedule, op->stream) + 8;
             if (strcmp(name, names[k]) || !op->link_bytes) continue;
             if (rates[k] > 0) op->link = link;

@@ -10,7 +10,7 @@
 
 OWNED_TYPE(memo_states, states, memo_states_destroy)
 
-enum { LAYERS_MAX = 12, STATES_MAX = 6, WORDS_MAX = 40 };
+enum { LAYERS_MAX = 12, STATES_MAX = 6, WORDS_MAX = 40, KEYS_MAX = 512 };
 
 typedef struct model {
     memo_device* host;         /* runs functions */
@@ -23,6 +23,9 @@ typedef struct model {
     memo_states* states;
     uint64_t expected[LAYERS_MAX][STATES_MAX][WORDS_MAX]; /* the same computed in plain arrays */
     uint64_t seen, expected_seen;                         /* what all passes have read */
+    uint64_t host_seen, expected_host_seen;               /* and updates on the host */
+    uint64_t keys[KEYS_MAX];                              /* of these updates, in their order */
+    int64_t n_keys, n_updated;
 } model;
 
 static int has(const model* m, int32_t layer, int32_t s) {
@@ -83,6 +86,28 @@ static visit visit_of(const model* m, int32_t pass, int32_t layer, int updates, 
     return v;
 }
 
+/* An update on the host; computed as compute_pass, from the bytes there. */
+static memo_status update_host(void* user, int32_t layer, MEMO_UNUSED memo_error* e) {
+    model* m = (model*)user;
+    visit v = visit_of(m, 2, layer, 0, m->keys[m->n_updated++ % KEYS_MAX]);
+    v.seen = &m->host_seen;
+    for (int32_t s = 0; s < v.n_states; s++)
+        if (v.uses[s] & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT))
+            v.words[s] = (uint64_t*)memo_states_get_host_address(m->states, layer, s);
+    compute_pass(&v, 2);
+    return MEMO_STATUS_OK;
+}
+
+/* The same in plain arrays. */
+static void expect_update(model* m, int32_t layer, uint64_t key) {
+    visit v = visit_of(m, 2, layer, 0, key);
+    m->keys[m->n_keys++ % KEYS_MAX] = key;
+    v.seen = &m->expected_host_seen;
+    for (int32_t s = 0; s < v.n_states; s++)
+        v.words[s] = has(m, layer, s) ? m->expected[layer][s] : NULL;
+    compute_pass(&v, 2);
+}
+
 static void drop_gradients(model* m, int32_t begin, int32_t end) {
     for (; begin < end; begin++)
         for (int32_t s = 0; s < m->desc.n_states; s++)
@@ -92,6 +117,9 @@ static void drop_gradients(model* m, int32_t begin, int32_t end) {
 
 static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int updates,
                            uint64_t key) {
+    const int on_host = m->desc.update_host != NULL;
+    const int is_updated = updates || pass == MEMO_STATES_PASS_UPDATE;
+    if (on_host) updates = 0;
     visit v = visit_of(m, (int32_t)pass, layer, updates, key);
     memo_range reads[STATES_MAX], writes[STATES_MAX];
     memo_op_desc what = {.name = "compute", .reads = reads, .writes = writes};
@@ -110,14 +138,17 @@ static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int u
     v.seen = &m->expected_seen;
     for (int32_t s = 0; s < v.n_states; s++)
         v.words[s] = has(m, layer, s) ? m->expected[layer][s] : NULL;
-    run_visit(&v, NULL);
-    if (updates || pass == MEMO_STATES_PASS_UPDATE) drop_gradients(m, layer, layer + 1);
+    if (pass != MEMO_STATES_PASS_UPDATE || !on_host) run_visit(&v, NULL);
+    if (on_host && is_updated) expect_update(m, layer, key);
+    if (is_updated) drop_gradients(m, layer, layer + 1);
+    if (on_host && pass == MEMO_STATES_PASS_UPDATE) return MEMO_STATUS_OK;
 
     /* In the engine's. */
     v.seen = &m->seen;
     for (int32_t s = 0; s < v.n_states; s++) {
         v.words[s] = (uint64_t*)memo_states_get_address(m->states, layer, s);
-        CHECK(!v.words[s] == !has(m, layer, s));
+        CHECK(!v.words[s] ==
+              (!has(m, layer, s) || (on_host && m->table[s].uses == MEMO_STATE_UPDATE)));
         if (!v.words[s]) continue;
         const uint64_t begin = (uint64_t)(uintptr_t)v.words[s];
         const memo_range range = {begin, begin + (uint64_t)m->table[s].size_bytes};
@@ -203,6 +234,15 @@ static void random_model(model* m) {
                                         : (memo_test_int(0, 1) ? common : 0);
         m->spilled[layer] = is_spilled ? (uint32_t)memo_test_int(0, 63) | common : 0;
     }
+    if (memo_test_int(0, 2) == 0) { /* all that the update uses is on the host */
+        m->desc.update_host = update_host;
+        for (int32_t s = 0; s < m->desc.n_states; s++)
+            for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
+                if (m->table[s].uses & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT)) {
+                    m->streamed[layer] |= 1u << s;
+                    m->spilled[layer] &= ~(1u << s);
+                }
+    }
     m->desc.spilled = m->spilled;
     m->desc.spill_directory = memo_test_folder();
     m->desc.layer_kinds = m->kinds;
@@ -227,6 +267,7 @@ static memo_status get_state(model* m, int32_t layer, int32_t s, uint64_t* words
 static memo_status open_model(model* m, memo_device* host, const memo_device* device) {
     m->host = host;
     m->device = m->desc.device = device;
+    m->desc.user = m;
     memo_status status = memo_stream_create(device, "compute", 0, &m->compute, &error);
     m->desc.compute_stream = m->compute;
     if (!status) status = memo_states_create(&m->desc, &m->states, &error);
@@ -247,10 +288,23 @@ static void close_model(model* m) {
     m->compute = NULL;
 }
 
+/* Waits for computation and for updates on the host.  Returns 0 if no layer has a state. */
+static int wait_for_all(model* m) {
+    uint64_t word;
+    CHECK_OK(memo_stream_synchronize(m->device, m->compute, &error));
+    for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
+        for (int32_t s = 0; s < m->desc.n_states; s++) {
+            if (!has(m, layer, s)) continue;
+            CHECK_OK(memo_states_get(m->states, layer, s, 0, &word, 8, &error));
+            return 1;
+        }
+    return 0;
+}
+
 /* Every state of every layer has the bits of the plain arrays; gradients only inside a step. */
 static void check_bits(model* m, int64_t n_case) {
     uint64_t words[WORDS_MAX];
-    CHECK_OK(memo_stream_synchronize(m->device, m->compute, &error));
+    const int has_states = wait_for_all(m);
     for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
         for (int32_t s = 0; s < m->desc.n_states; s++) {
             if (!has(m, layer, s) || m->table[s].uses & MEMO_STATE_GRADIENT) continue;
@@ -258,7 +312,9 @@ static void check_bits(model* m, int64_t n_case) {
             CHECK_CASE(memcmp(words, m->expected[layer][s], (size_t)m->table[s].size_bytes) == 0,
                        "case %lld: layer %d, state %d", (long long)n_case, (int)layer, (int)s);
         }
-    CHECK_CASE(m->seen == m->expected_seen, "case %lld: a pass read other bits", (long long)n_case);
+    CHECK_CASE(m->seen == m->expected_seen &&
+                   (m->host_seen == m->expected_host_seen || !has_states),
+               "case %lld: a pass read other bits", (long long)n_case);
 }
 
 /* A part of a state gets other bytes, or zero. */
@@ -331,15 +387,19 @@ static memo_status step_after_faults(model* m, const model* before, int64_t n_ba
                                      uint64_t key) {
     memo_status status = run_step(m, n_batches, key);
     if (!status) return status;
+    const memo_error fault = error;
     memcpy(m->expected, before->expected, sizeof m->expected);
-    if (memo_states_abandon(m->states, &error)) {
-        CHECK(strstr(error.message, "set the states of all layers again") != NULL);
+    const memo_status doubt = memo_states_abandon(m->states, &error);
+    memo_error why = error;
+    wait_for_all(m);
+    m->n_updated = m->n_keys;
+    if (doubt) {
+        CHECK(strstr(why.message, "set the states of all layers again") != NULL);
         for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
             for (int32_t s = 0; s < m->desc.n_states; s++)
                 if (has(m, layer, s) && !(m->table[s].uses & MEMO_STATE_GRADIENT))
                     CHECK_OK(set_state(m, layer, s, m->expected[layer][s]));
     }
-    memo_error fault = error;
     CHECK_OK(run_step(m, n_batches, key));
     error = fault;
     return status;
@@ -367,8 +427,9 @@ TEST(a_fault_at_any_call_loses_nothing) {
             }
             if (is_open) {
                 f.failing_call = 0;
-                CHECK_OK(memo_stream_synchronize(host, m.compute, &error));
+                wait_for_all(&m);
                 m.seen = m.expected_seen; /* a pass that failed is not in both */
+                m.host_seen = m.expected_host_seen;
                 check_bits(&m, k);
             }
             close_model(&m);
@@ -386,12 +447,17 @@ TEST(a_fault_at_any_call_loses_nothing) {
 
 /* --- waits --- */
 
+enum { COMPUTE, TO_HOST, TO_DEVICE, FILE_STREAM };
+enum { COMPUTED, STORED, LOADED, FILED, DONE };
+
 /* A device that leaves out all waits of a stream for one of the engine's events. */
 static struct {
-    memo_device table, inner; /* both have the inner one's context */
-    memo_stream streams[4];   /* compute, to host, to device, file */
-    memo_event events[8];     /* of each place: computed, stored, loaded, filed */
+    memo_device table, inner;          /* both have the inner one's context */
+    memo_stream streams[4];            /* compute, to host, to device, file */
+    memo_event events[LAYERS_MAX + 8]; /* of updates on the host: done; of each place: computed,
+                                          stored, loaded, with a file also filed */
     int32_t n_streams, n_events, stream, event;
+    int32_t n_done, n_of_place; /* events */
     int64_t n_dropped;
 } dropper;
 
@@ -403,21 +469,25 @@ static memo_status dropper_stream(void* context, const char* name, int32_t prior
 }
 static memo_status dropper_event(void* context, memo_event* event, memo_error* e) {
     const memo_status status = dropper.inner.event_create(context, event, e);
-    if (!status && dropper.n_events < 8) dropper.events[dropper.n_events++] = *event;
+    if (!status && dropper.n_events < LAYERS_MAX + 8) dropper.events[dropper.n_events++] = *event;
     return status;
 }
 static memo_status dropper_wait(void* context, memo_event event, memo_stream stream,
                                 memo_error* e) {
-    const int is_event =
-        event == dropper.events[dropper.event] || event == dropper.events[dropper.event + 4];
+    int is_event = 0;
+    for (int32_t i = 0; i < dropper.n_done && dropper.event == DONE; i++)
+        is_event |= event == dropper.events[i];
+    for (int32_t p = 0; p < 2 && dropper.event != DONE; p++)
+        is_event |=
+            event == dropper.events[dropper.n_done + p * dropper.n_of_place + dropper.event];
     if (!is_event || stream != dropper.streams[dropper.stream])
         return dropper.inner.event_wait(context, event, stream, e);
     dropper.n_dropped++;
     return MEMO_STATUS_OK;
 }
 
-/* Races of recorded steps of a model with a file. */
-static int64_t races_without(int32_t stream, int32_t event) {
+/* Races of recorded steps of a model with a file, or with updates on the host. */
+static int64_t races_without(int32_t stream, int32_t event, int on_host) {
     own_device* host = new_host(0);
     memo_recorder_desc desc = memo_recorder_desc_default();
     model m;
@@ -431,12 +501,15 @@ static int64_t races_without(int32_t stream, int32_t event) {
     dropper.table.event_wait = dropper_wait;
     dropper.stream = stream;
     dropper.event = event;
-    random_model(&m);
+    do random_model(&m);
+    while ((m.desc.update_host != NULL) != on_host);
     m.desc.computes_on_host = 0;
     for (int32_t layer = 0; layer < m.desc.n_layers; layer++)
-        m.spilled[layer] = (uint32_t)memo_test_int(0, 63);
+        m.spilled[layer] = on_host ? 0 : (uint32_t)memo_test_int(0, 63);
+    dropper.n_done = on_host ? m.desc.n_layers : 0;
+    dropper.n_of_place = on_host ? 3 : 4;
     CHECK_OK(open_model(&m, host, &dropper.table));
-    if (dropper.n_events == 8) {
+    if (dropper.n_events == dropper.n_done + 2 * dropper.n_of_place) {
         for (uint64_t step = 0; step < 2; step++)
             CHECK_OK(run_step(&m, memo_test_int(1, 2), memo_test_random() % 1000));
         own_check* check = check_of(recorded(recorder));
@@ -448,15 +521,25 @@ static int64_t races_without(int32_t stream, int32_t event) {
 
 /* Each wait of the engine and its file: without it some steps have a race. */
 TEST(every_wait_is_necessary) {
-    enum { COMPUTE, TO_HOST, TO_DEVICE, FILE_STREAM };
-    enum { COMPUTED, STORED, LOADED, FILED };
-    static const int32_t waits[][2] = {
-        {TO_HOST, COMPUTED},   {TO_HOST, FILED},    {FILE_STREAM, STORED}, {FILE_STREAM, LOADED},
-        {TO_DEVICE, COMPUTED}, {TO_DEVICE, STORED}, {TO_DEVICE, FILED},    {COMPUTE, LOADED}};
-    for (int w = 0; w < 8; w++) {
+    static const int32_t waits[][2] = {{TO_HOST, COMPUTED},
+                                       {TO_HOST, FILED},
+                                       {FILE_STREAM, STORED},
+                                       {FILE_STREAM, LOADED},
+                                       {TO_DEVICE, COMPUTED},
+                                       {TO_DEVICE, STORED},
+                                       {TO_DEVICE, FILED},
+                                       {COMPUTE, LOADED},
+                                       /* With updates on the host, which the file's stream runs: */
+                                       {TO_HOST, COMPUTED},
+                                       {FILE_STREAM, STORED},
+                                       {FILE_STREAM, LOADED},
+                                       {TO_DEVICE, DONE},
+                                       {TO_HOST, DONE},
+                                       {TO_DEVICE, STORED}};
+    for (int w = 0; w < 14; w++) {
         int64_t n_races = 0, n_dropped = 0;
-        for (int i = 0; i < 60 && !n_races; i++) {
-            n_races = races_without(waits[w][0], waits[w][1]);
+        for (int i = 0; i < 200 && !n_races; i++) {
+            n_races = races_without(waits[w][0], waits[w][1], w >= 8);
             n_dropped += dropper.n_dropped;
         }
         CHECK_CASE(n_races > 0, "wait %d: %lld left out, no race", w, (long long)n_dropped);
@@ -685,20 +768,33 @@ static void backward_words(void* user, memo_session* s, int32_t layer) {
     t->seen = mix(t->seen, h);
 }
 
-static void update_words(void* user, memo_session* s, int32_t layer) {
+/* at: of a layer's states. */
+static void update_at(const trainer* t, memo_session* s, int32_t layer,
+                      void* (*at)(const memo_session*, int32_t, int32_t)) {
     static const int32_t pairs[][2] = {{S_WEIGHTS, S_GRADIENTS},
                                        {S_MOMENTS, S_GRADIENTS},
                                        {S_FIRST, S_FIRST_GRADIENTS},
                                        {S_LAST, S_LAST_GRADIENTS}};
-    trainer* t = (trainer*)user;
-    t->n_updates++;
     if (t->mistake == UPDATE_MISSES && layer == 1) return;
     for (int p = 0; p < 4; p++) {
-        uint64_t* words = (uint64_t*)memo_session_get_state(s, layer, pairs[p][0]);
-        const uint64_t h = mix_state(s, t, layer, pairs[p][1], 3);
+        uint64_t* words = (uint64_t*)at(s, layer, pairs[p][0]);
+        const uint64_t* gradient = (const uint64_t*)at(s, layer, pairs[p][1]);
+        uint64_t h = 3;
+        for (int64_t i = 0; gradient && i < t->states[pairs[p][1]].size_bytes / 8; i++)
+            h = mix(h, gradient[i]);
         for (int64_t i = 0; words && i < t->states[pairs[p][0]].size_bytes / 8; i++)
             words[i] = mix(words[i], h);
     }
+}
+
+static void update_words(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    t->n_updates++;
+    update_at(t, s, layer, memo_session_get_state);
+}
+
+static void update_on_host(void* user, memo_session* s, int32_t layer) {
+    update_at((const trainer*)user, s, layer, memo_session_get_host_state);
 }
 
 static void random_trainer(trainer* t) {
@@ -744,6 +840,9 @@ static void random_trainer(trainer* t) {
     d->backward = backward_words;
     d->recompute = recompute_words;
     d->update = update_words;
+    d->update_host = update_on_host;
+    d->update_on =
+        d->n_layers > 1 && memo_test_int(0, 2) == 0 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     d->update_is_fused = (int32_t)memo_test_int(0, 1);
     d->user = t;
     d->computes_on_host = 1;
@@ -826,12 +925,14 @@ static int64_t bytes_of_states(const trainer* t, int64_t* largest) {
 }
 
 TEST(sessions_stream_states_with_the_same_bits) {
-    int64_t n_streamed = 0, n_spilled = 0;
+    int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 200 : 9); i++) {
         trainer t;
         int64_t largest;
         random_trainer(&t);
         if (i % 2) t.desc.n_layers = 8;
+        if (i == 3) t.desc.update_on = MEMO_UPDATE_HOST;
+        if (i == 5 || i == 7) t.desc.update_on = MEMO_UPDATE_DEVICE;
         const int64_t state_bytes = bytes_of_states(&t, &largest);
         own_step_plan* least = NULL;
         t.desc.device_bytes = 1;
@@ -840,7 +941,10 @@ TEST(sessions_stream_states_with_the_same_bits) {
         CHECK_IS(least->fits, ==, 0);
         /* FIRST, a layer and LAST are open at once if there is one layer. */
         CHECK_IS(least->state_bytes, <=, (t.desc.n_layers > 1 ? 2 : 3) * largest);
+        const memo_update update_on = t.desc.update_on;
+        t.desc.update_on = MEMO_UPDATE_DEVICE; /* all stays there */
         const uint64_t kept = hash_of_training(&t, 0, 0, NULL), seen = t.seen;
+        t.desc.update_on = update_on;
         const int64_t span = state_bytes + 4 * least->device_bytes;
         for (int64_t k = 0; k < 4; k += 1 + i % 2) {
             const int64_t budget = least->device_bytes + k * k * k * span / 64;
@@ -864,6 +968,8 @@ TEST(sessions_stream_states_with_the_same_bits) {
             CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
             if (!plan->fits) continue;
             n_streamed += plan->n_streamed > 0;
+            n_on_host += plan->update_is_on_host;
+            CHECK_IS(plan->update_is_on_host, ==, update_on == MEMO_UPDATE_HOST);
             CHECK_IS(plan->device_bytes, ==,
                      plan->activation_bytes + plan->state_bytes + plan->persistent_bytes +
                          plan->transient_bytes);
@@ -875,6 +981,7 @@ TEST(sessions_stream_states_with_the_same_bits) {
     }
     CHECK_IS(n_streamed, >, 12);
     CHECK_IS(n_spilled, >, 2);
+    CHECK_IS(n_on_host, >, 1);
 }
 
 /* --- predicted times --- */
@@ -945,6 +1052,7 @@ static void random_times(timed_trainer* t) {
     p->n_tensors = N_TENSORS;
     p->between_s = memo_test_real();
     p->update_s_per_byte = memo_test_int(0, 1) ? 1e-4 * memo_test_real() : 0;
+    p->update_host_s_per_byte = 2e-4 * memo_test_real();
     for (int i = 0; i < N_TENSORS; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "%s", t->t.tensors[i].name);
         for (int k = 0; k < 2; k++)
@@ -1004,6 +1112,8 @@ static void simulate_steps(timed_trainer* t, const memo_step_plan* plan, double*
                                         &error));
         for (int64_t i = 0; i < schedule->n_ops; i++) {
             memo_op* op = &schedule->ops[i];
+            if (k == 0 && !strcmp(memo_schedule_op_name(schedule, i), "update on host"))
+                op->duration_s = t->profile.update_host_s_per_byte * (double)op->link_bytes;
             if (op->kind != MEMO_OP_RUN || !op->link_bytes ||
                 strcmp(memo_schedule_op_name(schedule, i), names[k]))
                 continue;
@@ -1064,6 +1174,66 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
                "%lld of %lld with streamed states, %lld with a file, %lld exact, worst %g",
                (long long)n_streamed, (long long)n, (long long)n_spilled, (long long)n_exact,
                worst);
+}
+
+/* PLANNED updates where the predicted step is shorter, or where only that fits. */
+TEST(the_update_is_planned_where_it_is_faster) {
+    int n_on_host = 0, n_on_device = 0;
+    for (int i = 0; i < 24; i++) {
+        memo_step_plan* plans[3] = {NULL, NULL, NULL};
+        timed_trainer t;
+        double step_s[3];
+        memset(&t, 0, sizeof t);
+        do random_times(&t);
+        while (t.t.desc.n_layers < 3);
+        t.profile.update_host_s_per_byte *= i % 2 ? 0.01 : 10;
+        t.t.desc.policy = MEMO_POLICY_RECOMPUTE;
+        CHECK_OK(memo_session_get_least(&t.t.desc, &t.t.desc.device_bytes, &error));
+        for (int on = 0; on < 3; on++) {
+            t.t.desc.update_on = (memo_update)on;
+            CHECK_OK(memo_session_plan(&t.t.desc, &t.profile, &plans[on], &error));
+            step_s[on] =
+                plans[on]->fits ? plans[on]->times->step_s + plans[on]->times->update_s : HUGE_VAL;
+        }
+        CHECK(plans[MEMO_UPDATE_HOST]->update_is_on_host &&
+              !plans[MEMO_UPDATE_DEVICE]->update_is_on_host);
+        CHECK_CASE(step_s[0] <= 1.002 * fmin(step_s[1], step_s[2]),
+                   "case %d: %g, device %g, host %g", i, step_s[0], step_s[1], step_s[2]);
+        n_on_host += plans[0]->update_is_on_host;
+        n_on_device += !plans[0]->update_is_on_host;
+        for (int on = 0; on < 3; on++) memo_step_plan_destroy(plans[on]);
+    }
+    CHECK_CASE(n_on_host > 3 && n_on_device > 3, "%d on the host, %d on the device", n_on_host,
+               n_on_device);
+}
+
+/* Also by a checked session.  A plan needs the functions that its sessions call. */
+TEST(updates_on_the_host_are_measured) {
+    own_device* device = new_host(0);
+    own_step_plan* plan = NULL;
+    memo_profile profiles[2];
+    trainer t;
+    do random_trainer(&t);
+    while (t.desc.n_layers < 2);
+    t.desc.update_on = MEMO_UPDATE_HOST;
+    t.desc.device = device;
+    t.desc.is_checked = 1;
+    CHECK_OK(memo_session_measure(&t.desc, profiles, &error));
+    CHECK(profiles[0].update_host_s_per_byte > 0 && profiles[0].update_s_per_byte == 0);
+    t.desc.device = NULL;
+    CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+    CHECK_OK(memo_session_plan(&t.desc, profiles, &plan, &error));
+    CHECK(plan->fits && plan->update_is_on_host);
+    memo_text text = {NULL, 0, 0, 0};
+    memo_step_plan_put(plan, &text);
+    CHECK(text.data && strstr(text.data, "update    on the host\n"));
+    memo_text_free(&text);
+
+    own_session* s = NULL;
+    t.desc.update_host = NULL;
+    t.desc.update_on = MEMO_UPDATE_DEVICE;
+    CHECK_ERROR(memo_session_open(&t.desc, plan, &s, &error), INVALID_ARGUMENT,
+                "update_host: NULL");
 }
 
 /* --- faults of sessions --- */
@@ -1261,6 +1431,7 @@ TEST(checked_sessions_find_planted_mistakes) {
                 &t); /* a write between two slices is found as another one's recomputation */
         while (mistake == BACKWARD_WRITES && t.desc.slice_rows);
         t.desc.n_layers = 3;
+        if (mistake == WRITES_TO_CLOSED) t.desc.update_on = MEMO_UPDATE_DEVICE; /* resident */
         if (mistake) {
             for (int k = 0; k < N_STATES; k++) t.states[k].size_bytes = 512;
             memset(t.kinds, 0, sizeof t.kinds);
@@ -1600,8 +1771,27 @@ TEST(bad_states_are_refused) {
     m.kinds[0] = 32;
     CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "layer_kinds[0]: out of range (32)");
+    do random_model(&m);
+    while (!m.desc.update_host || !has(&m, 0, 0));
+    CHECK_OK(memo_states_desc_get_sizes(&m.desc, &sizes, &error));
+    m.spilled[0] |= 1;
+    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+                "update_host: layer 0 has states for the update that are not streamed");
     m.desc.n_states = MEMO_STATES_MAX + 1;
     CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT, "n_states");
+}
+
+TEST(updates_on_the_host_need_host_functions) {
+    own_device* host = new_host(0);
+    memo_device table = *host;
+    model m;
+    do random_model(&m);
+    while (!m.desc.update_host || m.spilled[0]);
+    memset(m.spilled, 0, sizeof m.spilled);
+    table.launch_host = NULL;
+    m.desc.device = &table;
+    CHECK_ERROR(memo_states_create(&m.desc, &m.states, &error), UNSUPPORTED,
+                "no launch_host, which update_host needs");
 }
 
 TEST(passes_out_of_order_are_refused) {
@@ -1657,7 +1847,7 @@ TEST(misused_states_of_a_session_are_errors) {
     trainer t;
     uint64_t words[600];
     do random_trainer(&t);
-    while (t.desc.update_is_fused);
+    while (t.desc.update_is_fused || t.desc.update_on == MEMO_UPDATE_HOST);
     t.desc.device = device;
     memo_session_desc bad = t.desc;
     bad.update = NULL;
@@ -1703,8 +1893,10 @@ TEST(plan_files_keep_streamed_states) {
     CHECK(plan && plan->n_streamed > 0);
     CHECK_OK(memo_step_plan_write(plan, memo_test_path(path, "plan"), &error));
     CHECK_OK(memo_step_plan_read(&t.desc, path, &read, &error));
-    CHECK(read && read->n_streamed == plan->n_streamed && read->state_bytes == plan->state_bytes &&
-          read->device_bytes == plan->device_bytes && read->host_bytes == plan->host_bytes);
+    CHECK(read && read->n_streamed == plan->n_streamed &&
+          read->update_is_on_host == plan->update_is_on_host &&
+          read->state_bytes == plan->state_bytes && read->device_bytes == plan->device_bytes &&
+          read->host_bytes == plan->host_bytes);
     remove(path);
 }
 
@@ -1732,8 +1924,20 @@ TEST(first_values_are_filled_layer_by_layer) {
         do random_trainer(&t);
         while (t.desc.n_layers < 3);
         t.desc.n_shapes = 1;
+        t.desc.update_on = i % 2 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
         CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
         CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+        const int64_t least = t.desc.device_bytes;
+        if (i % 2) { /* without moments on the device */
+            t.desc.states_stay = 1;
+            CHECK_ERROR(memo_session_plan(&t.desc, NULL, &stays, &error), INVALID_ARGUMENT,
+                        "update_on: HOST, but states_stay is 1");
+            t.desc.update_on = MEMO_UPDATE_DEVICE;
+            t.desc.states_stay = 0;
+            CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+            CHECK_IS(least, <=, t.desc.device_bytes);
+            t.desc.device_bytes = least;
+        }
         t.desc.states_stay = 1;
         CHECK_OK(memo_session_plan(&t.desc, NULL, &stays, &error));
         CHECK(plan->n_streamed > 0 && stays->n_streamed == 0 && !stays->fits);
@@ -1741,6 +1945,7 @@ TEST(first_values_are_filled_layer_by_layer) {
 
         t.desc.states_stay = 0;
         t.desc.device = device;
+        if (i % 2) t.desc.update_on = MEMO_UPDATE_HOST;
         CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
         if (!s) return;
         t.n_updates = 0;
