@@ -9843,6 +9843,7 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
                            (int)layer);
         return NULL;
     }
+
     layer = memoi_session_step(s, layer); /* the first, unless another is open */
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     place = memoi_session_place(s, layer, tensor);
@@ -10544,12 +10545,14 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     const int has_last = memoi_session_has_layer(s, desc->n_layers - 1);
     const int32_t first = s->first_step, end = first + s->n_turn_steps;
     int32_t step;
+
     for (step = end - 1; step >= first && memoi_session_is_turn(s, MEMO_PASS_WEIGHTS); step--) {
         const int32_t layer = memoi_session_layer(s, step);
         if (memo_session_weights_begin(s, layer)) desc->weights(user, s, layer);
         memo_session_weights_end(s, layer);
     }
     if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return;
+
     for (step = first; step < end && !memoi_session_is_turn(s, MEMO_PASS_BACKWARD); step++) {
         const int32_t layer = memoi_session_layer(s, step);
         if (memo_session_forward_begin(s, layer)) {
@@ -10559,6 +10562,7 @@ MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
         memo_session_forward_end(s, layer);
     }
     if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
+
     if (desc->between && has_last && memo_session_computes(s)) desc->between(user, s);
     for (step = end - 1; step >= first && !is_forward_only; step--) {
         const int32_t layer = memoi_session_layer(s, step);

@@ -11,7 +11,7 @@
  * Expected output:
  *     195 labels of all ranks, by which the sum of losses is divided; rank 0 sends 67 of 134 rows
  *     196 labels of all ranks, by which the sum of losses is divided; rank 0 sends 68 of 134 rows
- *     two forwards are 27 operations with 6 waits; races: 0
+ *     two forwards are 30 operations with 6 waits; races: 0
  *     documents, ring 3 x ulysses 1: 200 tokens, 1 of padding, 67 a rank
  *     rank 0 (ring 0, ulysses 0): 0..0, 4..4, 5..19, 80..94, 95..95, 97..106, ...
  *     rank 1 (ring 1, ulysses 0): 1..1, 3..3, 20..34, 65..79, 107..116, 137..146, ...

@@ -101,13 +101,19 @@ object() { # COMPILER LANGUAGE STANDARD SOURCE OBJECT FLAGS...
     run $compiler -x "$language" -std="$standard" $warnings -I. -Iextras "$@" -c "$sources/$source" -o "$folder/$object"
 }
 
+# The implementation without the optimizer, in $built; compiled once.
+shared=$folder
+implementation() { # COMPILER LANGUAGE STANDARD
+    built=$shared/implementation-$1.o
+    [ -f "$built" ] || { object "$1" "$2" "$3" implementation.c new.o $lp_cflags && mv "$folder/new.o" "$built"; }
+}
+
 # Two translation units, each in its own language, one program; it runs.
 two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANGUAGE STANDARD (of the user)
-    object "$1" "$2" "$3" implementation.c implementation.o $lp_cflags &&
-        object "$4" "$5" "$6" user.c user.o || return 1
+    implementation "$1" "$2" "$3" && object "$4" "$5" "$6" user.c user.o || return 1
     linker=$1
     [ "$5" = c++ ] && linker=$4
-    run $linker "$folder/user.o" "$folder/implementation.o" -o "$folder/two" $lp_libs -lpthread -lm &&
+    run $linker "$folder/user.o" "$built" -o "$folder/two" $lp_libs -lpthread -lm &&
         run "$folder/two"
 }
 
@@ -134,8 +140,8 @@ defined() { nm -g -P "$1" | awk '$2 != "U" && $2 != "w" && $2 != "v" && $1 !~ /^
 undefined() { nm -g -P "$1" | awk '$2 == "U" { sub(/^_/, "", $1); print $1 }'; }
 
 exports() { # COMPILER LANGUAGE STANDARD
-    object "$1" "$2" "$3" implementation.c exports.o $lp_cflags || return 1
-    defined "$folder/exports.o" >"$folder/names"
+    implementation "$1" "$2" "$3" || return 1
+    defined "$built" >"$folder/names"
     [ "$(grep -c '^memo_' "$folder/names")" -gt 50 ] || { echo "no names found"; return 1; }
     grep -v '^memo_' "$folder/names" && { echo "exported without the prefix memo_"; return 1; }
     return 0
@@ -281,6 +287,7 @@ with_nvcc() { # HEADER ARCHITECTURES [OPTIONS]
 
 # ---- the tests ----
 
+test_is "only memo_ is exported" exports $first_c c c99
 tap_jobs=$tap_processors
 for compiler in $c_compilers; do
     known=$(standards $compiler c $c_standards)
@@ -317,7 +324,6 @@ for test in $(tests_all && echo test_plan test_swap_plan test_swap); do
     test_is "$test refuses NaN with -ffast-math, $first_c" refuses_with_fast_math $first_c $test
 done
 test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
-test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings

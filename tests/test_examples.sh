@@ -1,8 +1,8 @@
 #!/bin/sh
 # test_examples.sh - the heads of the short examples: the build line builds, and the output matches.
 #
-# `make test-all` builds with the build line as it is.  `make test` builds with -O1, and compiles the
-# implementations that an example defines apart, without the optimizer and once for all examples that define the same.
+# `make test-all` builds with the build line as it is.  `make test` builds with -O1, and takes the implementations from
+# the library of the other tests.
 #
 # In a head, "Build:", "Run:" (default: the program without arguments) and "Expected output:" are followed by indented
 # lines; "..." in the output stands for any text.  Output: TAP.
@@ -13,19 +13,12 @@ set -u
 
 tap_folder build/tests/examples
 root=$(pwd)
+library=$root/build/tests/lib.a lp_solve=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk)
+tests_all || make --no-print-directory -s build/tests/lib.a >&2 || exit 1
 
-# Builds the implementations that a source defines.  They must come before its first header of memo.
-implementations() { # FILE OBJECT_FOLDER; sets $object
-    awk '/^#include "(memo|extras)/ { n++ } /^#define MEMO_[A-Z]*_*IMPLEMENTATION/ { if (n) { print FILENAME ": defined too late: " $2; exit 1 } }' "$1" || return 1
-    macros=$(sed -n 's/^#define \(MEMO_[A-Z_]*IMPLEMENTATION\)$/\1/p' "$1" | sort)
-    object=$2/$(echo $macros | tr -d ' ').o
-    [ ! -f "$object" ] || return 0
-    for macro in $macros; do echo "#define $macro"; done >"$object.c"
-    for header in memo.h memo_plan.h memo_sp.h extras/*.h; do
-        macro=$(basename "${header%.h}" | tr a-z A-Z)_IMPLEMENTATION
-        ! echo "$macros" | grep -qx "$macro" || echo "#include \"$header\""
-    done >>"$object.c"
-    ${CC:-cc} -std=c99 -O0 -I. -c "$object.c" -o "$object"
+# The implementations must come before the first header of memo.
+defined_in_time() { # FILE
+    awk '/^#include "(memo|extras)/ { n++ } /^#define MEMO_[A-Z]*_*IMPLEMENTATION/ { if (n) { print FILENAME ": defined too late: " $2; exit 1 } }' "$1"
 }
 
 # Builds and runs in a separate folder, with links to the sources at the same relative paths.
@@ -45,10 +38,10 @@ example() { # FILE
     # The head says cc; the compiler may be another.
     object=
     if ! tests_all; then
-        implementations "$1" "$root/$folder" || return 1
+        defined_in_time "$1" || return 1
         rm "$place/examples" && mkdir "$place/examples" && ln -s "$root"/examples/* "$place/examples/" && rm "$place/$1" &&
             sed 's/^#define MEMO_[A-Z_]*IMPLEMENTATION$//' "$1" >"$place/$1" || return 1
-        object="s| -O2 | -O1 |; s|$1|& $root/$folder/$(basename "$object")|"
+        object="s| -O2 | -O1 |; s|$1|& $library|; s|-lm|$lp_solve -lm|"
     fi
     sed -i.head "s|^cc |${CC:-cc} |; $object" "$place/build" && rm -f "$place/build.head"
     (cd "$place" && sh ./build >log 2>&1) || { cat "$place/log"; return 1; }
