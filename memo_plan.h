@@ -857,7 +857,8 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It never
  * changes; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
-/* In desc.update_host: where a state that the update uses lies on the host; NULL if it is absent. */
+/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
+ * the state. */
 MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
                                            int32_t state);
 /* Updates all layers, after the last micro-batch of a step.  A fused session needs this only if the
