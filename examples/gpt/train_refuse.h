@@ -8,12 +8,12 @@
 
 enum { N_SLICES_TRIED = 16 };
 
-/* Returns whether the run fits, in `most` slices or fewer.  *slice_rows: the rows of a slice; 0:
- * all at once. */
+/* Returns whether the run fits, in `most` slices or fewer.  Then *slice_rows is the rows of a slice;
+ * 0: all at once. */
 static int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
     memo_step_plan* plan = train_plan_that_fits(o, policy, most);
     const int fits = plan && plan->fits;
-    *slice_rows = fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
+    if (fits) *slice_rows = plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
     memo_step_plan_destroy(plan);
     return fits;
 }
@@ -24,15 +24,14 @@ static int fits_with(const train_options* o, memo_policy policy) {
 }
 
 /* Returns the longest sequence of whole tiles that fits by plans of the policy, between `fitting`
- * and `beyond` tiles, up to `unit` tiles. */
+ * and `beyond` tiles, up to `unit` tiles.  *slice_rows: of `fitting` tiles, then of the longest. */
 static int64_t longest_between(const train_options* o, int64_t most_slices, int64_t fitting,
-                               int64_t beyond, int64_t unit) {
+                               int64_t beyond, int64_t unit, int64_t* slice_rows) {
     train_options other = *o;
-    int64_t slice_rows;
     while (beyond - fitting > unit) {
         const int64_t middle = fitting + (beyond - fitting) / 2;
         other.sequence = middle * o->tile;
-        if (run_fits(&other, (memo_policy)o->policy, most_slices, &slice_rows))
+        if (run_fits(&other, (memo_policy)o->policy, most_slices, slice_rows))
             fitting = middle;
         else
             beyond = middle;
@@ -41,21 +40,19 @@ static int64_t longest_between(const train_options* o, int64_t most_slices, int6
 }
 
 /* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none.  n_tiles: a length
- * that fits; 0: none is known.  *slice_rows: of its plan. */
+ * that fits, in slices of *slice_rows; 0: none is known.  *slice_rows: then of the longest. */
 static int64_t longest_sequence(const train_options* o, int64_t n_tiles, int64_t most_slices,
                                 int64_t* slice_rows) {
     const memo_policy policy = (memo_policy)o->policy;
     const int64_t n_most = gpt_min(1 << 24, 64 * o->sequence) / o->tile + 1;
     train_options other = *o;
     int64_t beyond = n_tiles ? 2 * n_tiles : 1;
-    *slice_rows = 0;
     for (; beyond <= n_most; beyond *= 2) {
         other.sequence = beyond * o->tile;
         if (!run_fits(&other, policy, most_slices, slice_rows)) break;
         n_tiles = beyond;
     }
-    other.sequence = longest_between(&other, most_slices, n_tiles, beyond, (beyond + 63) / 64);
-    return other.sequence && run_fits(&other, policy, most_slices, slice_rows) ? other.sequence : 0;
+    return longest_between(&other, most_slices, n_tiles, beyond, (beyond + 63) / 64, slice_rows);
 }
 
 /* Prints the lengths that fit with and without slices, beside one that fits.  given_rows: of
@@ -63,7 +60,7 @@ static int64_t longest_sequence(const train_options* o, int64_t n_tiles, int64_t
 static void print_longest(const train_options* o, int64_t given_rows) {
     const int64_t n_slices = o->slice_rows ? (train_rows(o) - 1) / o->slice_rows + 1 : 1;
     train_options other = *o;
-    int64_t slice_rows, none;
+    int64_t slice_rows = o->slice_rows, none;
     other.slice_rows = given_rows;
     const int64_t with = longest_sequence(&other, o->sequence / o->tile,
                                           gpt_round_up(n_slices, N_SLICES_TRIED), &slice_rows);
@@ -178,7 +175,9 @@ static void put_budgets(const train_options* o, const memo_step_plan* plan, memo
 
 static void put_shorter(const train_options* o, memo_text* text) {
     const int64_t n_tiles = (o->sequence + o->tile - 1) / o->tile;
-    const int64_t fitting = longest_between(o, N_SLICES_TRIED, 0, n_tiles, (n_tiles + 31) / 32);
+    int64_t slice_rows;
+    const int64_t fitting =
+        longest_between(o, N_SLICES_TRIED, 0, n_tiles, (n_tiles + 31) / 32, &slice_rows);
     memo_text_put(text, "%s", text->n_bytes ? ", or " : "");
     if (fitting)
         memo_text_put(text, "--seq %lld", (long long)fitting);
