@@ -47,7 +47,7 @@
 
 #include <cuda_runtime.h>
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 3
 #error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
 #endif
 
