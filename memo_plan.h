@@ -10863,37 +10863,39 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* Of turns of the swap engine: the time of WEIGHTS turns that follow.  profile NULL: what the
- * chosen alternatives add.  Returns the sum. */
-MEMOI double memoi_session_time_weights(const memo_session* s, const memo_profile* profile) {
+/* The time of a WEIGHTS turn; 0 of other turns.  profile NULL: what the chosen alternatives add. */
+MEMOI double memoi_session_weights_s(const memo_session* s, const memo_profile* profile,
+                                     int32_t turn) {
     const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
     const int32_t n = s->n_turn_steps;
     double sum_s = 0;
-    int32_t k, i, at = -1;
-    for (k = 0; k < own->plan.n_order; k++) {
-        double turn_s = 0;
-        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS) {
-            own->turns_s[++at] = 0;
-            continue;
-        }
-        for (i = 0; i < n; i++) {
-            const int32_t kind = memob_layer_kind(s->steps, own->places[k] * n + i);
-            turn_s += memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, kind) +
-                      (profile ? profile->weights_s[kind] : 0);
-        }
-        own->turns_s[at] += turn_s;
-        sum_s += turn_s;
+    int32_t i;
+    if (own->plan.order[turn].pass != MEMO_PASS_WEIGHTS) return 0;
+    for (i = 0; i < n; i++) {
+        const int32_t kind = memob_layer_kind(s->steps, own->places[turn] * n + i);
+        sum_s += memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, kind) +
+                 (profile ? profile->weights_s[kind] : 0);
     }
     return sum_s;
 }
 
-/* The same of a whole micro-batch. */
+/* Gives each turn of the swap engine the time of the WEIGHTS turns that follow. */
+MEMOI void memoi_session_time_turns(const memo_session* s, const memo_profile* profile) {
+    const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
+    int32_t k, at = -1;
+    for (k = 0; k < own->plan.n_order; k++) {
+        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS) own->turns_s[++at] = 0;
+        own->turns_s[at] += memoi_session_weights_s(s, profile, k);
+    }
+}
+
+/* What the chosen alternatives add to a whole micro-batch. */
 MEMOI double memoi_session_all_slower_s(const memo_session* s) {
     const int32_t n = s->n_turn_steps, n_turns = s->steps->order ? s->steps->n_order : 2;
     double sum_s =
-        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks +
-        memoi_session_time_weights(s, NULL);
+        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks;
     int32_t k, i;
+    for (k = 0; k < s->part->plan->n_order; k++) sum_s += memoi_session_weights_s(s, NULL, k);
     for (k = 0; k < n_turns; k++) {
         const int32_t turn = s->steps->order ? s->steps->order[k] : -k;
         for (i = 0; i < n; i++)
@@ -10960,7 +10962,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     desc->turns = ((const memoi_step_plan*)s->part->plan)->turns;
     desc->turns_s = ((const memoi_step_plan*)s->part->plan)->turns_s;
     desc->last_chunk = s->part->plan->n_chunks - 1;
-    (void)memoi_session_time_weights(s, profile);
+    memoi_session_time_turns(s, profile);
     return status;
 }
 

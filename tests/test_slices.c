@@ -656,6 +656,15 @@ static memo_status virtual_elapsed(MEMO_UNUSED void* context, memo_event begin, 
     if (*s == 0) *s = 1e-9; /* of copies */
     return MEMO_STATUS_OK;
 }
+/* A device whose events have the virtual time, from 0 on. */
+static memo_device virtual_device(const memo_device* inner) {
+    memo_device device = *inner;
+    memset(&virtual_clock, 0, sizeof virtual_clock);
+    virtual_clock.inner = *inner;
+    device.event_record = virtual_record;
+    device.event_elapsed = virtual_elapsed;
+    return device;
+}
 /* Seconds of rows [begin, end), if a row and a row with one before it take so many. */
 static double virtual_s(int64_t begin, int64_t end, double row_s, double pair_s) {
     return (double)(end - begin) * (row_s + pair_s * (double)(begin + end) / 2);
@@ -700,10 +709,7 @@ TEST(times_are_lines) {
         memo_device *inner = new_device(memo_host_device_desc_default()), device;
         memo_profile p;
         memo_stream stream = NULL;
-        memset(&virtual_clock, 0, sizeof virtual_clock);
-        virtual_clock.inner = device = *inner;
-        device.event_record = virtual_record;
-        device.event_elapsed = virtual_elapsed;
+        device = virtual_device(inner);
         CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
         model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
         m.desc.tile_rows = 1;
@@ -741,10 +747,7 @@ TEST(late_layers_count) {
     memo_device *inner = new_device(memo_host_device_desc_default()), device;
     memo_profile p;
     memo_stream stream = NULL;
-    memset(&virtual_clock, 0, sizeof virtual_clock);
-    virtual_clock.inner = device = *inner;
-    device.event_record = virtual_record;
-    device.event_elapsed = virtual_elapsed;
+    device = virtual_device(inner);
     CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
     model_init(&m, 48, 6, MEMO_POLICY_MEMO);
     m.desc.step = NULL;

@@ -246,8 +246,10 @@ GPT_FUNCTION memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, i
                                              memo_error* error);
 GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock);
 
-/* Waits for all enqueued work and for the copies of states; between micro-batches. */
+/* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
+/* Also for the copies of states; between micro-batches. */
+GPT_FUNCTION memo_status gpt_wait_for_states(gpt_model* model, memo_error* error);
 /* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
  * digests, and other bits practically never do.  After the last micro-batch.  It waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,

@@ -313,13 +313,16 @@ static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
     memo_status status = memo_stream_synchronize(&model->device, model->compute, error);
-    if (!status && model->sums)
-        status = memo_stream_synchronize(&model->device, model->sums, error);
-    /* No bytes of a state: only its wait for the copies of states. */
-    if (!status && model->session)
-        status = memo_session_read_state(model->session, MEMO_LAYER_FIRST, GPT_WEIGHTS, 0, NULL, 0,
-                                         error);
-    return status;
+    return status || !model->sums ? status
+                                  : memo_stream_synchronize(&model->device, model->sums, error);
+}
+
+GPT_FUNCTION memo_status gpt_wait_for_states(gpt_model* model, memo_error* error) {
+    const memo_status status = gpt_wait(model, error);
+    if (status) return status;
+    /* Reading waits, even for no bytes. */
+    return memo_session_read_state(model->session, MEMO_LAYER_FIRST, GPT_WEIGHTS, 0, NULL, 0,
+                                   error);
 }
 
 /* Several ranks hold each sequence. */

@@ -260,12 +260,12 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
 static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
-    memo_status status = gpt_wait(r->model, error);
+    memo_status status = gpt_wait_for_states(r->model, error);
     if (status) return status;
     r->is_graph = 0;
     memo_recorder_resume(r->recorder);
     status = run_step(r, j, r->n_steps, &loss, error);
-    if (!status) status = gpt_wait(r->model, error);
+    if (!status) status = gpt_wait_for_states(r->model, error);
     if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
