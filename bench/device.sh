@@ -197,7 +197,7 @@ bench/cuda_memory.cu cuda_memory -DLINKED
 bench/cuda_kernels.cu cuda_kernels -DLINKED
 bench/cuda_chain.cu cuda_chain -DLINKED $cublas_lt
 bench/calls.c calls -DLINKED -x cu
-bench/spill.c spill -DLINKED -x cu
+bench/spill.c spill -x cu
 bench/arena.c arena -x cu $torch
 examples/05_three_edits.cu 05_three_edits -DMEMO_STATIC
 examples/06_cuda_arena.cu 06_cuda_arena -DMEMO_STATIC

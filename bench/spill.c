@@ -20,9 +20,7 @@
 #ifdef __CUDACC__
 #define MEMO_CUDA_IMPLEMENTATION
 #endif
-#ifndef LINKED /* with an implementation compiled before */
-#define MEMO_IMPLEMENTATION
-#endif
+#define MEMO_IMPLEMENTATION /* for its functions of files */
 #ifdef __CUDACC__
 #include "memo_cuda.cuh"
 #else

@@ -155,13 +155,14 @@ compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
-# Benchmarks in C that nvcc compiles too; their times mean nothing here.
+# Benchmarks in C that nvcc compiles too, linked as in the pack; their times mean nothing here.
 c_benchmarks_run() {
+    sh bench/device.sh --dry-run pack >"$folder/pack.txt" || return 1
     on_the_fake_runtime() { # SOURCE ARGUMENT...
         program=$folder/$(basename "$1" .c)_fake source=$1
         shift
-        nvcc -arch=sm_90 $flags -x cu -c "$source" -o "$program.o" &&
-            nvcc -cudart none "$program.o" "$fake" -o "$program" &&
+        nvcc -arch=sm_90 $flags $(grep " $source " "$folder/pack.txt" | grep -o -e -DLINKED) -x cu -c "$source" -o "$program.o" &&
+            nvcc -cudart none "$program.o" $links -o "$program" &&
             "$program" "$@" >"$program.txt" && cat "$program.txt"
     }
     on_the_fake_runtime bench/calls.c 3 && grep -q '^| memo_session_forward_begin | [0-9.]* |' "$program.txt" &&
