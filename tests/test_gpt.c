@@ -924,6 +924,7 @@ TEST(policies_give_the_same_bits_in_fp8) {
 /* Against all numbers that e4m3 has, times the power of 2 with which the largest is at most 448. */
 TEST(e4m3_rounds_to_the_nearest_number) {
     float x[64], rounded[64], scale;
+    uint32_t most_bits;
     for (int i_case = 0; i_case < 200; i_case++) {
         const int n = (int)memo_test_int(1, 64), spread = (int)memo_test_int(0, 24);
         float most = 0;
@@ -936,20 +937,24 @@ TEST(e4m3_rounds_to_the_nearest_number) {
         gpt_round_e4m3(rounded, n);
         for (scale = 1; most * scale <= 448; scale *= 2) continue;
         while (most * scale > 448) scale /= 2;
+        memcpy(&most_bits, &most, sizeof most);
+        CHECK_IS(gpt_e4m3_scale(gpt_e4m3_exponent(most_bits)) * scale, ==, 1);
         for (int i = 0; i < n; i++) {
-            float nearest = 0;
+            const uint8_t bits = gpt_e4m3_code(x[i] * scale);
+            float nearest = 0, coded = 0;
             for (int code = 0; code < 127; code++) { /* exponent, 3 bits; 127 is NaN */
                 const float number =
                     (float)ldexp(code < 8 ? code : 8 + code % 8, (code < 8 ? 1 : code / 8) - 10);
+                if (code == (bits & 127)) coded = bits & 128 ? -number / scale : number / scale;
                 if (fabsf(number / scale - fabsf(x[i])) < fabsf(nearest / scale - fabsf(x[i])))
                     nearest = number;
             }
             /* Of two as near, either. */
-            CHECK_CASE(fabsf(fabsf(rounded[i]) - fabsf(x[i])) ==
-                               fabsf(nearest / scale - fabsf(x[i])) &&
-                           (rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0)),
-                       "%.9g of %.9g: %.9g, not %.9g", (double)x[i], (double)most,
-                       (double)rounded[i], (double)(nearest / scale));
+            CHECK_CASE(
+                fabsf(fabsf(rounded[i]) - fabsf(x[i])) == fabsf(nearest / scale - fabsf(x[i])) &&
+                    (rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0)) && coded == rounded[i],
+                "%.9g of %.9g: %.9g, not %.9g", (double)x[i], (double)most, (double)rounded[i],
+                (double)(nearest / scale));
         }
     }
 }

@@ -113,6 +113,19 @@ one_gpu() { # ARGUMENT...
     agrees_with_host one --batch 2 "$@" && [ -s "$folder/run/timeline.svg" ]
 }
 
+# Products in FP8: policies with the same bits, losses near those of the host.
+in_fp8() {
+    # shellcheck disable=SC2086
+    "$trainer" $tiny $budget --batch 2 --hidden 32 --type fp8 --compare 1 --loss-log "$folder/one.log" >"$folder/one.out" 2>&1
+    cat "$folder/one.out"
+    # shellcheck disable=SC2086
+    $host $tiny --batch 2 --hidden 32 --type fp8 --loss-log "$folder/host.log" >/dev/null &&
+        grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" || return 1
+    # shellcheck disable=SC2086
+    ! "$trainer" $tiny $budget --batch 2 --hidden 24 --type fp8 >/dev/null 2>"$folder/err" &&
+        grep 'FP8: a weight of 24 x 24; widths that 16 divides, or bf16, would work' "$folder/err"
+}
+
 # Every run whose plan has a choice says what it predicted and what it measured.
 predicts() { # ATTENTION BUDGET; BUDGET: 6 layers need more to keep everything
     predicts_by "$@" "[0-9.]* ms, stalled [0-9.]* ms" && predicts_by "$@" "[0-9.]* ms with the update" --graph
@@ -305,7 +318,6 @@ mistakes_are_refused() {
         refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; no --device-memory would take what libraries leave' -- \
             --device-memory 9GiB &&
         refused '--deterministic has no effect without cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
-        refused '--type fp8: GPUs have no kernels for it' -- --type fp8 &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 
@@ -384,6 +396,7 @@ test_is "the trainer builds on stand-ins" builds
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
+test_is "products in FP8 on one GPU" in_fp8
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33310KiB
 test_is "a step as long as predicted is measured, with cuDNN's attention" \
     with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB

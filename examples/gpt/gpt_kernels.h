@@ -344,6 +344,7 @@ typedef struct gpt_shapes {
     memo_sp_attention_desc over_ranks;
     int64_t window, documents; /* of its masks, as in gpt_attention_shape */
     int64_t largest_weight;    /* elements */
+    int64_t fp8_rows;          /* of a tile of products in FP8; 0: there are none */
 } gpt_shapes;
 
 typedef struct gpt_kernels {

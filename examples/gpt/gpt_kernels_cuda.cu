@@ -679,6 +679,83 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
     }
 }
 
+/* ---- operands in FP8 ------------------------------------------------------------------------- */
+
+/* In device memory, behind each other for the weight and for the rows of a product. */
+struct gpt_fp8_scale {
+    float scale;   /* that cuBLASLt multiplies with */
+    uint32_t most; /* the bits of the largest number */
+    uint32_t unused[2];
+};
+
+/* most = the largest of it and of the bits of |x|, whose maximum has no order. */
+template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n, uint32_t* most) {
+    uint32_t largest = 0;
+    GPT_EACH(g, n / W) {
+        float values[W];
+        uint32_t bits[W];
+        gpt_read<W>(values, x, MEMO_TYPE_BF16, g * W);
+        memcpy(bits, values, sizeof bits);
+        for (int k = 0; k < W; k++) {
+            bits[k] &= 0x7fffffffu;
+            largest = bits[k] > largest ? bits[k] : largest;
+        }
+    }
+    for (int apart = 16; apart; apart /= 2) {
+        float value;
+        uint32_t other;
+        memcpy(&value, &largest, sizeof value);
+        value = __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP);
+        memcpy(&other, &value, sizeof other);
+        largest = other > largest ? other : largest;
+    }
+    if (GPT_LANE == 0 && largest) atomicMax(most, largest);
+}
+
+/* Two codes, by one instruction where the GPU has it. */
+__device__ static inline uint32_t gpt_pack_e4m3(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+#else
+    return gpt_e4m3_code(low) | (uint32_t)gpt_e4m3_code(high) << 8;
+#endif
+}
+
+/* The codes of a matrix (rows, columns), or with T 8 of its transpose.  A lane has T rows of 8
+ * columns, W of them by one access, and a warp 4 T rows of 64 columns: whole sectors of memory on
+ * both sides. */
+template <int W, int T>
+__global__ static void gpt_e4m3_kernel(const void* x, int64_t n_rows, int64_t n_columns,
+                                       gpt_fp8_scale* of, uint8_t* codes) {
+    const int64_t n_across = (n_columns + 63) / 64, n_down = (n_rows + 4 * T - 1) / (4 * T);
+    const float scale = gpt_e4m3_scale(gpt_e4m3_exponent(of->most)), factor = 1 / scale;
+    GPT_EACH_OF_WARP(block, n_across * n_down) {
+        const int64_t row = (block / n_across * 4 + GPT_LANE / 8) * T;
+        const int64_t c = (block % n_across * 8 + GPT_LANE % 8) * 8;
+        float values[T][8];
+        if (block == 0 && GPT_LANE == 0) of->scale = scale;
+        if (row >= n_rows || c >= n_columns) continue;
+        for (int t = 0; t < T; t++)
+            for (int k = 0; k < 8; k += W)
+                gpt_read<W>(values[t] + k, x, MEMO_TYPE_BF16, (row + t) * n_columns + c + k);
+
+        for (int k = 0; k < T; k++) { /* T 1: the row; otherwise a column */
+            uint32_t words[2] = {0, 0};
+            uint2 packed;
+            for (int i = 0; i < 8; i += 2) {
+                const float low = T == 1 ? values[0][i] : values[i % T][k];
+                const float high = T == 1 ? values[0][i + 1] : values[(i + 1) % T][k];
+                words[i / 4] |= gpt_pack_e4m3(low * factor, high * factor) << 8 * (i % 4);
+            }
+            memcpy(&packed, words, sizeof packed);
+            *(uint2*)(void*)(codes + (T == 1 ? row * n_columns + c : (c + k) * n_rows + row)) =
+                packed;
+        }
+    }
+}
+
 /* ---- matrix products ------------------------------------------------------------------------- */
 
 /* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
@@ -693,6 +770,7 @@ typedef enum gpt_gemm_kind {
 /* The algorithm of a product with a number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
+    int32_t is_fp8;
     uint32_t weight_alignment; /* of its address */
     int64_t n_outputs, n_inputs, n_rows;
     cublasLtMatmulAlgo_t algo;
@@ -707,6 +785,8 @@ struct gpt_cuda_kernels {
     char* workspace;          /* of cuBLASLt; the next are parts of the same scratch */
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
     char* rows;               /* of an operation on rows */
+    gpt_fp8_scale* scales;    /* of a weight and of rows, whose codes are the next */
+    uint8_t *weight_codes, *row_codes;
     char* of_attention;
 };
 
@@ -736,32 +816,45 @@ static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
 }
 
 /* What is row-major here is column-major and transposed for cuBLAS, so D^T = op(A) op(B). */
-static memo_status gpt_gemm_make(memo_type type, gpt_gemm_kind kind, int64_t n_rows,
-                                 int64_t n_outputs, int64_t n_inputs, gpt_gemm_call* g,
-                                 memo_error* error) {
-    const cudaDataType t = gpt_cuda_type(type);
-    const int is_weights = kind == GPT_GEMM_WEIGHTS, is_forward = kind == GPT_GEMM_FORWARD;
-    const cublasOperation_t on_a = is_forward ? CUBLAS_OP_T : CUBLAS_OP_N;
+static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choice* of,
+                                 gpt_gemm_call* g, memo_error* error) {
+    const cudaDataType of_model = gpt_cuda_type(c->type);
+    const cudaDataType t = of->is_fp8 ? CUDA_R_8F_E4M3 : of_model;
+    const int is_weights = of->kind == GPT_GEMM_WEIGHTS, is_forward = of->kind == GPT_GEMM_FORWARD;
+    const int is_turned = of->is_fp8 && !is_forward; /* the weight's codes: FP8 takes A^T B alone */
+    const cublasOperation_t on_a = is_forward || is_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t on_b = is_weights ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int64_t b_columns = is_forward ? n_inputs : n_outputs;
-    const int64_t d_columns = is_forward ? n_outputs : n_inputs;
+    const int64_t a_columns = is_turned ? of->n_outputs : of->n_inputs;
+    const int64_t b_columns = is_forward ? of->n_inputs : of->n_outputs;
+    const int64_t d_columns = is_forward ? of->n_outputs : of->n_inputs;
+    const float *scale_a = &c->scales[0].scale, *scale_b = &c->scales[1].scale;
 
     memset(g, 0, sizeof *g);
-    g->beta = kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
+    g->beta = of->kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
     if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
         GPT_LT(cublasLtMatmulDescSetAttribute,
                (&g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &on_a, sizeof on_a)) ||
         GPT_LT(cublasLtMatmulDescSetAttribute,
                (&g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &on_b, sizeof on_b)) ||
         GPT_LT(cublasLtMatrixLayoutInit, /* the weight, or x */
-               (&g->a, t, (uint64_t)n_inputs, (uint64_t)(is_weights ? n_rows : n_outputs),
-                n_inputs)) ||
+               (&g->a, t, (uint64_t)a_columns,
+                (uint64_t)(is_weights  ? of->n_rows
+                           : is_turned ? of->n_inputs
+                                       : of->n_outputs),
+                a_columns)) ||
         GPT_LT(cublasLtMatrixLayoutInit, /* x or dy */
-               (&g->b, t, (uint64_t)b_columns, (uint64_t)n_rows, b_columns)))
+               (&g->b, t, (uint64_t)b_columns, (uint64_t)of->n_rows, b_columns)) ||
+        GPT_LT(cublasLtMatrixLayoutInit,
+               (&g->d, is_weights ? CUDA_R_32F : of_model, (uint64_t)d_columns,
+                (uint64_t)(is_weights ? of->n_outputs : of->n_rows), d_columns)))
         return error->status;
-    return GPT_LT(cublasLtMatrixLayoutInit,
-                  (&g->d, is_weights ? CUDA_R_32F : t, (uint64_t)d_columns,
-                   (uint64_t)(is_weights ? n_outputs : n_rows), d_columns));
+
+    if (!of->is_fp8) return MEMO_STATUS_OK;
+    if (GPT_LT(cublasLtMatmulDescSetAttribute,
+               (&g->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale_a, sizeof scale_a)))
+        return error->status;
+    return GPT_LT(cublasLtMatmulDescSetAttribute,
+                  (&g->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_b, sizeof scale_b));
 }
 
 static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
@@ -777,7 +870,8 @@ static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, const gpt
     for (int32_t i = 0; i < c->n_gemms; i++)
         if (c->gemms[i].kind == of->kind && c->gemms[i].n_outputs == of->n_outputs &&
             c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows &&
-            c->gemms[i].weight_alignment == of->weight_alignment)
+            c->gemms[i].weight_alignment == of->weight_alignment &&
+            c->gemms[i].is_fp8 == of->is_fp8)
             return &c->gemms[i];
     return NULL;
 }
@@ -801,7 +895,8 @@ static cublasStatus_t gpt_gemm_align(cublasLtMatmulPreference_t preference, memo
                    y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
     const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
     const uint32_t d = is_forward ? y : is_weights ? w : x;
-    const uint32_t alignments[] = {is_weights ? x : w, is_forward ? x : y, d, d};
+    const uint32_t b = of->is_fp8 ? w : is_forward ? x : y; /* codes lie alone */
+    const uint32_t alignments[] = {is_weights ? x : w, b, d, d};
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 4 && !status; i++)
         status = cublasLtMatmulPreferenceSetAttribute(preference, names[i], &alignments[i],
@@ -873,34 +968,6 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
                           (long long)of->n_inputs, n ? why.message : "another --tile may work");
 }
 
-/* A forward runs tile by tile: a row that is computed again has the same rows beside it, and
- * therefore the same algorithm and bits. */
-static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
-                                    const gpt_linear_args* a, memo_error* error) {
-    const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
-    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
-    const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
-    gpt_gemm_call g;
-    for (int64_t row = 0, n; row < n_rows; row += n) {
-        const char* x = (const char*)a->x + row * a->n_inputs * size;
-        char* y = (char*)a->y + row * a->n_outputs * size;
-        n = gpt_min(most, n_rows - row);
-        if (is_forward) n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
-        const void* weight = is_weights ? a->dweight : a->weight;
-        gpt_gemm_choice of = {kind, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n,
-                              {}};
-        if (gpt_gemm_make(c->type, kind, n, a->n_outputs, a->n_inputs, &g, error))
-            return error->status;
-        g.a_data = is_weights ? (const void*)x : a->weight;
-        g.b_data = is_forward ? x : y;
-        g.d_data = is_forward   ? (void*)y
-                   : is_weights ? a->dweight
-                                : (void*)((char*)a->dx + row * a->n_inputs * size);
-        if (gpt_gemm_run_rows(c, &g, &of, stream, error)) return error->status;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* ---- launches -------------------------------------------------------------------------------- */
 
 template <typename... Parameters, typename... Arguments>
@@ -916,8 +983,6 @@ static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_e
 }
 #define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
 
-/* ---- the table ------------------------------------------------------------------------------- */
-
 /* Elements of 16 bytes at a time where all rows and addresses allow it. */
 static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_columns) {
     return n_columns % 8 == 0 && ((uintptr_t)x | (uintptr_t)y | (uintptr_t)z) % 16 == 0;
@@ -925,6 +990,76 @@ static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_co
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
     ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
                : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
+
+/* The codes of a matrix (rows, columns) of bf16, or of its transpose. */
+static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_rows,
+                                   int64_t n_columns, int is_turned, gpt_fp8_scale* scale,
+                                   uint8_t* codes, memo_error* error) {
+    const int64_t n = n_rows * n_columns;
+    const int64_t n_warps = (n_columns + 63) / 64 * ((n_rows + 3) / 4);
+    const int is_wide = gpt_is_wide(x, NULL, NULL, n_columns);
+    void (*const kernel)(const void*, int64_t, int64_t, gpt_fp8_scale*, uint8_t*) =
+        is_turned ? is_wide ? gpt_e4m3_kernel<8, 8> : gpt_e4m3_kernel<1, 8>
+        : is_wide ? gpt_e4m3_kernel<8, 1>
+                  : gpt_e4m3_kernel<1, 1>;
+    if (GPT_CUDA(cudaMemsetAsync, (scale, 0, sizeof *scale, memo_cuda_stream(stream))) ||
+        GPT_LAUNCH_WIDE(is_wide, n, gpt_most_kernel, x, n, &scale->most))
+        return error->status;
+    return GPT_LAUNCH(n_warps * GPT_CUDA_WARP / (is_turned ? 8 : 1), kernel, x, n_rows, n_columns,
+                      scale, codes);
+}
+
+/* The weight of all tiles of a product.  dX reads it turned. */
+static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const gpt_linear_args* a,
+                                  int is_forward, memo_error* error) {
+    if ((a->n_outputs | a->n_inputs) % 16)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would "
+            "work",
+            (long long)a->n_outputs, (long long)a->n_inputs);
+    return gpt_fp8_operand(stream, a->weight, a->n_outputs, a->n_inputs, !is_forward, &c->scales[0],
+                           c->weight_codes, error);
+}
+
+/* A forward runs tile by tile: a row that is computed again has the same rows beside it, and
+ * therefore the same algorithm and bits. */
+static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
+                                    const gpt_linear_args* a, memo_error* error) {
+    const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
+    const int is_fp8 = a->is_fp8 && !is_weights;
+    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
+    const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
+    const void* weight = is_weights ? a->dweight : is_fp8 ? c->weight_codes : a->weight;
+    gpt_gemm_call g;
+    if (is_fp8 && gpt_fp8_weight(c, stream, a, is_forward, error)) return error->status;
+    for (int64_t row = 0, n; row < n_rows; row += n) {
+        const char* x = (const char*)a->x + row * a->n_inputs * size;
+        char* y = (char*)a->y + row * a->n_outputs * size;
+        n = gpt_min(most, n_rows - row);
+        if (is_forward || is_fp8)
+            n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
+        gpt_gemm_choice of = {
+            kind, is_fp8, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n, {}};
+        if (gpt_gemm_make(c, &of, &g, error)) return error->status;
+        g.a_data = is_weights ? (const void*)x : weight;
+        g.b_data = is_forward ? x : y;
+        g.d_data = is_forward   ? (void*)y
+                   : is_weights ? a->dweight
+                                : (void*)((char*)a->dx + row * a->n_inputs * size);
+        if (is_fp8) {
+            if (gpt_fp8_operand(stream, g.b_data, n, is_forward ? a->n_inputs : a->n_outputs, 0,
+                                &c->scales[1], c->row_codes, error))
+                return error->status;
+            g.b_data = c->row_codes;
+        }
+        if (gpt_gemm_run_rows(c, &g, &of, stream, error)) return error->status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
 /* A warp a row. */
 #define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
     ((is_wide) ? GPT_LAUNCH(gpt_count((args)->rows) * GPT_CUDA_WARP, kernel<8>, *(args), c->type)  \
@@ -1106,7 +1241,11 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->lanes = (double*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
     c->partials = c->lanes + 64;
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
-    c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
+    c->scales = (gpt_fp8_scale*)(void*)(c->rows + gpt_cuda_rows_bytes(shapes));
+    c->weight_codes = (uint8_t*)c->scales + GPT_CUDA_SCALES;
+    c->row_codes = c->weight_codes +
+                   shapes->hidden * (shapes->up > shapes->hidden ? shapes->up : shapes->hidden);
+    c->of_attention = (char*)c->scales + gpt_cuda_fp8_bytes(shapes);
 
     if (GPT_CUDA(cudaMemsetAsync,
                  (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))))

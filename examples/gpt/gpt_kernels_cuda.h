@@ -4,7 +4,8 @@
  * recomputed rows have the bits of the forward.  The other operations are kernels of
  * gpt_kernels_cuda.cu.
  *
- * Types: F32 and BF16.  Nothing enqueued allocates or synchronizes. */
+ * Types: F32 and BF16, and with BF16 operands of products in FP8, on GPUs that have it and with
+ * widths that 16 divides.  Nothing enqueued allocates or synchronizes. */
 #ifndef GPT_KERNELS_CUDA_H
 #define GPT_KERNELS_CUDA_H
 
@@ -14,20 +15,27 @@
 extern "C" {
 #endif
 
-/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's
- * weight over GPT_CUDA_CHUNK rows each. */
+/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, sums of a norm's
+ * weight over GPT_CUDA_CHUNK rows each, and in FP8 the operands of a product: a weight and a tile
+ * of rows, behind their scales. */
 enum {
     GPT_CUDA_WORKSPACE = 32 << 20,
     GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
-    GPT_CUDA_CHUNK = 256      /* rows that one thread sums */
+    GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
+    GPT_CUDA_SCALES = 512     /* bytes */
 };
 static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
+static inline int64_t gpt_cuda_fp8_bytes(const gpt_shapes* shapes) {
+    const int64_t widest = shapes->up > shapes->hidden ? shapes->up : shapes->hidden;
+    if (!shapes->fp8_rows) return 0;
+    return GPT_CUDA_SCALES + ((shapes->fp8_rows + shapes->hidden) * widest + 511) / 512 * 512;
+}
 static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
-           gpt_cuda_rows_bytes(shapes);
+           gpt_cuda_rows_bytes(shapes) + gpt_cuda_fp8_bytes(shapes);
 }
 
 /* Attention instead of the built-in kernels, which are exact, deterministic and slow. */

@@ -14,27 +14,17 @@ enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
 
 /* ---- linear: y = x W^T ---- */
 
-/* Rounds n floats to e4m3 and back: 3 bits after the first, times a power of 2 with which the
- * largest is at most 448.  The smallest normal number is then 2^-14 of the largest power. */
+/* Rounds n floats, which lie in scratch, to e4m3 and back. */
 static void gpt_round_e4m3(const void* pointer, int64_t n) {
-    float *x = (float*)(uintptr_t)pointer, round;
-    uint32_t bits, most = 0, least;
+    float* x = (float*)(uintptr_t)pointer;
+    uint32_t bits, most = 0;
     for (int64_t i = 0; i < n; i++) {
         memcpy(&bits, &x[i], sizeof bits);
         bits &= 0x7fffffffu;
         most = bits > most ? bits : most;
     }
-    most = (most >> 23) + ((most & 0x7fffffu) > 0x600000u); /* 448 is 1.75 times 2^8 */
-    least = (most > 15 ? most - 14 : 1) << 23;
-
-    /* The last bit of 1.5 * 2^(e + 20) is 2^(e - 3). */
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7f800000u;
-        bits = ((bits > least ? bits : least) + (20u << 23)) | 0x400000u;
-        memcpy(&round, &bits, sizeof round);
-        x[i] = (x[i] + round) - round;
-    }
+    most = gpt_e4m3_exponent(most);
+    for (int64_t i = 0; i < n; i++) x[i] = gpt_e4m3_nearest(x[i], most);
 }
 
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {

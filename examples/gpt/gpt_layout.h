@@ -425,6 +425,7 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.largest_weight = at.q_hidden > at.up_wide ? at.q_hidden : at.up_wide;
     if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
     shapes.largest_weight *= hidden;
+    if (config->is_fp8) shapes.fp8_rows = gpt_min(config->tile_rows, shapes.n_rows);
     return shapes;
 }
 

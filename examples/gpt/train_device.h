@@ -206,9 +206,6 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     train_device d;
     memo_status status = train_device_check_graph(o, error);
     if (status) return status;
-    if (o->type == 2)
-        return gpt_invalid(error, "--type fp8: GPUs have no kernels for it here yet; --type bf16, "
-                                  "or train_gpt on the host, would work");
 #ifdef TRAIN_CUDNN
     if (!o->type)
         return gpt_invalid(error,

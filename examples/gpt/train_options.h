@@ -194,9 +194,8 @@ static const option option_table[] = {
     {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, OPTION_TYPE, "NAME",
      "f32\n"
      "bf16: activations and weights are bf16; master weights and sums are fp32\n"
-     "fp8: as bf16, but layers' products of the forward and of dX take operands in e4m3; on the "
-     "host, to "
-     "compare losses"},
+     "fp8: as bf16, but layers' products of the forward and of dX take operands in e4m3; the host "
+     "rounds them as a GPU does"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and "

@@ -246,7 +246,7 @@ struct row_memory {
     ~row_memory() { CHECK_OK(memo_host_free(device, pinned, &error)); }
     void* take(int64_t n_bytes) {
         void* taken = at;
-        at += (n_bytes + 15) / 16 * 16;
+        at += (n_bytes + 63) / 64 * 64;
         return taken;
     }
     void* take_random(int64_t n) {
@@ -571,6 +571,82 @@ TEST(what_is_no_graph_is_refused) {
     CHECK_OK(gpt_run_staged(model, &update, NULL, NULL, &error));
 }
 #endif
+
+/* Widths that 16 divides. */
+TEST(fp8_is_the_host_but_for_rounding) {
+    gpt_config config = config_of(MEMO_TYPE_BF16, 32, 13, 2);
+    config.is_fp8 = 1;
+    check_model(config, 1e-4, 3e-2);
+    config.mlp = GPT_MLP_SWIGLU;
+    config.mlp_rows = 8;
+    config.slice_rows = 12;
+    check_model(config, 1e-4, 3e-2);
+}
+
+/* y and dx of any rows, from the operands that the host rounds: bitwise equal to exact products but
+ * for the rounding of the result. */
+TEST(fp8_products_have_the_host_s_operands) {
+    NEED_RIG(device);
+    on_cuda gpt;
+    gpt_cuda_kernels* c = gpt.cuda;
+    gpt_linear_args a = {};
+    row_memory m(device, MEMO_TYPE_BF16, GPT_CUDA_WORKSPACE + (1 << 20));
+    const int64_t n_rows = memo_test_int(1, 40);
+    a.n_outputs = 16 * memo_test_int(1, 9);
+    a.n_inputs = 16 * memo_test_int(1, 9);
+    a.tile_rows = memo_test_int(1, 20);
+    a.rows = {a.tile_rows, a.tile_rows + n_rows};
+    a.is_fp8 = a.is_first = 1;
+    a.pass = GPT_PASS_INPUTS;
+    CHECK_OK(gpt_lt_check(cublasLtCreate(&c->lt), "cublasLtCreate", &error));
+    c->type = MEMO_TYPE_BF16;
+    c->scales = (gpt_fp8_scale*)m.take(GPT_CUDA_SCALES);
+    c->weight_codes = (uint8_t*)m.take(a.n_outputs * a.n_inputs);
+    c->row_codes = (uint8_t*)m.take(a.tile_rows * 9 * 16);
+    c->workspace = (char*)m.take(GPT_CUDA_WORKSPACE);
+    a.x = m.take_random(n_rows * a.n_inputs);
+    a.y = m.take_random(n_rows * a.n_outputs);
+    a.dx = m.take(n_rows * a.n_inputs * 2);
+    a.weight = m.take_random(a.n_outputs * a.n_inputs + 1);
+    if (memo_test_int(0, 1)) a.weight = (const uint16_t*)a.weight + 1; /* no vectors */
+
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
+        const int64_t width = is_backward ? a.n_outputs : a.n_inputs;
+        const int64_t n_results = is_backward ? a.n_inputs : a.n_outputs;
+        std::vector<float> rows, weight;
+        for (int64_t i = 0; i < n_rows * width; i++)
+            rows.push_back(gpt_load(is_backward ? a.y : a.x, c->type, i));
+        for (int64_t i = 0; i < a.n_outputs * a.n_inputs; i++)
+            weight.push_back(gpt_load(a.weight, c->type, i));
+        gpt_round_e4m3(weight.data(), (int64_t)weight.size());
+        for (int64_t row = 0; row < n_rows; row += a.tile_rows)
+            gpt_round_e4m3(&rows[(size_t)(row * width)],
+                           gpt_min(a.tile_rows, n_rows - row) * width);
+
+        CHECK_OK(gpt_cuda_enqueue(c, device.stream,
+                                  is_backward ? GPT_KIND_LINEAR_BACKWARD : GPT_KIND_LINEAR, &a,
+                                  &error));
+        CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+        for (int64_t i = 0; i < n_rows * n_results; i++) {
+            double exact = 0, size = 0;
+            for (int64_t k = 0; k < width; k++) {
+                const int64_t at =
+                    is_backward ? k * a.n_inputs + i % n_results : i % n_results * a.n_inputs + k;
+                const double term =
+                    (double)rows[(size_t)(i / n_results * width + k)] * (double)weight[(size_t)at];
+                exact += term;
+                size += fabs(term);
+            }
+            const double got = gpt_load(is_backward ? a.dx : a.y, c->type, i);
+            CHECK_CASE(fabs(got - exact) <= fabs(exact) / 256 + size * 1e-5,
+                       "row %d, column %d: %.9g instead of %.9g", (int)(i / n_results),
+                       (int)(i % n_results), got, exact);
+        }
+    }
+    a.n_inputs = 24;
+    CHECK_ERROR(gpt_cuda_enqueue(c, device.stream, GPT_KIND_LINEAR, &a, &error), UNSUPPORTED,
+                "widths that 16 divides");
+}
 
 TEST(slices_with_an_mlp_in_chunks_work) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
