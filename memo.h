@@ -1450,6 +1450,7 @@ MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t
  *     >>host device          counters, worker threads, queues, copies
  *     >>schedule             operations, names and links
  *     >>spill file           an unnamed file and its operations
+ *     >>engine               memory, streams, events and file of an engine
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap order           the operations of a step
@@ -6170,6 +6171,143 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
+/* ---- >>engine -----------------------------------------------------------------------------------
+ * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
+ * moves. */
+
+/* The streams.  Copies are on the two in the middle. */
+enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
+
+typedef struct memob_engine {
+    memo_device device;
+    memo_stream streams[4];   /* MEMOB_SWAP_COMPUTE to _FILE */
+    int32_t borrowed;         /* bit k: stream k is the caller's */
+    int32_t computes_on_host; /* the calling thread computes, not a stream */
+    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    int32_t n_events;
+    memob_spill_op* spill_ops; /* even: writes of the file, odd: reads */
+    memob_spill_file file;
+    char *device_memory, *host_memory;
+    int32_t owns_device_memory, owns_host_memory;
+    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+
+    /* Of the call that is under way.  After a failure the rest of the call does nothing. */
+    memo_status status;
+    memo_error* error;
+} memob_engine;
+
+/* Takes what the caller has not given of memory and streams: none, two of copies, or these and the
+ * file's.  Creates the events.  desc: its name, for messages.  memoi_engine_release frees any part
+ * of it. */
+MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
+                                       int64_t host_bytes, const memo_stream* copy_streams,
+                                       int n_streams, memo_error* error) {
+    static const char* const names[] = {"compute", "to host", "to device", "file"};
+    void *on_device = e->device_memory, *on_host = e->host_memory;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+
+    /* Memory. */
+    if (!on_device && device_bytes) {
+        status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
+        if (status) return status;
+        e->owns_device_memory = 1;
+    }
+    e->device_memory = (char*)on_device;
+    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
+        return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
+                             MEMOB_DEVICE_ALIGNMENT);
+    if (!on_host && host_bytes) {
+        status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
+        if (status) return status;
+        e->owns_host_memory = 1;
+    }
+    e->host_memory = (char*)on_host;
+
+    /* Streams and events. */
+    for (i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
+        e->streams[i] = copy_streams[i - 1];
+        if (e->streams[i])
+            e->borrowed |= 1 << i;
+        else
+            status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
+    }
+    for (i = 0; i < e->n_events && !status; i++)
+        status = memo_event_create_untimed(&e->device, &e->events[i], error);
+    return status;
+}
+
+/* Errors: UNSUPPORTED.  what: what runs by launch_host. */
+MEMOI memo_status memoi_engine_check_launch(const memob_engine* e, const char* desc,
+                                            const char* what, memo_error* error) {
+    if (e->device.launch_host) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "%s.device: its table has no launch_host, which %s needs; set it, or do "
+                          "without %s",
+                          desc, what, what);
+}
+
+MEMOI void memoi_engine_release(memob_engine* e) {
+    const memo_device* device = &e->device;
+    int32_t i;
+
+    /* Copies use the memory below, so wait for them first. */
+    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+        if (!e->streams[i]) continue;
+        memo_stream_synchronize(device, e->streams[i], NULL);
+        if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
+    }
+    memob_spill_destroy(&e->file);
+    for (i = 0; i < e->n_events && e->events; i++)
+        if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
+    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
+    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
+}
+
+/* --- operations of a call --- */
+
+MEMOI void memoi_engine_call(memob_engine* e, memo_error* error) {
+    e->status = MEMO_STATUS_OK;
+    e->error = error;
+}
+
+/* If the calling thread computes, what it computed is done. */
+MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
+    return e->computes_on_host && event < 2;
+}
+
+MEMOI void memoi_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+    if (!e->status && !memoi_engine_is_done(e, event))
+        e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* If the calling thread computes, it waits in place of the compute stream. */
+MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+    if (e->status || memoi_engine_is_done(e, event)) return;
+    e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
+}
+
+/* Copies bytes between both memories. */
+MEMOI void memoi_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
+                             int64_t host_begin, int64_t n_bytes) {
+    char *on_device = e->device_memory + device_begin, *on_host = e->host_memory + host_begin;
+    const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
+    if (e->status || n_bytes <= 0) return;
+    e->status =
+        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (!e->status) e->copied_bytes[is_back] += n_bytes;
+}
+
+MEMOI void memoi_engine_use_file(memob_engine* e, int64_t op) {
+    if (e->status) return;
+    e->status =
+        memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
+    if (!e->status) e->file_bytes[op & 1] += e->spill_ops[op].n_bytes;
+}
+
 /* ---- >>swap rows --------------------------------------------------------------------------------
  * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
  * addresses. */
@@ -7585,9 +7723,7 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  * This room is the law of a step.  >>swap engine runs its operations on a device, the planner
  * (memo_plan.h, >>row times) on a clock. */
 
-/* The streams of a step.  Copies are on the two in the middle. */
-enum { MEMOB_SWAP_COMPUTE, MEMOB_SWAP_TO_HOST, MEMOB_SWAP_TO_DEVICE, MEMOB_SWAP_FILE };
-/* Its events: two each, of even and odd steps; and one of each place in host memory. */
+/* The events of a step: two each, of even and odd steps; and one of each place in host memory. */
 enum {
     MEMOB_SWAP_COMPUTED = 0,  /* all work of a step before its end */
     MEMOB_SWAP_HANDED = 2,    /* HANDED rows are on the host */
@@ -7739,28 +7875,19 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only
  * trainer computes. */
 
 struct memo_swap {
-    memo_device device;
-    memo_stream streams[4]; /* MEMOB_SWAP_COMPUTE to _FILE */
-    int32_t borrowed;       /* bit k: stream k is the caller's */
-    int32_t computes_on_host, is_timed;
-    memo_event* events; /* MEMOB_SWAP_COMPUTED and so on */
-    int32_t n_events;
-    memob_spill_op* spill_ops; /* of each spilled layer: write, read */
-    memob_spill_file file;
+    memob_engine
+        engine; /* events: MEMOB_SWAP_COMPUTED and so on; spill_ops: of each spilled layer */
+    int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memob_swap_placement placement;
-    int64_t n_rows;      /* of this micro-batch */
-    int64_t n_rows_most; /* of any */
-    char* device_memory;
-    char* host_memory;
-    int32_t owns_device_memory, owns_host_memory;
+    int64_t n_rows;           /* of this micro-batch */
+    int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
-    memo_swap_stats stats;
 };
 
 /* --- what does not change --- */
@@ -7775,7 +7902,7 @@ MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
-               ? swap->device_memory + place->offset
+               ? swap->engine.device_memory + place->offset
                : NULL;
 }
 
@@ -7797,143 +7924,77 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 /* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
-    const memo_device* device;
     int32_t i;
     if (!swap) return;
-    device = &swap->device;
-
-    /* Copies use the memory below, so wait for them first. */
-    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
-        if (!swap->streams[i]) continue;
-        memo_stream_synchronize(device, swap->streams[i], NULL);
-        if (!(swap->borrowed >> i & 1)) memo_stream_destroy(device, swap->streams[i], NULL);
-    }
-    memob_spill_destroy(&swap->file);
-
-    for (i = 0; i < swap->n_events && swap->events; i++)
-        if (swap->events[i]) memo_event_destroy(device, swap->events[i], NULL);
     for (i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
-        if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
-
-    if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
-    if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
-    MEMO_FREE(swap->events);
-    MEMO_FREE(swap->spill_ops);
+        if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
+    memoi_engine_release(&swap->engine);
+    MEMO_FREE(swap->engine.events);
+    MEMO_FREE(swap->engine.spill_ops);
     MEMO_FREE(swap->marks);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
-/* Fills in the reads and writes of the spilled layers. */
+/* Fills in the writes and reads of the spilled layers. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
+    memob_engine* e = &swap->engine;
     int32_t layer, is_read;
     for (layer = 0; layer < swap->placement.n_layers; layer++) {
         const memob_swap_turn* turn = &swap->placement.turns[layer];
         const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
         if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
-            memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
-                                !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
-                                n_bytes);
+            memob_spill_op_init(&e->spill_ops[2 * turn->ordinal + is_read], &e->file, !is_read,
+                                e->host_memory + turn->host_begin, turn->file_begin, n_bytes);
         /* Bytes that no copy fills are written too, so initialize them. */
-        if (swap->file.fd >= 0) memset(swap->host_memory + turn->host_begin, 0, (size_t)n_bytes);
+        if (e->file.fd >= 0) memset(e->host_memory + turn->host_begin, 0, (size_t)n_bytes);
     }
-}
-
-/* Takes the file. */
-MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
-                                           memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
-    memo_status status;
-    if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->spill_ops =
-        (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
-    if (!swap->spill_ops) return memob_no_memory(error, "the reads and writes of spilled layers");
-    if (desc->spill_directory) {
-        status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
-                                    desc->spill_bytes_per_s, swap->host_memory, error);
-        if (status) return status;
-    }
-    memoi_swap_describe_spill(swap);
-    return MEMO_STATUS_OK;
-}
-
-/* The streams of copies, and of the file: the caller's, of which *borrowed has the bits, or new
- * ones. */
-MEMOI memo_status memoi_swap_take_streams(const memo_device* device, const memo_stream* given,
-                                          int has_file, memo_stream* streams, int32_t* borrowed,
-                                          memo_error* error) {
-    static const char* const names[] = {"to host", "to device", "file"};
-    memo_status status = MEMO_STATUS_OK;
-    int k;
-    for (k = 0; k < 2 + has_file && !status; k++) {
-        streams[k] = given[k];
-        *borrowed |= given[k] ? 1 << k : 0;
-        if (!given[k]) status = memo_stream_create(device, names[k], 0, &streams[k], error);
-    }
-    return status;
-}
-
-/* Allocates all that the engine needs from the device; memo_swap_destroy frees any part of it. */
-MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
-                                     memo_error* error) {
-    const memo_device* device = &swap->device;
-    void* address = desc->device_memory;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t i, borrowed = 0;
-
-    /* Memory. */
-    if (!address) {
-        status = memo_device_alloc(device, swap->placement.sizes.device_bytes, &address, error);
-        if (status) return status;
-        swap->owns_device_memory = 1;
-    }
-    if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
-        return MEMOB_INVALID(error, "memo_swap_desc.device_memory: not a multiple of %d bytes",
-                             MEMOB_DEVICE_ALIGNMENT);
-    swap->device_memory = (char*)address;
-    address = desc->host_memory;
-    if (swap->placement.sizes.host_bytes > 0 && !address) {
-        status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
-        if (status) return status;
-        swap->owns_host_memory = 1;
-    }
-    swap->host_memory = (char*)address;
-
-    /* Streams and events. */
-    if (swap->placement.sizes.host_bytes > 0) {
-        const int32_t n_spilled = swap->placement.sizes.n_spilled_layers;
-        swap->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
-        swap->events = (memo_event*)memob_calloc(swap->n_events, sizeof(memo_event));
-        if (!swap->events) return memob_no_memory(error, "the events of a swap engine");
-        status = memoi_swap_take_streams(device, desc->copy_streams, n_spilled > 0,
-                                         &swap->streams[MEMOB_SWAP_TO_HOST], &borrowed, error);
-        swap->borrowed = borrowed << MEMOB_SWAP_TO_HOST;
-        for (i = 0; i < swap->n_events && !status; i++)
-            if ((i / 2 != MEMOB_SWAP_HANDED / 2 || swap->placement.handed >= 0) &&
-                (i / 2 != MEMOB_SWAP_ROUTED / 2 || desc->routed_rows_layer))
-                status = memo_event_create_untimed(device, &swap->events[i], error);
-    }
-    if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
-    for (i = 0; swap->marks && i < 2 * swap->placement.n_visits && !status; i++)
-        status = memo_event_create(device, &swap->marks[i], error);
-    return status;
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
-    if (sizes->n_spilled_layers && !desc->spill_directory)
+    if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
+    if (!desc->spill_directory)
         return MEMOB_INVALID(error,
                              "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
                              "of %d swapped layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    if (sizes->n_spilled_layers && !swap->device.launch_host)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_swap_desc.device: its table has no launch_host, which the "
-                              "spill file needs; set it, or swap without a file");
-    return MEMO_STATUS_OK;
+    return memoi_engine_check_launch(&swap->engine, "memo_swap_desc", "the spill file", error);
+}
+
+/* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
+MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
+                                     memo_error* error) {
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
+    const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
+    const int has_marks = swap->is_timed && !desc->computes_on_host;
+    memob_engine* e = &swap->engine;
+    memo_status status;
+    int64_t i;
+    if (sizes->host_bytes)
+        e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
+    e->events = (memo_event*)memob_calloc(e->n_events, sizeof(memo_event));
+    e->spill_ops = (memob_spill_op*)memob_calloc(2 * n_spilled, sizeof(memob_spill_op));
+    if (has_marks) swap->marks = (memo_event*)memob_calloc(2 * n_visits, sizeof(memo_event));
+    if (!e->events || !e->spill_ops || (has_marks && !swap->marks))
+        return memob_no_memory(error, "the events of a swap engine");
+
+    status = memoi_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
+                                  desc->copy_streams,
+                                  !sizes->host_bytes ? 0
+                                  : n_spilled        ? 3
+                                                     : 2,
+                                  error);
+    for (i = 0; has_marks && i < 2 * n_visits && !status; i++)
+        status = memo_event_create(&e->device, &swap->marks[i], error);
+    if (!status && n_spilled && desc->spill_directory)
+        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
+                                    desc->spill_bytes_per_s, e->host_memory, error);
+    if (!status) memoi_swap_describe_spill(swap);
+    return status;
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
@@ -7949,11 +8010,13 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    swap->device = device;
-    swap->file.fd = -1;
-    swap->streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
+    swap->engine.device = device;
+    swap->engine.file.fd = -1;
+    swap->engine.streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
+    swap->engine.computes_on_host = desc->computes_on_host;
+    swap->engine.device_memory = (char*)desc->device_memory;
+    swap->engine.host_memory = (char*)desc->host_memory;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
-    swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
     swap->routed_rows_layer = desc->routed_rows_layer;
     swap->routed_rows_all = desc->routed_rows_all;
@@ -7962,13 +8025,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
-    if (!status && desc->is_timed && !desc->computes_on_host) {
-        swap->marks =
-            (memo_event*)memob_calloc((int64_t)2 * swap->placement.n_visits, sizeof(memo_event));
-        if (!swap->marks) status = memob_no_memory(error, "the events that time the waits");
-    }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
-
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -8015,109 +8072,57 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The file's operation `of`. */
-MEMOI memo_status memoi_swap_use_file(memo_swap* swap, int32_t of, memo_error* error) {
-    memob_spill_op* op = &swap->spill_ops[of];
-    memo_status status =
-        memob_spill_launch(&swap->device, swap->streams[MEMOB_SWAP_FILE], op, error);
-    *(of & 1 ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) +=
-        status ? 0 : op->n_bytes;
-    return status;
-}
-
-/* Copies bytes between the engine's two memories. */
-MEMOI memo_status memoi_swap_copy(memo_swap* swap, int32_t stream, int64_t device_begin,
-                                  int64_t host_begin, int64_t n_bytes, memo_error* error) {
-    char *on_device = swap->device_memory + device_begin, *on_host = swap->host_memory + host_begin;
-    const int is_to_host = stream == MEMOB_SWAP_TO_HOST;
-    memo_status status;
-    if (n_bytes <= 0) return MEMO_STATUS_OK;
-    status = is_to_host ? memo_copy(&swap->device, swap->streams[stream], MEMO_COPY_TO_HOST,
-                                    on_host, on_device, n_bytes, error)
-                        : memo_copy(&swap->device, swap->streams[stream], MEMO_COPY_TO_DEVICE,
-                                    on_device, on_host, n_bytes, error);
-    *(is_to_host ? &swap->stats.to_host_bytes : &swap->stats.to_device_bytes) +=
-        status ? 0 : n_bytes;
-    return status;
-}
-
 /* The rows of this micro-batch of a step's tensors, of the layer's or of the others. */
-MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int32_t stream,
-                                       memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int32_t stream) {
     int32_t t;
-    for (t = 0; t < swap->placement.n_tensors && !status; t++) {
+    for (t = 0; t < swap->placement.n_tensors; t++) {
         const memoi_swap_span span = memoi_swap_span_of(&swap->placement, step, t, swap->n_rows,
                                                         is_layer, stream == MEMOB_SWAP_TO_HOST);
-        status =
-            memoi_swap_copy(swap, stream, span.device_begin, span.host_begin, span.n_bytes, error);
+        memoi_engine_copy(&swap->engine, stream, span.device_begin, span.host_begin, span.n_bytes);
     }
-    return status;
 }
 
 /* The surplus of a step's ROUTED tensors. */
-MEMOI memo_status memoi_swap_copy_routed(memo_swap* swap, int32_t step, int32_t stream,
-                                         memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_swap_copy_routed(memo_swap* swap, int32_t step, int32_t stream) {
     int32_t t;
-    for (t = 0; t < swap->placement.n_tensors && !status; t++) {
+    for (t = 0; t < swap->placement.n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
         if (place->is_routed)
-            status =
-                memoi_swap_copy(swap, stream, place->offset + place->moved_begin * place->row_bytes,
-                                place->host_offset,
-                                (place->moved_end - place->moved_begin) * place->row_bytes, error);
+            memoi_engine_copy(
+                &swap->engine, stream, place->offset + place->moved_begin * place->row_bytes,
+                place->host_offset, (place->moved_end - place->moved_begin) * place->row_bytes);
     }
-    return status;
 }
 
 /* The HANDED rows of a step, between their place on the device and the one where they wait. */
-MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t stream,
-                                         memo_error* error) {
+MEMOI void memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t stream) {
     const memob_swap_place* place = memoi_swap_place_of(swap, step, swap->placement.handed);
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
     const int64_t* waits = stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
     const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
     const int32_t is_backward = swap->placement.visits[swap->n_ended].is_backward;
-    return memoi_swap_copy(swap, stream, place->offset, waits[is_backward],
-                           n_rows * place->row_bytes, error);
+    memoi_engine_copy(&swap->engine, stream, place->offset, waits[is_backward],
+                      n_rows * place->row_bytes);
 }
 
-/* Enqueues the operations.  If the calling thread computes, it waits in place of the compute
- * stream, and what it computed is done. */
+/* Enqueues the operations. */
 MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
                                      memo_error* error) {
-    const memo_device* device = &swap->device;
-    memo_status status = MEMO_STATUS_OK;
+    memob_engine* e = &swap->engine;
     int32_t i;
-    for (i = 0; i < ops->n && !status; i++) {
+    memoi_engine_call(e, error);
+    for (i = 0; i < ops->n && !e->status; i++) {
         const memob_swap_op* op = &ops->list[i];
-        const memo_stream stream = swap->streams[op->stream];
-        const int is_event = op->kind == MEMOB_SWAP_WAIT || op->kind == MEMOB_SWAP_RECORD;
-        if (is_event && swap->computes_on_host && op->of / 2 == MEMOB_SWAP_COMPUTED / 2) continue;
-
         switch (op->kind) {
-        case MEMOB_SWAP_WAIT:
-            status = op->stream == MEMOB_SWAP_COMPUTE && swap->computes_on_host
-                         ? memo_event_synchronize(device, swap->events[op->of], error)
-                         : memo_event_wait(device, swap->events[op->of], stream, error);
-            break;
-        case MEMOB_SWAP_RECORD:
-            status = memo_event_record(device, swap->events[op->of], stream, error);
-            break;
-        case MEMOB_SWAP_COPY_HANDED:
-            status = memoi_swap_copy_handed(swap, op->of, op->stream, error);
-            break;
-        case MEMOB_SWAP_COPY_ROUTED:
-            status = memoi_swap_copy_routed(swap, op->of, op->stream, error);
-            break;
-        case MEMOB_SWAP_USE_FILE: status = memoi_swap_use_file(swap, op->of, error); break;
-        default:
-            status = memoi_swap_copy_rows(swap, op->of, op->kind == MEMOB_SWAP_COPY_LAYER,
-                                          op->stream, error);
+        case MEMOB_SWAP_WAIT: memoi_engine_wait(e, op->stream, op->of); break;
+        case MEMOB_SWAP_RECORD: memoi_engine_record(e, op->stream, op->of); break;
+        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op->of, op->stream); break;
+        case MEMOB_SWAP_COPY_ROUTED: memoi_swap_copy_routed(swap, op->of, op->stream); break;
+        case MEMOB_SWAP_USE_FILE: memoi_engine_use_file(e, op->of); break;
+        default: memoi_swap_copy_rows(swap, op->of, op->kind == MEMOB_SWAP_COPY_LAYER, op->stream);
         }
     }
-    return status;
+    return e->status;
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -8137,7 +8142,8 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
-    const memo_stream compute = swap->streams[MEMOB_SWAP_COMPUTE];
+    const memob_engine* e = &swap->engine;
+    const memo_stream compute = e->streams[MEMOB_SWAP_COMPUTE];
     memo_event* marks = NULL;
     memob_swap_ops ops;
     int64_t begin_ns = 0;
@@ -8149,10 +8155,10 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
 
     /* With is_timed, two marks measure how long it waits. */
     if (ops.n && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (ops.n && swap->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
-    if (marks) status = memo_event_record(&swap->device, marks[0], compute, error);
+    if (ops.n && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
+    if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
     if (!status) status = memoi_swap_enqueue(swap, &ops, error);
-    if (!status && marks) status = memo_event_record(&swap->device, marks[1], compute, error);
+    if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     if (!status) swap->n_begun++;
     return status;
@@ -8204,46 +8210,45 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
-    const memo_device* device = &swap->device;
     static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
-    memo_status status = MEMO_STATUS_OK;
+    memob_engine* e = &swap->engine;
     int i;
 
     /* Record the events again: a failed call may have left copies after the last record. */
-    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE && !status; i++) {
-        const memo_event event = swap->streams[i] ? swap->events[events[i]] : NULL;
-        if (!event) continue;
-        status = memo_event_record(device, event, swap->streams[i], error);
-        if (!status && swap->computes_on_host)
-            status = memo_event_synchronize(device, event, error);
-        else if (!status)
-            status = memo_event_wait(device, event, swap->streams[MEMOB_SWAP_COMPUTE], error);
+    memoi_engine_call(e, error);
+    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+        if (!e->streams[i]) continue;
+        memoi_engine_record(e, i, events[i]);
+        memoi_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
     }
-
-    if (status) return status;
+    if (e->status) return e->status;
     swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
-    const memo_device* device = &swap->device;
+    const memob_engine* e = &swap->engine;
+    double stall_s[2];
     int32_t k;
-    swap->stats.forward_stall_s = swap->is_measured ? swap->host_stall_s[0] : 0;
-    swap->stats.backward_stall_s = swap->is_measured ? swap->host_stall_s[1] : 0;
+    for (k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
         double waited_s = 0;
         memob_swap_ops ops;
         memo_status status;
         memob_swap_begin_ops(&swap->placement, swap->is_forward_only, k, &ops);
         if (!ops.n) continue;
-        status = memo_event_elapsed(device, swap->marks[2 * k], swap->marks[2 * k + 1], &waited_s,
-                                    error);
+        status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
+                                    &waited_s, error);
         if (status) return status;
-        *(swap->placement.visits[k].is_backward ? &swap->stats.backward_stall_s
-                                                : &swap->stats.forward_stall_s) += waited_s;
+        stall_s[swap->placement.visits[k].is_backward] += waited_s;
     }
-    *stats = swap->stats;
+    stats->to_host_bytes = e->copied_bytes[0];
+    stats->to_device_bytes = e->copied_bytes[1];
+    stats->to_file_bytes = e->file_bytes[0];
+    stats->from_file_bytes = e->file_bytes[1];
+    stats->forward_stall_s = stall_s[0];
+    stats->backward_stall_s = stall_s[1];
     return MEMO_STATUS_OK;
 }
 
@@ -8278,8 +8283,16 @@ typedef struct memob_states_update {
     int32_t layer;
     int32_t is_awaited; /* by the copies of this layer's states */
     int64_t number;     /* of the latest one, from 1 on in the order of the stream */
-    memo_event done;
 } memob_states_update;
+
+/* Events: two each, of the places, then of the update of each layer. */
+enum {
+    MEMOI_STATES_COMPUTED = 0,
+    MEMOI_STATES_STORED = 2,
+    MEMOI_STATES_LOADED = 4,
+    MEMOI_STATES_FILED = 6,
+    MEMOI_STATES_UPDATED = 8
+};
 
 /* What lies in a place. */
 typedef struct memoi_states_place {
@@ -8287,14 +8300,11 @@ typedef struct memoi_states_place {
     uint32_t present, dirty; /* states of the layer: their bytes are there; the host's are older */
     int32_t is_coming;       /* compute has not waited yet for the latest fetch */
     int32_t is_leaving;      /* fetches have not waited yet for what an update on the host needs */
-    memo_event computed, stored, loaded, filed;
 } memoi_states_place;
 
 struct memo_states {
-    memo_device device;
-    memo_stream compute, copies[3]; /* to host, to device, file */
-    int32_t borrowed;               /* bits of the streams that are the caller's */
-    int32_t computes_on_host, is_fused, n_layers, n_states;
+    memob_engine engine; /* spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    int32_t is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t hosted;             /* those that never leave the host */
@@ -8305,12 +8315,8 @@ struct memo_states {
     memob_states_layer* layers;   /* (n_layers) */
     int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
                                     spilled: in the file, and in a place on the host */
-    memob_spill_op* spill_ops;    /* (n_layers, n_states, 2): write, read; NULL: none is spilled */
-    memob_spill_file file;
     memo_states_sizes sizes;
     memoi_states_place places[2];
-    char *device_memory, *host_memory;
-    int32_t owns_device_memory, owns_host_memory;
     int32_t phase, n_begun, n_ended; /* layers of the phase */
     int64_t n_unseen; /* updates since all streams were synchronized without an error */
 };
@@ -8478,17 +8484,23 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
     states->sizes.spill_bytes = stays[2];
 }
 
+/* The write of a spilled state; the read follows it. */
+MEMOI int64_t memoi_states_spill_op(const memo_states* states, int32_t layer, int32_t state) {
+    return 2 * ((int64_t)layer * states->n_states + state);
+}
+
 /* The write and the read of each spilled state. */
 MEMOI void memoi_states_describe_spill(memo_states* states) {
+    memob_engine* e = &states->engine;
     int32_t l, s, is_read;
     for (l = 0; l < states->n_layers; l++)
         for (s = 0; s < states->n_states; s++) {
             const int64_t* offsets = memoi_states_offsets(states, l, s);
-            memob_spill_op* ops = &states->spill_ops[2 * ((int64_t)l * states->n_states + s)];
+            memob_spill_op* ops = &e->spill_ops[memoi_states_spill_op(states, l, s)];
             for (is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
                 memob_spill_op_init(
-                    &ops[is_read], &states->file, !is_read,
-                    states->host_memory ? states->host_memory + offsets[1] : NULL, offsets[2],
+                    &ops[is_read], &e->file, !is_read,
+                    e->host_memory ? e->host_memory + offsets[1] : NULL, offsets[2],
                     memob_align_up(states->states[s].size_bytes, MEMOB_SPILL_ALIGNMENT));
         }
 }
@@ -8541,7 +8553,10 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     states->layers = (memob_states_layer*)memob_calloc(desc->n_layers, sizeof(memob_states_layer));
     states->offsets =
         (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 3, sizeof(int64_t));
-    if (!states->layers || !states->offsets) return memob_no_memory(error, "the places of states");
+    states->engine.n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
+    states->engine.events = (memo_event*)memob_calloc(states->engine.n_events, sizeof(memo_event));
+    if (!states->layers || !states->offsets || !states->engine.events)
+        return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
     for (s = 0; s < desc->n_states; s++) {
@@ -8565,9 +8580,10 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        states->spill_ops = (memob_spill_op*)memob_calloc(
-            (int64_t)desc->n_layers * desc->n_states * 2, sizeof(memob_spill_op));
-        if (!states->spill_ops) return memob_no_memory(error, "the reads and writes of states");
+        states->engine.spill_ops = (memob_spill_op*)memob_calloc(
+            memoi_states_spill_op(states, desc->n_layers, 0), sizeof(memob_spill_op));
+        if (!states->engine.spill_ops)
+            return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }
     for (phase = 0; phase < MEMOI_N_PHASES; phase++)
@@ -8582,7 +8598,8 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
 MEMOI void memob_states_free(memo_states* states) {
     MEMO_FREE(states->layers);
     MEMO_FREE(states->offsets);
-    MEMO_FREE(states->spill_ops);
+    MEMO_FREE(states->engine.events);
+    MEMO_FREE(states->engine.spill_ops);
     MEMO_FREE(states->updates);
 }
 
@@ -8600,37 +8617,19 @@ memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states
 void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? states->device_memory + offset : NULL;
+    return has >> state & 1 ? states->engine.device_memory + offset : NULL;
 }
 void* memo_states_get_host_address(const memo_states* states, int32_t layer, int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
     const int64_t offset = memoi_states_offsets(states, layer, state)[1];
-    return l->streamed & ~l->spilled & 1u << state ? states->host_memory + offset : NULL;
+    return l->streamed & ~l->spilled & 1u << state ? states->engine.host_memory + offset : NULL;
 }
 
 /* --- creation --- */
 
 void memo_states_destroy(memo_states* states) {
-    const memo_device* device;
-    int p, e;
     if (!states) return;
-    device = &states->device;
-    for (p = 0; p < 3; p++) { /* copies use the memory below, so wait for them first */
-        if (!states->copies[p]) continue;
-        memo_stream_synchronize(device, states->copies[p], NULL);
-        if (!(states->borrowed >> p & 1)) memo_stream_destroy(device, states->copies[p], NULL);
-    }
-    for (p = 0; p < 2; p++) {
-        const memoi_states_place* place = &states->places[p];
-        const memo_event events[] = {place->computed, place->stored, place->loaded, place->filed};
-        for (e = 0; e < 4; e++)
-            if (events[e]) memo_event_destroy(device, events[e], NULL);
-    }
-    for (p = 0; p < states->n_layers && states->updates; p++)
-        if (states->updates[p].done) memo_event_destroy(device, states->updates[p].done, NULL);
-    memob_spill_destroy(&states->file);
-    if (states->owns_host_memory) memo_host_free(device, states->host_memory, NULL);
-    if (states->owns_device_memory) memo_device_free(device, states->device_memory, NULL);
+    memoi_engine_release(&states->engine);
     memob_states_free(states);
     MEMO_FREE(states);
 }
@@ -8638,65 +8637,42 @@ void memo_states_destroy(memo_states* states) {
 /* Takes memory, file, streams and events; memo_states_destroy frees any part of them. */
 MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_desc* desc,
                                        int is_dry, memo_error* error) {
-    const memo_device* device = &states->device;
-    const int has_file = states->sizes.spill_bytes > 0;
-    void *on_device = desc->device_memory, *on_host = desc->host_memory;
+    static const char name[] = "memo_states_desc";
+    const memo_states_sizes* sizes = &states->sizes;
+    const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
+    memob_engine* e = &states->engine;
+    memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
-    int p;
-
+    int32_t p;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
-    if ((has_file || states->updates) && !device->launch_host)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_states_desc.device: its table has no launch_host, which %s; "
-                              "set it, or %s",
-                              has_file ? "the spill file needs" : "update_host needs",
-                              has_file ? "spill nothing" : "update on the device");
-    if (!on_device && states->sizes.device_bytes) {
-        status = memo_device_alloc(device, states->sizes.device_bytes, &on_device, error);
-        if (status) return status;
-        states->owns_device_memory = 1;
-    }
-    states->device_memory = (char*)on_device;
-    if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
-        return MEMOB_INVALID(error, "memo_states_desc.device_memory: not a multiple of %d bytes",
-                             MEMOB_DEVICE_ALIGNMENT);
-    if (!on_host && states->sizes.host_bytes) {
-        status = memo_host_alloc(device, states->sizes.host_bytes, &on_host, error);
-        if (status) return status;
-        states->owns_host_memory = 1;
-    }
-    states->host_memory = (char*)on_host;
+    if (launches)
+        status =
+            memoi_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
+    if (!status)
+        status = memoi_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
+                                      desc->copy_streams, launches ? 3 : 2, error);
+    if (status) return status;
 
-    status = memoi_swap_take_streams(device, desc->copy_streams, has_file || states->updates,
-                                     states->copies, &states->borrowed, error);
-    for (p = 0; p < states->n_layers && states->updates && !status; p++)
-        status = memo_event_create_untimed(device, &states->updates[p].done, error);
-    for (p = 0; p < 2 && !status; p++) {
-        memoi_states_place* place = &states->places[p];
-        status = memo_event_create_untimed(device, &place->computed, error);
-        if (!status) status = memo_event_create_untimed(device, &place->stored, error);
-        if (!status) status = memo_event_create_untimed(device, &place->loaded, error);
-        if (!status && has_file) status = memo_event_create_untimed(device, &place->filed, error);
-        if (!status && has_file)
-            status = memo_event_record(device, place->loaded, states->copies[1], error);
-        if (!status && has_file)
-            status = memo_event_record(device, place->filed, states->copies[2], error);
+    /* The file waits for both places also before their first use. */
+    memoi_engine_call(e, error);
+    for (p = 0; p < 2 && has_file; p++) {
+        memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_LOADED + p);
+        memoi_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + p);
     }
 
     /* All states are zero at first, as a new file is. */
     if (has_file) memoi_states_describe_spill(states);
-    if (is_dry) return status;
-    if (states->sizes.host_bytes) memset(on_host, 0, (size_t)states->sizes.host_bytes);
-    if (!status && has_file)
+    if (e->status || is_dry) return e->status;
+    if (sizes->host_bytes) memset(e->host_memory, 0, (size_t)sizes->host_bytes);
+    if (has_file)
         status = memob_spill_create(
-            &states->file, desc->spill_directory, states->sizes.spill_bytes,
-            desc->spill_bytes_per_s,
-            states->host_memory + states->sizes.host_bytes - MEMOB_SPILL_ALIGNMENT, error);
-    if (!status && states->sizes.resident_bytes)
-        status =
-            memo_fill(device, states->copies[1], on_device, 0, states->sizes.resident_bytes, error);
-    return status ? status : memo_stream_synchronize(device, states->copies[1], error);
+            &e->file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
+            e->host_memory + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
+    filling = e->streams[MEMOB_SWAP_TO_DEVICE];
+    if (!status && sizes->resident_bytes)
+        status = memo_fill(&e->device, filling, e->device_memory, 0, sizes->resident_bytes, error);
+    return status ? status : memo_stream_synchronize(&e->device, filling, error);
 }
 
 /* As memo_states_create.  is_dry: as for memob_swap_create. */
@@ -8710,10 +8686,12 @@ MEMOI memo_status memob_states_create(const memo_states_desc* desc, int is_dry,
     if (status) return status;
     states = (memo_states*)memob_calloc(1, sizeof *states);
     if (!states) return memob_no_memory(error, "an engine of states");
-    states->device = device;
-    states->file.fd = -1;
-    states->compute = desc->compute_stream;
-    states->computes_on_host = desc->computes_on_host;
+    states->engine.device = device;
+    states->engine.file.fd = -1;
+    states->engine.streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
+    states->engine.computes_on_host = desc->computes_on_host;
+    states->engine.device_memory = (char*)desc->device_memory;
+    states->engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
@@ -8732,99 +8710,79 @@ memo_status memo_states_create(const memo_states_desc* desc, memo_states** state
 /* --- a step --- */
 
 /* Copies the streamed states `which` of a layer. */
-MEMOI memo_status memoi_states_copy(memo_states* states, int32_t layer, uint32_t which,
-                                    int is_to_host, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer, uint32_t which) {
     int32_t s;
-    for (s = 0; s < states->n_states && !status; s++) {
+    for (s = 0; s < states->n_states; s++) {
         const int64_t* offsets = memoi_states_offsets(states, layer, s);
-        char* on_device = states->device_memory + offsets[0];
-        char* on_host = states->host_memory + offsets[1];
-        if (!(which >> s & 1)) continue;
-        status = is_to_host ? memo_copy(&states->device, states->copies[0], MEMO_COPY_TO_HOST,
-                                        on_host, on_device, states->states[s].size_bytes, error)
-                            : memo_copy(&states->device, states->copies[1], MEMO_COPY_TO_DEVICE,
-                                        on_device, on_host, states->states[s].size_bytes, error);
+        if (which >> s & 1)
+            memoi_engine_copy(&states->engine, stream, offsets[0], offsets[1],
+                              states->states[s].size_bytes);
     }
-    return status;
 }
 
 /* Writes spilled states of a layer to the file, or reads them. */
-MEMOI memo_status memoi_states_use_file(memo_states* states, int32_t layer, uint32_t which,
-                                        int is_read, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_states_use_file(memo_states* states, int32_t layer, uint32_t which, int is_read) {
     int32_t s;
-    for (s = 0; s < states->n_states && !status; s++)
+    for (s = 0; s < states->n_states; s++)
         if (which >> s & 1)
-            status = memob_spill_launch(
-                &states->device, states->copies[2],
-                &states->spill_ops[2 * ((int64_t)layer * states->n_states + s) + is_read], error);
-    return status;
+            memoi_engine_use_file(&states->engine,
+                                  memoi_states_spill_op(states, layer, s) + is_read);
 }
 
 /* Stores the changed states of a place, after the update that may still use their bytes on the
  * host. */
-MEMOI memo_status memoi_states_store(memo_states* states, const memoi_states_place* place,
-                                     memo_error* error) {
-    const memob_states_update* update = states->updates ? &states->updates[place->layer] : NULL;
-    memo_status status = MEMO_STATUS_OK;
-    if (update && !update->is_awaited)
-        status = memo_event_wait(&states->device, update->done, states->copies[0], error);
-    return status ? status : memoi_states_copy(states, place->layer, place->dirty, 1, error);
+MEMOI void memoi_states_store(memo_states* states, const memoi_states_place* place) {
+    const int32_t layer = place->layer;
+    if (states->updates && !states->updates[layer].is_awaited)
+        memoi_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
+    memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, place->dirty);
 }
 
 /* Fetches states of a layer, after the update on the host that changes them. */
-MEMOI memo_status memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which,
-                                     memo_error* error) {
+MEMOI void memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which) {
+    memob_engine* e = &states->engine;
     memob_states_update* update = states->updates ? &states->updates[layer] : NULL;
-    memo_status status = MEMO_STATUS_OK;
     if (update && (which & states->updated)) {
         if (update->number > states->n_awaited)
-            status = memo_event_wait(&states->device, update->done, states->copies[1], error);
-        if (status) return status;
+            memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_UPDATED + layer);
+        if (e->status) return;
         states->n_awaited = memob_max(states->n_awaited, update->number);
         update->is_awaited = 1;
     }
-    return memoi_states_copy(states, layer, which, 0, error);
+    memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which);
 }
 
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
  * layer that lies there have left.  What lies in a place is noted only when the calls for it have
  * succeeded, so the calls after a failed one are made again and nothing is lost. */
-MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t layer,
-                                     memo_error* error) {
-    const memo_device* device = &states->device;
-    memoi_states_place* place = &states->places[states->layers[layer].place];
-    const int is_there = place->layer == layer, on_host = states->computes_on_host;
+MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t layer) {
+    memob_engine* e = &states->engine;
+    const int32_t at = states->layers[layer].place;
+    const int32_t computed = MEMOI_STATES_COMPUTED + at, stored = MEMOI_STATES_STORED + at;
+    const int32_t loaded = MEMOI_STATES_LOADED + at, filed = MEMOI_STATES_FILED + at;
+    memoi_states_place* place = &states->places[at];
+    const int is_there = place->layer == layer;
     const uint32_t needs = memob_states_needs(states, phase, layer);
     const uint32_t missing = is_there ? needs & ~place->present : needs;
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
     const uint32_t written = dirty ? dirty & states->layers[place->layer].spilled : 0;
     const uint32_t read = missing & ~fresh & states->layers[layer].spilled;
-    memo_status status = MEMO_STATUS_OK;
-    if (is_there && !missing) return status;
+    if (is_there && !missing) return MEMO_STATUS_OK;
 
     /* Out, after the pass that changed them. */
-    if (!on_host) status = memo_event_record(device, place->computed, states->compute, error);
-    if (!status && dirty && !on_host)
-        status = memo_event_wait(device, place->computed, states->copies[0], error);
-    if (!status && written)
-        status = memo_event_wait(device, place->filed, states->copies[0], error);
-    if (!status && dirty) status = memoi_states_store(states, place, error);
-    if (!status && dirty)
-        status = memo_event_record(device, place->stored, states->copies[0], error);
-    if (!status && written)
-        status = memo_event_wait(device, place->stored, states->copies[2], error);
-    if (!status && written) status = memoi_states_use_file(states, place->layer, written, 0, error);
-    if (!status && written)
-        status = memo_event_record(device, place->filed, states->copies[2], error);
-    if (!status && read) status = memo_event_wait(device, place->loaded, states->copies[2], error);
-    if (!status && !on_host)
-        status = memo_event_wait(device, place->computed, states->copies[1], error);
-    if (!status && (dirty || place->is_leaving))
-        status = memo_event_wait(device, place->stored, states->copies[1], error);
-    if (status) return status;
+    memoi_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
+    if (dirty) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, computed);
+    if (written) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, filed);
+    if (dirty) memoi_states_store(states, place);
+    if (dirty) memoi_engine_record(e, MEMOB_SWAP_TO_HOST, stored);
+    if (written) memoi_engine_wait(e, MEMOB_SWAP_FILE, stored);
+    if (written) memoi_states_use_file(states, place->layer, written, 0);
+    if (written) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
+    if (read) memoi_engine_wait(e, MEMOB_SWAP_FILE, loaded);
+    memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
+    if (dirty || place->is_leaving) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
+    if (e->status) return e->status;
     place->is_leaving = 0;
     if (!is_there) {
         place->layer = layer;
@@ -8832,20 +8790,20 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     }
 
     /* In.  Gradients of a new step have no bytes yet. */
-    if (read) status = memoi_states_use_file(states, layer, read, 1, error);
-    if (!status && read) status = memo_event_record(device, place->filed, states->copies[2], error);
-    if (!status && read) status = memo_event_wait(device, place->filed, states->copies[1], error);
-    if (!status) status = memoi_states_fetch(states, layer, missing & ~fresh, error);
-    if (!status) status = memo_event_record(device, place->loaded, states->copies[1], error);
-    if (status) return status;
+    if (read) memoi_states_use_file(states, layer, read, 1);
+    if (read) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
+    if (read) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
+    memoi_states_fetch(states, layer, missing & ~fresh);
+    memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
+    if (e->status) return e->status;
     place->present |= missing;
     place->is_coming = 1;
     return MEMO_STATUS_OK;
 }
 
 /* Announces the update of a layer on the host: it reads gradients, and changes the others. */
-MEMOI memo_status memoi_states_annotate(const memo_states* states, int32_t layer,
-                                        memo_error* error) {
+MEMOI void memoi_states_annotate(memo_states* states, int32_t layer) {
+    memob_engine* e = &states->engine;
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
     memo_op_desc what = memo_op_desc_default();
@@ -8861,48 +8819,46 @@ MEMOI memo_status memoi_states_annotate(const memo_states* states, int32_t layer
     what.link_bytes = (int64_t)memob_states_update_bytes(states, layer);
     what.reads = reads;
     what.writes = writes;
-    return memo_annotate(&states->device, states->copies[2], &what, error);
+    e->status = memo_annotate(&e->device, e->streams[MEMOB_SWAP_FILE], &what, e->error);
 }
 
 /* Enqueues the update of a layer on the host.  Its gradients go there first; if the update has a
  * pass of its own, those of all layers that are still on the device. */
-MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer, memo_error* error) {
-    const memo_device* device = &states->device;
+MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
+    memob_engine* e = &states->engine;
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
     memoi_states_place* places = states->places;
-    memo_status status = MEMO_STATUS_OK;
     int k;
 
     /* Stores end in their order, so the host waits for an event behind all of them. */
     if (!is_pass || states->n_ended == 0) {
-        if (!states->computes_on_host) {
-            status = memo_event_record(device, places->computed, states->compute, error);
-            if (!status)
-                status = memo_event_wait(device, places->computed, states->copies[0], error);
-        }
-        for (k = 0; k < 2 && !status; k++) {
+        memoi_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
+        memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
+        for (k = 0; k < 2; k++) {
             if (!places[k].dirty || (!is_pass && places[k].layer != layer)) continue;
-            status = memoi_states_store(states, &places[k], error);
-            if (status) break;
+            memoi_states_store(states, &places[k]);
+            if (e->status) break;
             places[k].dirty = 0;
             places[k].is_leaving = 1;
         }
-        for (k = 0; k < 2 && !status; k++)
+        for (k = 0; k < 2; k++)
             if (k == 0 || places[k].is_leaving)
-                status = memo_event_record(device, places[k].stored, states->copies[0], error);
-        if (!status) status = memo_event_wait(device, places->stored, states->copies[2], error);
+                memoi_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
+        memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
     }
 
     /* What nobody has used yet may still be read from the host. */
-    for (k = 0; k < 2 && !status; k++)
+    for (k = 0; k < 2; k++)
         if (places[k].layer == layer && places[k].is_coming)
-            status = memo_event_wait(device, places[k].loaded, states->copies[2], error);
+            memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + k);
 
-    if (!status && device->annotate) status = memoi_states_annotate(states, layer, error);
-    if (!status) status = memo_launch_host(device, states->copies[2], &update->call, error);
-    if (!status) status = memo_event_record(device, update->done, states->copies[2], error);
-    if (status) return status;
+    if (!e->status && e->device.annotate) memoi_states_annotate(states, layer);
+    if (!e->status)
+        e->status =
+            memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE], &update->call, e->error);
+    memoi_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_UPDATED + layer);
+    if (e->status) return e->status;
     update->number = ++states->n_updates;
     update->is_awaited = 0;
     for (k = 0; k < 2; k++)
@@ -8944,9 +8900,10 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states_set_batch: a micro-batch or an update is open; end it, "
                               "or call memo_states_abandon first");
+    memoi_engine_call(&states->engine, error);
     for (layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
         if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
-        status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer, error);
+        status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
         n_brought++;
     }
     if (status) return status;
@@ -8958,7 +8915,7 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
 
 memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
                               memo_error* error) {
-    const memo_device* device = &states->device;
+    memob_engine* e = &states->engine;
     memo_status status;
     int32_t s;
     if (pass == MEMO_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
@@ -8966,30 +8923,29 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
     status = memoi_states_expect(states, pass, 0, layer, error);
     if (status) return status;
 
+    memoi_engine_call(e, error);
     if (memob_states_needs(states, states->phase, layer)) {
-        memoi_states_place* place = &states->places[states->layers[layer].place];
-        status = memoi_states_bring(states, states->phase, layer, error);
-        if (!status && place->is_coming)
-            status = states->computes_on_host
-                         ? memo_event_synchronize(device, place->loaded, error)
-                         : memo_event_wait(device, place->loaded, states->compute, error);
-        if (!status) place->is_coming = 0;
+        const int32_t place = states->layers[layer].place;
+        memoi_states_bring(states, states->phase, layer);
+        if (states->places[place].is_coming)
+            memoi_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_LOADED + place);
+        if (!e->status) states->places[place].is_coming = 0;
     }
 
     /* Gradients of a new step begin at zero. */
-    for (s = 0; s < states->n_states && !status; s++) {
+    for (s = 0; s < states->n_states && !e->status; s++) {
         void* address = memo_states_get_address(states, layer, s);
         if (pass != MEMO_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
         if (!address || !(states->gradients >> s & 1)) continue;
-        if (states->computes_on_host)
+        if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
-            status =
-                memo_fill(device, states->compute, address, 0, states->states[s].size_bytes, error);
+            e->status = memo_fill(&e->device, e->streams[MEMOB_SWAP_COMPUTE], address, 0,
+                                  states->states[s].size_bytes, error);
     }
-    if (!status && states->n_begun++ == 0 && memob_states_updates(states, states->phase))
+    if (!e->status && states->n_begun++ == 0 && memob_states_updates(states, states->phase))
         states->n_unseen++;
-    return status;
+    return e->status;
 }
 
 memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
@@ -9010,8 +8966,9 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
             place->dirty &= ~states->gradients;
         }
     }
+    memoi_engine_call(&states->engine, error);
     if (states->updates && memob_states_updates(states, phase))
-        status = memoi_states_launch(states, layer, error);
+        status = memoi_states_launch(states, layer);
     if (status) return status;
     if (pass != MEMO_STATES_PASS_FORWARD)
         of_layer->has_gradients = !memob_states_updates(states, phase);
@@ -9019,8 +8976,7 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
     next = of_layer->next[phase];
     if (next >= 0)
-        status =
-            memoi_states_bring(states, next / states->n_layers, next % states->n_layers, error);
+        status = memoi_states_bring(states, next / states->n_layers, next % states->n_layers);
     if (status || ++states->n_ended < states->n_layers) return status;
     states->phase = memoi_states_phase_after(states, phase);
     if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
@@ -9056,7 +9012,7 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     for (i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
     states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
-    if (states->n_unseen && memo_device_status(&states->device, &late))
+    if (states->n_unseen && memo_device_status(&states->engine.device, &late))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "an operation has failed on its stream, after %lld updates since "
                               "states were read or written: resident states are lost, and some "
@@ -9143,7 +9099,7 @@ MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int
                                          int is_read, int64_t offset_bytes, int64_t n_bytes,
                                          memo_error* error) {
     memob_spill_op op =
-        states->spill_ops[2 * ((int64_t)layer * states->n_states + state) + is_read];
+        states->engine.spill_ops[memoi_states_spill_op(states, layer, state) + is_read];
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
     op.address += begin;
     op.offset += begin;
@@ -9153,12 +9109,12 @@ MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int
 
 /* Waits for computation, copies and updates on the host. */
 MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* error) {
-    const memo_device* device = &states->device;
+    const memob_engine* e = &states->engine;
     memo_status status = MEMO_STATUS_OK;
     int k;
-    if (!states->computes_on_host) status = memo_stream_synchronize(device, states->compute, error);
-    for (k = 0; k < 3 && !status; k++)
-        if (states->copies[k]) status = memo_stream_synchronize(device, states->copies[k], error);
+    for (k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
+        if (k == MEMOB_SWAP_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
+            status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;
     return status;
 }
@@ -9167,8 +9123,9 @@ MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* erro
 MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
                                         int is_out, int64_t offset_bytes, void* bytes,
                                         int64_t n_bytes, memo_error* error) {
-    const memo_device* device = &states->device;
-    const memo_stream stream = is_out ? states->copies[0] : states->copies[1];
+    memob_engine* e = &states->engine;
+    const memo_device* device = &e->device;
+    const memo_stream stream = e->streams[is_out ? MEMOB_SWAP_TO_HOST : MEMOB_SWAP_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
@@ -9192,7 +9149,7 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     if (status || !n_bytes) return status;
 
     /* Resident: on the device. */
-    on_device = states->device_memory + offsets[0] + offset_bytes;
+    on_device = e->device_memory + offsets[0] + offset_bytes;
     if (!(states->layers[layer].streamed & bit)) {
         status =
             !bytes ? memo_fill(device, stream, on_device, 0, n_bytes, error)
@@ -9204,10 +9161,13 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
 
     /* Streamed: on the host, after what is newer in the layer's place has left. */
     place = &states->places[memob_max(states->layers[layer].place, 0)];
-    on_host = states->host_memory + offsets[1] + offset_bytes;
+    on_host = e->host_memory + offsets[1] + offset_bytes;
     if (place->layer == layer && (place->dirty & bit)) {
-        status = memoi_states_copy(states, layer, bit, 1, error);
-        if (!status) status = memo_stream_synchronize(device, states->copies[0], error);
+        memoi_engine_call(e, error);
+        memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit);
+        status = e->status;
+        if (!status)
+            status = memo_stream_synchronize(device, e->streams[MEMOB_SWAP_TO_HOST], error);
         if (!status && is_spilled)
             status = memoi_states_pass_file(states, layer, state, 0, 0, size_bytes, error);
         if (status) return status;

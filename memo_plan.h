@@ -6213,7 +6213,7 @@ typedef struct memoi_rows_clock {
 
     memo_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
     memo_states own_states;
-    memoi_rows_event* state_events; /* of places (8), then of updates on the host (layers) */
+    memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update's pass */
 } memoi_rows_clock;
 
@@ -6787,23 +6787,17 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 
 /* The engine of states gets the clock as its device, and numbers as its memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memo_states* states = c->states;
-    int k;
-    states->device.context = c;
-    states->device.event_record = memoi_rows_state_record;
-    states->device.event_wait = memoi_rows_state_wait;
-    states->device.copy = memoi_rows_state_copy;
-    states->device.fill = memoi_rows_state_fill;
-    states->device.launch_host = memoi_rows_state_file;
-    for (k = 0; k < 3; k++) states->copies[k] = (memo_stream)(intptr_t)(MEMOB_SWAP_TO_HOST + k);
-    for (k = 0; k < 2; k++) {
-        states->places[k].computed = (memo_event)(void*)&c->state_events[4 * k];
-        states->places[k].stored = (memo_event)(void*)&c->state_events[4 * k + 1];
-        states->places[k].loaded = (memo_event)(void*)&c->state_events[4 * k + 2];
-        states->places[k].filed = (memo_event)(void*)&c->state_events[4 * k + 3];
-    }
-    for (k = 0; k < states->n_layers && states->updates; k++)
-        states->updates[k].done = (memo_event)(void*)&c->state_events[8 + k];
+    memob_engine* e = &c->states->engine;
+    int32_t k;
+    e->device.context = c;
+    e->device.event_record = memoi_rows_state_record;
+    e->device.event_wait = memoi_rows_state_wait;
+    e->device.copy = memoi_rows_state_copy;
+    e->device.fill = memoi_rows_state_fill;
+    e->device.launch_host = memoi_rows_state_file;
+    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+        e->streams[k] = (memo_stream)(intptr_t)k;
+    for (k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -11588,7 +11582,9 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (s->states) memcpy(swap.copy_streams, s->states->copies, sizeof swap.copy_streams);
+        if (s->states)
+            memcpy(swap.copy_streams, s->states->engine.streams + MEMOB_SWAP_TO_HOST,
+                   sizeof swap.copy_streams);
         status = memo_swap_create(&swap, &s->part->swap, error);
     }
     memoi_session_turn(s, 0);

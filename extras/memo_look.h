@@ -3772,7 +3772,9 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
             (char*)g->desc.host_memory + memob_align_up(rows.host_bytes, MEMOB_SPILL_ALIGNMENT);
         status = memob_states_create(&desc, 1, &g->states, g->error);
     }
-    if (!status) memcpy(g->desc.copy_streams, g->states->copies, sizeof g->desc.copy_streams);
+    if (!status)
+        memcpy(g->desc.copy_streams, g->states->engine.streams + MEMOB_SWAP_TO_HOST,
+               sizeof g->desc.copy_streams);
     return status;
 }
 
