@@ -1176,7 +1176,7 @@ MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
-/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
+/* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes. */
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
@@ -6396,6 +6396,7 @@ typedef struct memob_swap_placement {
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
     int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
+    memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
 MEMOB_ZERO_DEFAULT(memo_swap_desc)
@@ -6833,13 +6834,6 @@ MEMOI void memob_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     }
 }
 
-/* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
-MEMOI int memoi_swap_add_product(int64_t* sum, int64_t count, int64_t each) {
-    if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
-    *sum += count * each;
-    return 1;
-}
-
 /* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
  * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
  * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
@@ -7082,21 +7076,18 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     return region;
 }
 
-/* What the packs of two visits take of the area together; at -1: none, or one of the same buffer;
- * INT64_MAX: more than 2^62. */
+/* What the packs of two visits take of the area together; at -1: none, or one of the same
+ * buffer. */
 MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, int32_t at) {
     const memob_swap_sum *sum = &p->sums[p->visits[k].step], *other;
-    int64_t others_bytes;
     if (at < 0 || p->visits[at].odd == p->visits[k].odd) return 0;
     other = &p->sums[p->visits[at].step];
-    others_bytes = other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
     if (!other->pack_bytes) return 0;
-    return sum->pack_bytes > MEMOB_BYTES_MAX - others_bytes ? INT64_MAX
-                                                            : sum->pack_bytes + others_bytes;
+    return sum->pack_bytes + other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
 }
 
 /* Which packs other visits overwrite before their backward.  Returns the bytes of their area: the
- * most that an even and an odd layer need that are there at once; INT64_MAX: more than 2^62. */
+ * most that an even and an odd layer need that are there at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     const memob_swap_visit* visits = p->visits;
     int64_t area_bytes = 0;
@@ -7124,7 +7115,6 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
         before[odd] = last[!odd];
         last[odd] = k;
     }
-    if (area_bytes == INT64_MAX) return area_bytes;
 
     for (k = 0; k < p->n_visits; k++) {
         const memob_swap_visit* visit = &p->visits[k];
@@ -7166,15 +7156,10 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* sum + count * each, or more than MEMOB_BYTES_MAX. */
-MEMOI int64_t memoi_swap_add(int64_t sum, int64_t count, int64_t each) {
-    return memoi_swap_add_product(&sum, count, each) ? sum : MEMOB_BYTES_MAX + 1;
-}
-
 /* How many moved layers have places in host memory, behind fixed_bytes, and what that takes of it
  * and of the file.  host_bytes 0: n_places, or (0) one for each; otherwise as many as fit.  One
  * remains even if it does not fit.  Returns the bytes of a place, whole pages; 0: each layer has
- * its own.  Sizes may exceed MEMOB_BYTES_MAX. */
+ * its own. */
 MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
                                      int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
                                      memo_swap_sizes* sizes) {
@@ -7185,7 +7170,7 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
     for (layer = 0; layer < n_layers; layer++) {
         if (sums[layer].moved_bytes == 0) continue;
         n_moved++;
-        sizes->host_bytes = memoi_swap_add(sizes->host_bytes, 1, sums[layer].host_bytes);
+        sizes->host_bytes += sums[layer].host_bytes;
         place_bytes =
             memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
     }
@@ -7197,12 +7182,11 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
     if (n_places == 0 || n_places >= n_moved) return 0;
 
     sizes->n_spilled_layers = n_moved - (int32_t)n_places;
-    sizes->host_bytes = memoi_swap_add(fixed_bytes, n_places, place_bytes);
+    sizes->host_bytes = fixed_bytes + n_places * place_bytes;
     for (layer = 0; k < sizes->n_spilled_layers; layer++) {
         if (sums[layer].moved_bytes == 0) continue;
         k++;
-        sizes->spill_bytes = memoi_swap_add(
-            sizes->spill_bytes, 1, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
+        sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
     }
     return place_bytes;
 }
@@ -7225,21 +7209,24 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_reg
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* The bytes of all tensors, with alignment, must not overflow. */
+/* With this limit no sum of bytes overflows: all layers have the tensors at most three times, on
+ * the device, on the host and in the file, and align them. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
-    int64_t n_bytes = 0;
+    int64_t left = MEMOB_BYTES_MAX / 16;
     int32_t t;
-    int64_t n_rows = desc->n_slices > 1 ? desc->n_slices : 1;
-    int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8 / n_rows;
-    n_rows *= ok ? desc->n_rows : 0;
-    for (t = 0; t < desc->n_tensors && ok; t++)
-        ok = memoi_swap_add_product(
-            &n_bytes, memob_tensor_is_routed(desc, t) ? desc->routed_rows_all : n_rows,
-            desc->tensors[t].row_bytes);
-    if (ok) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
-                         (long long)desc->n_rows);
+    for (t = 0; t < desc->n_tensors && left >= 0; t++) {
+        const int is_routed = memob_tensor_is_routed(desc, t);
+        const int64_t n_rows = is_routed ? desc->routed_rows_all : desc->n_rows;
+        const int64_t all_bytes = desc->tensors[t].row_bytes * (is_routed ? 1 : desc->n_layers);
+        if (desc->tensors[t].row_bytes > left / desc->n_layers || n_rows > left / (all_bytes + 1))
+            left = -1;
+        else
+            left -= n_rows * all_bytes + 2 * MEMOB_DEVICE_ALIGNMENT * (int64_t)desc->n_layers;
+    }
+    if (left >= 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "memo_swap_desc.n_rows: %lld rows of these tensors in %d layers exceed 2^58 bytes",
+        (long long)desc->n_rows, (int)desc->n_layers);
 }
 
 /* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: none. */
@@ -7280,12 +7267,12 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
 }
 
 /* Appends the area of the tensors that only some kinds have, and sets their offsets in every layer
- * that does not keep them.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
+ * that does not keep them. */
+MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
     const int64_t begin = placement->sizes.device_bytes;
     const int64_t area_bytes = memob_swap_end_sums(desc, placement);
     int32_t layer, t;
-    if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
+    placement->sizes.device_bytes += area_bytes;
     for (layer = 0; layer < desc->n_layers && area_bytes; layer++) {
         const memob_swap_sum* sum = &placement->sums[layer];
         memob_swap_place* places = &placement->places[(int64_t)layer * desc->n_tensors];
@@ -7296,12 +7283,11 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
             if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
     }
-    return 1;
 }
 
-/* Appends a tensor, and sets its offsets in every layer.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
-                                  memob_swap_placement* placement) {
+/* Appends a tensor, and sets its offsets in every layer. */
+MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
+                                   memob_swap_placement* placement) {
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
@@ -7313,10 +7299,7 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement,
                                    placement->sums, places);
     region.begin = *total;
-    if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
-        !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
-        !memoi_swap_add_product(total, 1, region.odd_bytes))
-        return 0;
+    *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
 
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
@@ -7334,31 +7317,26 @@ MEMOI int memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->offset = place[-desc->n_tensors].offset;
         } else {
             place->offset = *total;
-            if (!memoi_swap_add_product(total, 1, region.whole_bytes)) return 0;
+            *total += region.whole_bytes;
         }
         if (!is_layer || place->moved_end == place->moved_begin) continue;
 
         /* Slices follow each other. */
         place->host_offset = *fixed + place->moved_begin * place->row_bytes;
-        if ((layer + 1) % desc->n_slices == 0 &&
-            !memoi_swap_add_product(fixed, 1, region.whole_bytes))
-            return 0;
+        if ((layer + 1) % desc->n_slices == 0) *fixed += region.whole_bytes;
     }
-    if ((is_handed && desc->n_slices > 1) || memob_tensor_is_routed(desc, t)) {
-        if (is_handed) placement->handed_begin = *fixed;
-        if (region.n_fixed && !memoi_swap_add_product(fixed, 1, region.whole_bytes)) return 0;
-    }
-    return 1;
+    if (is_handed) placement->handed_begin = *fixed;
+    if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
 }
 
-/* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
+/* Sets the offsets of every tensor of every layer. */
+MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int32_t t;
     placement->handed = placement->input = -1;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
-        if (!memoi_swap_place_tensor(desc, t, placement)) return 0;
+        memoi_swap_place_tensor(desc, t, placement);
         if (desc->n_slices <= 1) continue;
         if (tensor->rule == MEMO_TENSOR_INPUT) placement->input = t;
         if (tensor->rule != MEMO_TENSOR_HANDED) continue;
@@ -7367,11 +7345,11 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     }
     placement->fixed_host_bytes =
         memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
-    return memoi_swap_place_packs(desc, placement);
+    memoi_swap_place_packs(desc, placement);
 }
 
-/* What is not moved after all, and sums over layers.  0: one exceeds 2^62. */
-MEMOI int memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement* placement) {
+/* What is not moved after all, and sums over layers. */
+MEMOI void memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
@@ -7380,14 +7358,10 @@ MEMOI int memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             if (!place->is_layer) place->moved_end = place->moved_begin;
         }
-        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->moved_bytes) ||
-            !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->routed_bytes) ||
-            !memoi_swap_add_product(&sizes->swapped_bytes, 1, sum->layer_bytes))
-            return 0;
+        sizes->swapped_bytes += sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->layer_swapped_bytes = memob_max(
             sizes->layer_swapped_bytes, sum->moved_bytes + sum->layer_bytes + sum->routed_bytes);
     }
-    return 1;
 }
 
 /* Layers leave their places in host memory in the forward and return in the backward, so the last
@@ -7410,9 +7384,9 @@ MEMOI memo_status memoi_swap_check_returns(const memob_swap_placement* placement
     return MEMO_STATUS_OK;
 }
 
-/* Places the moved layers in host memory and in the file.  0: a sum exceeds 2^62. */
-MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
-                                   memob_swap_placement* placement) {
+/* Places the moved layers in host memory and in the file. */
+MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
+                                    memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     const int64_t place_bytes =
         memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
@@ -7420,7 +7394,6 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byte
     int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
     int32_t layer, k = 0;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
-    if (sizes->host_bytes > MEMOB_BYTES_MAX || sizes->spill_bytes > MEMOB_BYTES_MAX) return 0;
 
     /* With a place for each layer they follow each other.  Otherwise number k of the moved layers
      * uses place k mod n_host_layers. */
@@ -7437,7 +7410,6 @@ MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byte
         if (place_bytes && k % placement->n_host_layers == 0)
             host_begin = placement->fixed_host_bytes;
     }
-    return 1;
 }
 
 /* 1: the host stores the input of a step once, as what the layer before hands on. */
@@ -7606,11 +7578,7 @@ MEMOI void memob_swap_find_turns(memob_swap_placement* placement) {
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
-    MEMO_FREE(placement->places);
-    MEMO_FREE(placement->turns);
-    MEMO_FREE(placement->visits);
-    MEMO_FREE(placement->sums);
-    MEMO_FREE(placement->tiles);
+    memob_arrays_free(&placement->arrays);
     memset(placement, 0, sizeof *placement);
 }
 
@@ -7618,6 +7586,7 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
 MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
+    memob_arrays* a;
     int32_t layer, t;
     memset(placement, 0, sizeof *placement);
     placement->n_layers = desc->n_layers;
@@ -7631,15 +7600,16 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                        sizeof(memob_swap_place));
-    placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
+    a = &placement->arrays;
+    placement->places = (memob_swap_place*)memob_arrays_add(
+        a, (int64_t)desc->n_layers * desc->n_tensors, sizeof(memob_swap_place));
+    placement->turns =
+        (memob_swap_turn*)memob_arrays_add(a, desc->n_layers, sizeof(memob_swap_turn));
     placement->visits =
-        (memob_swap_visit*)memob_calloc(memob_swap_n_visits(desc), sizeof(memob_swap_visit));
-    placement->sums = (memob_swap_sum*)memob_calloc(desc->n_layers, sizeof(memob_swap_sum));
-    placement->tiles = (int64_t*)memob_calloc(desc->n_layers, sizeof(int64_t));
-    if (!placement->places || !placement->turns || !placement->visits || !placement->sums ||
-        !placement->tiles) {
+        (memob_swap_visit*)memob_arrays_add(a, memob_swap_n_visits(desc), sizeof(memob_swap_visit));
+    placement->sums = (memob_swap_sum*)memob_arrays_add(a, desc->n_layers, sizeof(memob_swap_sum));
+    placement->tiles = (int64_t*)memob_arrays_add(a, desc->n_layers, sizeof(int64_t));
+    if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
@@ -7659,18 +7629,11 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
         placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_sum_layers(desc, placement))
-        status = MEMOB_INVALID(
-            error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
-            (long long)desc->n_rows, (int)desc->n_layers);
-    else if (!memoi_swap_place_on_host(desc, host_bytes, placement))
-        status =
-            MEMOB_INVALID(error, "memo_swap_desc: the host's part of %d layers exceeds 2^62 bytes",
-                          (int)desc->n_layers);
-    if (!status) {
-        memob_swap_find_turns(placement);
-        status = memoi_swap_check_returns(placement, error);
-    }
+    memoi_swap_place_rows(desc, placement);
+    memoi_swap_sum_layers(desc, placement);
+    memoi_swap_place_on_host(desc, host_bytes, placement);
+    memob_swap_find_turns(placement);
+    status = memoi_swap_check_returns(placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }

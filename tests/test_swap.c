@@ -660,7 +660,7 @@ TEST(bad_descs_are_refused) {
     c.desc.n_rows = 0;
     refuses(&c.desc, "n_rows");
     c.desc.n_rows = INT64_MAX / 2;
-    refuses(&c.desc, "2^62");
+    refuses(&c.desc, "2^58");
     c.desc.n_rows = 8;
     c.tensors[3].row_bytes = -1;
     refuses(&c.desc, "tensors[3].row_bytes");
@@ -1031,19 +1031,18 @@ TEST(tables_of_rows_have_their_sizes) {
     refuses(&c.desc, "MEMO_ROWS_KEPT by its rule");
     c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
-    refuses(&c.desc, "2^62");
+    refuses(&c.desc, "2^58");
 
-    /* Places for five layers, each as large as the first, which is eight times the others (make
-     * ubsan shows an overflow). */
+    /* Places for five layers, each as large as the first, which is eight times the others. */
     c.tensors[0].row_bytes = (int64_t)1 << 58;
     c.desc.n_rows = c.desc.n_layers = 8;
     c.desc.tile_rows = 1;
     c.desc.n_host_layers = 5;
     for (int32_t layer = 0; layer < 8; layer++) c.rows[layer] = layer ? 1 : 8;
-    refuses(&c.desc, "the host's part of 8 layers");
+    refuses(&c.desc, "8 rows of these tensors in 8 layers exceed 2^58");
 
-    /* Two packs of 2^62 bytes, of which one follows the other (make ubsan shows an overflow). */
-    c.tensors[0].row_bytes = (int64_t)1 << 59;
+    /* The most: two packs, of which one follows the other (make ubsan shows an overflow). */
+    c.tensors[0].row_bytes = ((int64_t)1 << 54) - 512;
     c.desc.n_layers = 2;
     c.desc.n_host_layers = 0;
     c.has_kinds = 1;
@@ -1051,7 +1050,9 @@ TEST(tables_of_rows_have_their_sizes) {
     chain_set_kinds(&c);
     c.rows[0] = c.rows[1] = 0;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-    CHECK_IS(sizes.device_bytes, ==, (int64_t)1 << 62);
+    CHECK_IS(sizes.device_bytes, ==, 8 * c.tensors[0].row_bytes);
+    c.tensors[0].row_bytes += 512;
+    refuses(&c.desc, "2^58");
 }
 
 /* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow
