@@ -11239,7 +11239,7 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
     const int may_host = n_all && s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED &&
                          s->desc.n_layers > 1 && !s->desc.states_stay;
     memo_step_plan* plan = s->part->plan;
-    int64_t best[2];
+    int64_t best[2], device_bytes;
     double best_s;
     int fits;
     memo_status status;
@@ -11248,15 +11248,18 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profil
     status = memoi_session_choose_streamed(s, profile, is_measured, error);
     if (status || !may_host || (plan->fits && (!plan->n_streamed || !is_measured))) return status;
 
-    /* States leave the device. */
+    /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     best[0] = plan->n_streamed;
     best[1] = plan->n_spilled;
     fits = plan->fits;
+    device_bytes = s->peak_bytes;
     best_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
     plan->update_is_on_host = 1;
     status = memoi_session_choose_with(s, n_all, 0, profile, is_measured, error);
-    if (status ||
-        (plan->fits && (!fits || plan->times->step_s + plan->times->update_s < 0.999 * best_s)))
+    if (status || (!fits && plan->fits) ||
+        (!fits && s->limit_bytes && device_bytes > s->limit_bytes &&
+         s->peak_bytes < device_bytes) ||
+        (fits && plan->fits && plan->times->step_s + plan->times->update_s < 0.999 * best_s))
         return status;
     plan->update_is_on_host = 0;
     return memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);

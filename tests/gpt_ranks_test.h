@@ -149,7 +149,7 @@ static inline memo_status train_all(training* t, memo_error* error) {
     memo_host_device_desc desc = {.device_memory_bytes = t->planned.plan->peak_bytes,
                                   .host_memory_bytes =
                                       t->sizes.host_bytes +
-                                      gpt_staging_bytes(&t->desc.config, t->accumulate)};
+                                      gpt_staging_bytes(&t->desc.config, t->desc.n_micro_batches)};
     memo_comm_threads_desc comm_desc = {.timeout_s = 120};
     return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }

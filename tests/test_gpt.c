@@ -1165,10 +1165,18 @@ TEST(a_model_chooses_its_rows) {
 
 /* ---- states that leave the device ------------------------------------------------------------- */
 
+/* An update on the host that ends when the next step has long begun. */
+static void update_late(const void* args) {
+    const struct timespec ms = {0, 1000000};
+    nanosleep(&ms, NULL);
+    gpt_adamw_run(args);
+}
+
 /* Losses, norms, gradients, parameters and moments have the bits of a run with all states on the
- * device, in devices of exactly the planned capacity, down to the least that a plan needs. */
+ * device, in devices of exactly the planned capacity, down to the least that a plan needs, updated
+ * on the device or on the host. */
 TEST(any_budget_gives_the_same_bits) {
-    int64_t n_streamed = 0;
+    int64_t n_streamed = 0, n_on_host = 0;
     for (int trial = 0; trial < 12; trial++) {
         gpt_config config = gpt_test_config((int32_t)memo_test_int(1, 5), 16, 2, 1,
                                             memo_test_int(3, 40), 1, 8, 0.1);
@@ -1181,11 +1189,15 @@ TEST(any_budget_gives_the_same_bits) {
         own_history expected = train_kept(&config), result = history_make(&config);
         own_memory char* moments = (char*)allocate(4 * n, sizeof(gpt_real));
         own_run kept, run = {0};
+        double losses[2][4] = {{0}};
         memo_host_device_desc host = memo_host_device_desc_default();
         CHECK_OK(gpt_test_open(&desc, &kept, &error));
         CHECK_OK(train(kept.model, &config, N_STEPS, &expected));
 
         desc.session = &budgets;
+        gpt_test_attach(&run, &desc);
+        run.kernels.update_on_host = update_late;
+        if (config.n_layers > 1) budgets.update_on = (memo_update)(trial % 3);
         CHECK_OK(gpt_plan(&desc, NULL, NULL, &budgets.device_bytes, &error));
         if (trial % 2) budgets.device_bytes = memo_test_int(budgets.device_bytes, all);
         CHECK_OK(gpt_plan(&desc, NULL, &run.step, NULL, &error));
@@ -1194,9 +1206,11 @@ TEST(any_budget_gives_the_same_bits) {
         host.host_memory_bytes =
             run.step->host_bytes + gpt_staging_bytes(&config, desc.n_micro_batches);
         n_streamed += run.step->n_streamed > 0;
+        n_on_host += run.step->update_is_on_host;
         desc.plan = run.step;
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         gpt_test_attach(&run, &desc);
+        run.kernels.update_on_host = update_late;
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         if (!run.model || !kept.model) continue;
         CHECK_OK(train(run.model, &config, N_STEPS, &result));
@@ -1208,6 +1222,12 @@ TEST(any_budget_gives_the_same_bits) {
                 !memcmp(result.parameters, expected.parameters, (size_t)gpt_n_bytes(run.model, n)),
             "trial %d: %lld of %lld bytes, %d streamed", trial, (long long)budgets.device_bytes,
             (long long)all, (int)run.step->n_streamed);
+        for (int k = 0; k < 8; k++) { /* nothing waits between these steps */
+            gpt_model* model = k % 2 ? run.model : kept.model;
+            CHECK_OK(gpt_test_step(model, &config, k / 2 % N_STEPS, N_ACCUMULATED, NULL, NULL,
+                                   &losses[k % 2][k / 2], NULL, &error));
+        }
+        CHECK_CASE(!memcmp(losses[0], losses[1], sizeof losses[0]), "trial %d: later steps", trial);
         for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++) {
             const int64_t n_bytes = gpt_array_bytes(run.model, array, n);
             gpt_copy_array(run.model, 0, array, gpt_rows_make(0, n), moments);
@@ -1216,6 +1236,7 @@ TEST(any_budget_gives_the_same_bits) {
         }
     }
     CHECK_IS(n_streamed, >, 6);
+    CHECK_IS(n_on_host, >, 2);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------

@@ -191,7 +191,8 @@ static void test_campaign(const char* arguments, int n_sampled) {
 
 TEST(one_rank) {
     test_campaign("--policy swap", 40);
-    test_campaign("--policy alpha", 40);
+    test_campaign("--policy alpha", 30);
+    test_campaign("--update host --accumulate 2", 40);
 }
 TEST(ranks_are_threads) {
     test_campaign("--policy swap --data 2 --zero 1", 30);

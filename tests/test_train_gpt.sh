@@ -116,12 +116,12 @@ impossible_budgets_are_refused() { # test
     length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' err)
     works $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
     fails $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
-    refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
+    refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 60KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
     # The tokens of a step need host memory, and so do the copies that are measured.
-    refused '1 B of host memory cannot hold this run: .*; try --host-memory 1KiB' $tiny --host-memory 1
-    works $tiny --host-memory 1KiB
-    refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --device-memory 700KiB --host-memory 1KiB
+    refused '1 B of host memory cannot hold this run: .*; try --host-memory 2KiB' $tiny --host-memory 1
+    works $tiny --host-memory 2KiB
+    refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --device-memory 700KiB --host-memory 1536
     works $tiny --device-memory 700KiB --host-memory 2KiB
 }
 
@@ -266,9 +266,9 @@ spilled_rows_come_back() { # test
     [ -z "$(ls -A spilled)" ] || fail 'a file is left in the directory'
     refused '--spill nowhere: no file can be made there' $tiny --policy swap --host-memory 128KiB --spill nowhere
     refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
-    refused '4.0 KiB of host memory cannot hold this run: policy memo takes 9.0 KiB; try .*--host-memory 9KiB' $tiny --layers 8 \
+    refused '4.0 KiB of host memory cannot hold this run: policy memo takes 9.5 KiB; try .*--host-memory 10KiB' $tiny --layers 8 \
         --device-memory 680KiB --host-memory 4KiB --spill spilled
-    works $tiny --layers 8 --device-memory 680KiB --host-memory 9KiB --spill spilled
+    works $tiny --layers 8 --device-memory 680KiB --host-memory 10KiB --spill spilled
 }
 
 # States that the device cannot hold come layer by layer, with the bits of a run that holds them, and are saved and resumed.
@@ -292,11 +292,41 @@ states_stream() { # test
     done
 }
 
+# AdamW on the host has the bits of the device, also in a run that was cut and continues with the other.
+states_are_updated_on_the_host() { # test
+    works $tiny --steps 8 --accumulate 2 --loss-log kept.log --save kept.save
+    for size in 2MiB 400KiB 250KiB; do
+        prints '^update  *on the host' $tiny --steps 8 --accumulate 2 --update host --device-memory $size --loss-log host.log --save host.save
+        expect_same kept.log host.log
+        expect_same kept.save host.save
+        for place in device host; do
+            [ $place = device ] && now=host || now=device
+            [ "$size" != 250KiB ] || now=host place=host # only that fits
+            works $tiny --steps 8 --accumulate 2 --stop 3 --update $place --device-memory $size --save cut.save --loss-log cut.log
+            works $tiny --steps 8 --accumulate 2 --update $now --device-memory $size --resume cut.save --loss-log cut.log
+            expect_same kept.log cut.log
+        done
+    done
+    prints '^update  *on the host' $tiny --device-memory 250KiB
+    refused 'cannot hold this run' $tiny --device-memory 250KiB --update device
+    compares_and_draws $tiny --device-memory 400KiB --update host --output hosted
+    for type in '--type bf16 --states bf16' '--slice-rows 24'; do
+        works $tiny $type --policy keep --loss-log kept.log
+        has_losses_of kept.log $tiny $type --update host --device-memory 400KiB
+    done
+    refused '--update host does not work with --zero: .*; --zero 0 would work' $tiny --data 2 --zero 1 --update host
+    refused '--update host does not work with --layers 1, .*; --layers 2 would work' $tiny --layers 1 --update host
+    fails $tiny --dry-run --cluster h200 --update host
+    expect_err '--update host does not work with --cluster: .*; --update device would work'
+    refused '--update cpu: unknown update; use auto, device or host' $tiny --update cpu
+}
+
 # So they do on several ranks: a layer's update waits for its sums over ranks.
 states_stream_on_ranks() { # test
     for ranks in '--data 2 --zero 0' '--ring 2 --zero 1' '--ulysses 2 --zero 2 --accumulate 2' '--tensor 2 --sub-batches 2 --schedule cross'; do
         works $tiny $ranks --policy keep --loss-log kept.log
         has_losses_of kept.log $tiny $ranks --policy recompute --device-memory 300KiB
+        case $ranks in *'--zero '[12]*) ;; *) has_losses_of kept.log $tiny $ranks --update host --device-memory 300KiB ;; esac
         awk '/^  host / { exit !($2 > 30) }' out || fail "$ranks: no states on the host: $(grep -A2 ^memory out)"
     done
 }

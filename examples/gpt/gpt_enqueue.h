@@ -41,6 +41,13 @@ typedef struct gpt_tensor_state {
     int is_forward, is_backward;
 } gpt_tensor_state;
 
+/* What updates on the host read: copies, in the order of the compute stream, because the next step
+ * begins meanwhile. */
+typedef struct gpt_handed_update {
+    gpt_update_values values;
+    double squares;
+} gpt_handed_update;
+
 struct gpt_model {
     gpt_config config;
     gpt_layout layout;
@@ -84,13 +91,15 @@ struct gpt_model {
      * classifier; those of the bucket before, whose sum is under way. */
     gpt_array buckets[GPT_N_PLACES], summed_bucket;
     int32_t has_summed_bucket;
-    int32_t streams;  /* states leave the device: gradients are complete before their layer ends */
-    int32_t is_last;  /* micro-batch of the step: its buckets are summed at once */
-    int32_t has_last; /* it is enqueued */
+    int32_t streams; /* states leave the device: gradients are complete before their layer ends */
+    int32_t updates_on_host;
+    int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
+    int32_t has_last;   /* it is enqueued */
     int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
     /* In pinned host memory. */
     double* host_totals;
     gpt_update_values* host_update;
+    gpt_handed_update* handed;
     char* staging; /* (places, gpt_batch_bytes): micro-batches on their way to the device */
 
     int64_t n_updates, first_update; /* of this model; the first one that this program runs */
@@ -149,6 +158,41 @@ static int gpt_has_masters(const gpt_config* config) {
     return gpt_sum_type(config->type) != config->type;
 }
 
+/* ---- micro-batches on their way to the device ------------------------------------------------ */
+
+enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_values, of totals */
+typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
+                                    sizeof(gpt_update_values) <= GPT_VALUES_BYTES &&
+                                    GPT_N_SUMMED * sizeof(double) <= GPT_VALUES_BYTES
+                                ? 1
+                                : -1];
+
+/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on
+ * the device, and in the staging buffer. */
+static int64_t gpt_batch_bytes(const gpt_config* config) {
+    const int64_t n_begins = config->documents ? config->documents + 1 : 0;
+    return GPT_VALUES_BYTES + 2 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
+           config->batch / gpt_degree(config->data) * n_begins * (int64_t)sizeof(int64_t);
+}
+static int64_t* gpt_begins_of(void* batch, int64_t n_rows) {
+    return (int64_t*)(void*)((char*)batch + GPT_VALUES_BYTES +
+                             2 * n_rows * (int64_t)sizeof(int32_t));
+}
+static int32_t* gpt_tokens_of(void* batch) {
+    return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES);
+}
+
+/* Places of the staging buffer. */
+static int64_t gpt_n_places(int64_t n_micro_batches) {
+    return gpt_min(n_micro_batches > 1 ? n_micro_batches : 1, GPT_STAGED_MAX);
+}
+static int64_t gpt_places_bytes(const gpt_config* config, int64_t n_micro_batches) {
+    return gpt_n_places(n_micro_batches) * gpt_batch_bytes(config);
+}
+static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
+    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
+}
+
 /* ---- parameters, gradients, optimizer: states of the session ---------------------------------- */
 
 /* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
@@ -202,13 +246,16 @@ static gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucke
                          begin + (model->share.rank + 1) * n / n_ranks);
 }
 
-/* Where parameter i lies in an array, while its layer is open. */
-static char* gpt_address(const gpt_model* model, int array, int64_t i) {
+/* Where parameter i lies in an array: on the device while its layer is open, or on the host. */
+static char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
-    char* state =
-        (char*)memo_session_get_state(model->session, (int32_t)bucket - 1,
-                                      GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
+    char* state = (char*)(on_host ? memo_session_get_host_state : memo_session_get_state)(
+        model->session, (int32_t)bucket - 1,
+        GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
     return state + gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin);
+}
+static char* gpt_address(const gpt_model* model, int array, int64_t i) {
+    return gpt_address_at(model, 0, array, i);
 }
 static char* gpt_weight(const gpt_model* model, int64_t i) {
     return gpt_address(model, GPT_WEIGHTS, i);
@@ -226,8 +273,8 @@ static void gpt_synchronize(gpt_model* model) {
 /* Copies parameters [rows) of an array to memory of the caller, or from there, between two steps.
  * This rank has them. */
 static void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host) {
-    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
-    char *bytes = (char*)host, *staging = (char*)model->host_totals;
+    const int64_t most = gpt_places_bytes(&model->config, model->n_micro_batches);
+    char *bytes = (char*)host, *staging = model->staging;
     gpt_rows piece;
     gpt_synchronize(model); /* tokens may be on their way */
     for (piece.begin = rows.begin; piece.begin < rows.end && !model->status;
@@ -279,37 +326,7 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
     }
 }
 
-/* ---- micro-batches on their way to the device ------------------------------------------------ */
-
-enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_values, of totals */
-typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
-                                    sizeof(gpt_update_values) <= GPT_VALUES_BYTES &&
-                                    GPT_N_SUMMED * sizeof(double) <= GPT_VALUES_BYTES
-                                ? 1
-                                : -1];
-
-/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on
- * the device, and in the staging buffer. */
-static int64_t gpt_batch_bytes(const gpt_config* config) {
-    const int64_t n_begins = config->documents ? config->documents + 1 : 0;
-    return GPT_VALUES_BYTES + 2 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
-           config->batch / gpt_degree(config->data) * n_begins * (int64_t)sizeof(int64_t);
-}
-static int64_t* gpt_begins_of(void* batch, int64_t n_rows) {
-    return (int64_t*)(void*)((char*)batch + GPT_VALUES_BYTES +
-                             2 * n_rows * (int64_t)sizeof(int32_t));
-}
-static int32_t* gpt_tokens_of(void* batch) {
-    return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES);
-}
-
-/* Places of the staging buffer. */
-static int64_t gpt_n_places(int64_t n_micro_batches) {
-    return gpt_min(n_micro_batches > 1 ? n_micro_batches : 1, GPT_STAGED_MAX);
-}
-static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
-    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
-}
+/* ---- waits, and the kind of ranks ---- */
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
     memo_status status = memo_stream_synchronize(&model->device, model->compute, error);

@@ -11,9 +11,9 @@
  * need not be pinned.  Waits. */
 static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
                             int64_t n_bytes) {
-    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    const int64_t most = gpt_places_bytes(&model->config, model->n_micro_batches);
     const int is_out = kind == MEMO_COPY_TO_HOST;
-    char* staging = (char*)model->host_totals;
+    char* staging = model->staging;
     int64_t n;
     gpt_synchronize(model); /* tokens may be on their way */
     for (int64_t at = 0; at < n_bytes && !model->status; at += n) {

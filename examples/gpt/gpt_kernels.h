@@ -367,6 +367,9 @@ typedef struct gpt_kernels {
     memo_status (*graph_end)(void* context, memo_stream stream, void** graph, memo_error* error);
     memo_status (*graph_launch)(void* context, memo_stream stream, void* graph, memo_error* error);
     void (*graph_destroy)(void* context, void* graph);
+    /* Optional: GPT_KIND_ADAMW on the host, at once and on any thread, with gpt_adamw_args of host
+     * memory and the bits of enqueue. */
+    void (*update_on_host)(const void* args);
 } gpt_kernels;
 
 #endif

@@ -242,9 +242,8 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
     gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
               gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->values->clip), &adamw,
               &a->rounding, begin, end);
-    if (a->weights)
-        memcpy(gpt_out(a->weights, begin), gpt_in(a->parameters, begin),
-               (size_t)(end - begin) * sizeof(gpt_real));
+    for (int64_t i = begin; i < end && a->weights; i++)
+        gpt_store(a->weights, MEMO_TYPE_BF16, i, *gpt_in(a->parameters, i));
 }
 static void gpt_adamw_run(const void* pointer) {
     gpt_over(gpt_adamw_elements, pointer, 0, ((const gpt_adamw_args*)pointer)->n,
@@ -391,10 +390,6 @@ static void gpt_widen_add(gpt_storage* s, void* pointer) {
     a->to = gpt_widen(s, a->to, a->n, GPT_READ | GPT_WRITTEN);
     a->from = gpt_widen(s, a->from, a->n, GPT_READ);
 }
-static void gpt_widen_adamw(gpt_storage* s, void* pointer) {
-    gpt_adamw_args* a = (gpt_adamw_args*)pointer;
-    a->weights = gpt_widen(s, a->weights, a->n, GPT_WRITTEN);
-}
 static void gpt_widen_initial(gpt_storage* s, void* pointer) {
     gpt_initial_args* a = (gpt_initial_args*)pointer;
     a->to = gpt_widen(s, a->to, a->n, GPT_WRITTEN);
@@ -450,7 +445,7 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     GPT_RUN(gpt_add_run, gpt_add_args, gpt_widen_add),
     GPT_RUN(gpt_squares_run, gpt_squares_args, NULL),
     GPT_RUN(gpt_norm_total_run, gpt_total_args, NULL),
-    GPT_RUN(gpt_adamw_run, gpt_adamw_args, gpt_widen_adamw),
+    GPT_RUN(gpt_adamw_run, gpt_adamw_args, NULL),
     GPT_RUN(gpt_digest_run, gpt_digest_args, NULL),
     GPT_RUN(gpt_initial_run, gpt_initial_args, gpt_widen_initial),
     GPT_RUN(gpt_rope_table_run, gpt_rope_table_args, NULL),
@@ -548,6 +543,7 @@ GPT_FUNCTION gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* d
     kernels.enqueue = gpt_host_enqueue;
     kernels.scratch_bytes = gpt_host_scratch_bytes;
     kernels.prepare = gpt_host_prepare;
+    kernels.update_on_host = gpt_adamw_run;
     kernels.attention = memo_host_attention_functions(&host->attention);
     return kernels;
 }

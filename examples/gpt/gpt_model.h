@@ -268,6 +268,16 @@ static void gpt_stage_update(gpt_model* model, const gpt_update_values* desc) {
     model->host_update->adamw.update = model->n_updates + 1;
 }
 
+/* All updates on the host of the step before are over: this step's forward has waited for them. */
+static void gpt_hand_update(gpt_model* model) {
+    gpt_handed_update* to = model->handed;
+    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, &to->values,
+                             model->update, (int64_t)sizeof to->values, &model->error));
+    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, &to->squares,
+                             &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof to->squares,
+                             &model->error));
+}
+
 static void gpt_enqueue_update(gpt_model* model) {
     snprintf(model->phase, sizeof model->phase, "update");
     GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
@@ -275,6 +285,7 @@ static void gpt_enqueue_update(gpt_model* model) {
     gpt_join_sums(model);
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
+    if (model->updates_on_host) gpt_hand_update(model);
     GPT_TRY(model, memo_session_update(model->session, &model->error));
     gpt_end_step(model);
 }
@@ -431,10 +442,9 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_value
 
 /* ---- create and destroy -------------------------------------------------------------------- */
 
-/* Totals, values of the update, micro-batches. */
+/* Totals, values of the update, the same for the host, micro-batches. */
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches) {
-    return gpt_round_up(
-        2 * GPT_VALUES_BYTES + gpt_n_places(n_micro_batches) * gpt_batch_bytes(config), 512);
+    return gpt_round_up(4 * GPT_VALUES_BYTES + gpt_places_bytes(config, n_micro_batches), 512);
 }
 
 static int64_t gpt_rope_bytes(const gpt_config* config) {
@@ -458,7 +468,8 @@ static void gpt_create_streams(gpt_model* model) {
     if ((model->status = memo_host_alloc(device, n_bytes, &pinned, &model->error))) return;
     model->host_totals = (double*)pinned;
     model->host_update = (gpt_update_values*)(void*)((char*)pinned + GPT_VALUES_BYTES);
-    model->staging = (char*)pinned + 2 * GPT_VALUES_BYTES;
+    model->handed = (gpt_handed_update*)(void*)((char*)pinned + 2 * GPT_VALUES_BYTES);
+    model->staging = (char*)pinned + 4 * GPT_VALUES_BYTES;
 }
 
 /* Attention over ranks, and the blocks. */
@@ -498,9 +509,9 @@ static void gpt_destroy_collectives(gpt_model* model) {
 
 /* The numbers of this rank's tokens, through the staging buffer, which holds fewer at a time. */
 static void gpt_initialize_numbers(gpt_model* model) {
-    const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    const int64_t n_bytes = gpt_places_bytes(&model->config, model->n_micro_batches);
     const int64_t most = n_bytes / (int64_t)sizeof(int64_t);
-    int64_t* numbers = (int64_t*)(void*)model->host_totals;
+    int64_t* numbers = (int64_t*)(void*)model->staging;
     int64_t n;
     for (int64_t row = 0; row < model->n_rows && !model->status; row += n) {
         n = gpt_min(most, model->n_rows - row);
@@ -566,7 +577,8 @@ static void gpt_initialize(gpt_model* model) {
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
     gpt_initialize_numbers(model);
     gpt_initialize_rope(model);
-    *model->host_update = none;
+    *model->host_update = model->handed->values = none;
+    model->handed->squares = 0;
     GPT_DO(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
                             model->host_update, (int64_t)sizeof none, &model->error));
     gpt_synchronize(model);
@@ -602,6 +614,7 @@ static void gpt_setup(void* user, memo_session* session) {
     model->arena = info.arena;
     model->is_dry_run = !memo_session_computes(session);
     model->streams = info.plan->n_streamed > 0;
+    model->updates_on_host = info.plan->update_is_on_host;
     model->status = MEMO_STATUS_OK;
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
@@ -657,6 +670,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.states = states;
     s.n_states = GPT_N_STATES;
     s.update = gpt_update_bucket;
+    if (model->kernels.update_on_host && !model->zero) s.update_host = gpt_update_bucket_on_host;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;

@@ -254,25 +254,34 @@ static void gpt_gradient_norm(gpt_model* model) {
     }
 }
 
-/* Updates the elements of a parameter in this part. */
-static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter* p) {
-    const gpt_rows rows = gpt_part_rows_of(part, p);
-    gpt_op op = gpt_op_make("AdamW");
+/* Updates `rows` of a parameter, on the device or on the host. */
+static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, int on_host, gpt_rows rows,
+                                          const gpt_parameter* p) {
+    const gpt_handed_update* handed = model->handed;
     gpt_adamw_args a;
-    if (!gpt_count(rows) || gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.squares = &model->totals[GPT_TOTAL_SQUARES];
-    a.values = model->update;
+    a.squares = on_host ? &handed->squares : &model->totals[GPT_TOTAL_SQUARES];
+    a.values = on_host ? &handed->values : model->update;
     a.rounding.seed = model->config.seed;
     a.rounding.first = rows.begin;
     a.states = gpt_state_type(&model->config);
     a.decays = p->initial_std > 0;
     a.n = gpt_count(rows);
-    a.parameters = gpt_address(model, gpt_full_weights(model), rows.begin);
-    if (gpt_has_masters(&model->config)) a.weights = gpt_weight(model, rows.begin);
-    a.gradients = gpt_address(model, GPT_GRADIENTS, rows.begin);
-    a.moments1 = gpt_address(model, GPT_MOMENTS1, rows.begin);
-    a.moments2 = gpt_address(model, GPT_MOMENTS2, rows.begin);
+    a.parameters = gpt_address_at(model, on_host, gpt_full_weights(model), rows.begin);
+    if (gpt_has_masters(&model->config))
+        a.weights = gpt_address_at(model, on_host, GPT_WEIGHTS, rows.begin);
+    a.gradients = gpt_address_at(model, on_host, GPT_GRADIENTS, rows.begin);
+    a.moments1 = gpt_address_at(model, on_host, GPT_MOMENTS1, rows.begin);
+    a.moments2 = gpt_address_at(model, on_host, GPT_MOMENTS2, rows.begin);
+    return a;
+}
+
+/* Updates the elements of a parameter in this part. */
+static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter* p) {
+    const gpt_rows rows = gpt_part_rows_of(part, p);
+    gpt_op op = gpt_op_make("AdamW");
+    if (!gpt_count(rows) || gpt_is_idle(model)) return;
+    const gpt_adamw_args a = gpt_adamw_args_make(model, 0, rows, p);
     gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
     gpt_reads(&op, a.squares, (int64_t)sizeof(double));
     gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
@@ -296,6 +305,19 @@ static void gpt_update_bucket(void* user, memo_session* session, int32_t layer) 
     }
     gpt_gather_weights(model, bucket);
     memo_session_fail(session, model->status, model->error.message);
+}
+
+/* Callback of the session, on a thread of the device: the states of a bucket are on the host. */
+static void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t layer) {
+    const gpt_model* model = (const gpt_model*)user;
+    int64_t t = gpt_bucket_tensor(model, layer + 1);
+    (void)session;
+    for (; t < gpt_bucket_tensor(model, layer + 2); t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        const gpt_adamw_args a =
+            gpt_adamw_args_make(model, 1, gpt_rows_make(p.offset, p.offset + p.n), &p);
+        model->kernels.update_on_host(&a);
+    }
 }
 
 /* Sets the master weights that this rank updates to the weights. */

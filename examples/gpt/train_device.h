@@ -302,6 +302,7 @@ static memo_status train_device_plan(train_device* d, const train_options* o, me
     if (o->cluster) {
         d->kernels.context = d;
         d->kernels.scratch_bytes = train_cluster_scratch_bytes;
+        d->kernels.update_on_host = NULL;
     }
     return MEMO_STATUS_OK;
 }

@@ -45,6 +45,7 @@ typedef struct train_options {
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
+    long long update;                             /* memo_update */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
     long long is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
@@ -200,6 +201,13 @@ static const option option_table[] = {
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and "
      "master weights are fp32"},
+    {"--update", OPTION_NAME, OPTION_FIELD(update), 0, 0, MEMO_UPDATE_PLANNED, "NAME",
+     "where AdamW runs, with the same bits\n"
+     "auto (default): on the host if states leave the device, and the step is then shorter or only "
+     "that fits\n"
+     "device: moments and master weights come to the device\n"
+     "host: they stay there, and threads update a layer while the device computes.  Not with "
+     "--zero, nor on GPUs"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, 0, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, 400, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, 0, "N",
@@ -285,12 +293,14 @@ static const char** option_text(train_options* options, const option* o) {
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
 static const char* option_name(const option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16", "fp8"}, *const mlps[] = {"gelu", "swiglu"};
+    static const char* const updates[] = {"auto", "device", "host"};
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
+    if (o->field == OPTION_FIELD(update)) return i <= MEMO_UPDATE_HOST ? updates[i] : NULL;
     return i < 2 + (o->field == OPTION_FIELD(type)) ? types[i] : NULL; /* --states: no fp8 */
 }
 
@@ -548,6 +558,20 @@ static void train_take_cluster(train_options* o) {
     if (!o->host_memory) o->host_memory = (int64_t)c->host << 30;
 }
 
+/* Refuses --update host if an option or the program needs the states on the device. */
+static memo_status train_check_update(const train_options* o, memo_error* error) {
+    const char* why = o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
+                      : o->layers == 1 ? "--layers 1, whose states stay on the device; --layers 2"
+                      : o->is_graph    ? "--graph, which keeps states on the device; no --graph"
+                      : o->cluster     ? "--cluster: GPUs round otherwise; --update device"
+                                       : NULL;
+#ifdef TRAIN_CUDA
+    if (!why) why = "a GPU, which rounds otherwise; --update device, or train_gpt on the host,";
+#endif
+    if (o->update != MEMO_UPDATE_HOST || !why) return MEMO_STATUS_OK;
+    return gpt_invalid(error, "--update host does not work with %s would work", why);
+}
+
 /* Checks that each given option has an effect.  Call it after train_check_ranks. */
 static memo_status train_check_effects(const train_options* o, memo_error* error) {
     const char* of_training = o->output     ? "--output"
@@ -605,7 +629,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                            "--graph with --documents: --ring %lld and --ulysses %lld send what "
                            "documents need; data and tensor ranks, or no --graph, would work",
                            o->ring, o->ulysses);
-    return MEMO_STATUS_OK;
+    return train_check_update(o, error);
 }
 
 static memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error) {

@@ -99,6 +99,7 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
     desc.alpha = o->alpha;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
+    desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : (memo_update)o->update;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
@@ -320,6 +321,10 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
                                 : "none");
         printf("\n");
     }
+    if (p->n_streamed)
+        printf("update    %s\n", p->update_is_on_host
+                                     ? "on the host, where moments and master weights stay"
+                                     : "on the device");
 }
 
 /* The entry of a table in the column of alpha. */

@@ -14,7 +14,8 @@ static cluster_rates estimate_rates_of(const train_options* o) {
     return cluster_rates_of(estimate_cluster(o), (double)n);
 }
 
-#define ESTIMATE_TFLOPS 312.0 /* A100 */
+#define ESTIMATE_TFLOPS      312.0 /* A100 */
+#define ESTIMATE_HOST_UPDATE 25e9  /* bytes of states a second: a GPU's share of a node's memory */
 static double estimate_tflops(const train_options* o) {
     return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
 }
@@ -64,6 +65,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
         profile->forward_growth_s[0] = attention_s * (double)profile->n_rows;
         profile->backward_growth_s[0] = attention_back_s * (double)profile->n_rows;
     }
+    profile->update_host_s_per_byte =
+        1 / ESTIMATE_HOST_UPDATE; /* a device's memory is far faster */
     profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)train_rows(o);
 
     if (o->link_bandwidth) {
