@@ -492,7 +492,6 @@ typedef enum memo_row_kind {
     MEMO_ROW_SINKS,
     MEMO_ROW_SINK_SUMS,
     MEMO_ROW_REDUCE,
-    MEMO_ROW_PACK,
     MEMO_ROW_ADD_PACKED
 } memo_row_kind;
 

@@ -1744,7 +1744,6 @@ MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
-MEMOI_CUDA_ITEMS(pack, memo_pack_desc, memo_pack_item)
 MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
 
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
@@ -1876,8 +1875,7 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
         MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
-        MEMOI_CUDA_CASE(MEMO_ROW_PACK, pack, memo_pack_items(&d.pack, 0), items)
-        MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_pack_items(&d.pack, 1), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
 }

@@ -474,8 +474,8 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *              mask (unified SP paper, Algorithm 2).
  *   plain      rd chunks; ring rank r holds chunk r.  The last rank has the most work.
  *   striped    ring rank r holds positions r, r + rd, r + 2 rd, ...
- *   documents  2 rd chunks of each document; ring rank r holds chunks r and 2 rd - 1 - r of each.
- *              Equal work if attention ends at document borders.
+ *   documents  short documents stay on one ring rank, long ones are cut zigzag over as many as
+ *              balance needs.  Equal work if attention ends at document borders.
  *
  * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
  * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
@@ -483,17 +483,19 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  * follows its rows of the last document.  A short sequence may leave a rank with padding only.
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
- * decides what attends to what.  In the sharding "documents" the chunks of a document may differ by
- * one token.  The tokens of the sequence are dealt, in order, to ranks 0 .. rd - 1 in turn; each
- * rank's tokens go to its first and second chunk in turn.  This gives the size of every chunk.  So
- * the token counts of two ranks differ by at most 1 over all documents.  Their causal scores differ
- * by less than two rows of each document.  A document that 2 rd divides is cut evenly.
+ * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
+ * The longest document goes to the half with more free rows, then the next one.  The document that
+ * fills a half is cut there.  If the causal scores of a rank of both halves differ by more than
+ * 1 / 32 of the mean over all ranks, the longest document is cut over all ranks of both halves
+ * instead: of 2 g chunks, rank r of g gets chunks r and 2 g - 1 - r.  So the scores of ranks differ
+ * by a few percent, the token counts by at most 1, and few documents have rows on several ranks.
+ * Each batch may have other documents; rows and scratch memory of a rank stay the same.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
  *
  * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, of each slice if
- * there are slices, and at most 2 n_documents + 1 in the sharding "documents". */
+ * there are slices; any number in the sharding "documents". */
 
 typedef enum memo_sharding_kind {
     MEMO_SHARDING_ZIGZAG = 0,
@@ -521,6 +523,12 @@ typedef struct memo_sharding_desc {
     int64_t slice_tokens;
 } memo_sharding_desc;
 
+/* Of the sharding "documents": rows from `row` on, counted over all ranks, have the positions from
+ * `position` on. */
+typedef struct memo_sharding_piece {
+    int64_t row, position;
+} memo_sharding_piece;
+
 typedef struct memo_sharding {
     memo_sharding_kind kind;
     int32_t ring, ulysses;
@@ -531,12 +539,19 @@ typedef struct memo_sharding {
     const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
     int64_t slice_tokens;
+    /* Documents: by rows, and then by positions, each with an end.  Otherwise NULL. */
+    memo_sharding_piece* pieces; /* (2, n_pieces + 1) */
+    int64_t n_pieces;
 } memo_sharding;
 
 MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
-/* Pure arithmetic, without memory.  Every rank makes a sharding.  Errors: INVALID_ARGUMENT. */
+/* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                         memo_error* error);
+/* Frees the memory of documents; call this once, when no copy is used.  For other kinds it does
+ * nothing. */
+MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
 /* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
  * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
@@ -544,11 +559,11 @@ MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sha
 MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                                   memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
- * O(log n_documents). */
+ * O(log n_pieces). */
 MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank,
                                         int64_t row);
 /* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
- * O(log n_documents + ring). */
+ * O(log n_pieces). */
 MEMO_API void memo_sharding_find(const memo_sharding* sharding, int64_t position,
                                  int32_t* sequence_rank, int64_t* row);
 /* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
@@ -775,15 +790,13 @@ typedef struct memo_ulysses_heads {
  *              once, while the next step computes, in fp32 or rounded to the tensors' type; step 0
  *              comes last; the owner adds all in fp32, in the order of steps
  *
- * In the sharding "documents" the rows for a reader are at most 128 ranges: of more the narrowest
- * gaps travel, too, or all gaps if the others are less than an eighth.  The owner packs the ranges
- * for a reader, so that each tensor is one message.  If ring * 2 n_documents exceeds 2^16, all rows
- * of a rank travel, since a search would take too long.
+ * The rows for a reader are ranges, a message each: at most 64 for all sequences of a batch, and at
+ * least 4 for a sequence.  Of more ranges the narrowest gaps travel, too, or all gaps if the others
+ * are less than an eighth.
  *
- * Memory does not grow with the ring: two buffers for keys and values, with documents a third for
- * packed keys; four for d_k and d_v: their sums, the contribution of a step, what is sent and what
- * arrives.  memo_schedule_check finds a
- * race if any of these waits is removed:
+ * Memory does not grow with the ring: two buffers for keys and values, and four for d_k and d_v:
+ * their sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds
+ * a race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
  *                           for the steps that used the buffers that it fills; in backward, for
@@ -959,8 +972,7 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank.  needed_rows is -1 if not counted: in the way GATHER, or
- * if the sharding "documents" has too many runs (chapter 6). */
+ * row, each gradient once from that rank.  needed_rows is -1 in the way GATHER. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
@@ -1483,10 +1495,10 @@ typedef struct memo_add_desc { /* of row sums too */
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
 
-/* --- pack: packed = rows of ranges, one range after another; add packed: rows += packed --- */
+/* --- add packed: rows of ranges += packed, which has one range after another --- */
 #define MEMO_PACK_MAX 32
 typedef struct memo_pack_desc {
-    /* Of one tensor or two, such as keys and values: (any number of rows, n_columns). */
+    /* Of one tensor or two, such as gradients of keys and values: (any rows, n_columns). */
     void *packed[2], *rows[2];
     memo_type packed_type, rows_type;
     int64_t n_columns[2];
@@ -1601,7 +1613,6 @@ typedef struct memo_reduce_desc {
     K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
     K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)                                 \
     K(MEMO_ROW_REDUCE, reduce, "reduce", memo_reduce_desc)                                         \
-    K(MEMO_ROW_PACK, pack, "pack", memo_pack_desc)                                                 \
     K(MEMO_ROW_ADD_PACKED, add_packed, "add packed", memo_pack_desc)
 
 /* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
@@ -2098,48 +2109,37 @@ MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 0);
 }
 
-/* --- pack --- */
+/* --- add packed --- */
 
-MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int t, int adds) {
-    const memo_type to_type = adds ? pack->rows_type : pack->packed_type;
-    return memoi_n_shifted(pack->n_columns[t], memoi_row_shift(to_type) + 1);
+MEMO_INLINE int64_t memoi_pack_pairs(const memo_pack_desc* pack, int t) {
+    return memoi_n_shifted(pack->n_columns[t], memoi_row_shift(pack->rows_type) + 1);
 }
-MEMO_INLINE int64_t memo_pack_items(const memo_pack_desc* pack, int adds) {
+MEMO_INLINE int64_t memo_add_packed_items(const memo_pack_desc* pack) {
     return pack->n_ranges ? pack->ends[pack->n_ranges - 1] *
-                                (memoi_pack_pairs(pack, 0, adds) + memoi_pack_pairs(pack, 1, adds))
+                                (memoi_pack_pairs(pack, 0) + memoi_pack_pairs(pack, 1))
                           : 0;
 }
-/* An item of a row, which is a sum or a cast of its own. */
-MEMO_INLINE void memoi_pack_item(const memo_pack_desc* pack, int64_t item, int adds) {
-    const int64_t n_first = pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, 0, adds);
+/* An item of a row, which is a sum of its own. */
+MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) {
+    const int64_t n_first = pack->ends[pack->n_ranges - 1] * memoi_pack_pairs(pack, 0);
     const int t = item >= n_first; /* the tensor */
     const int64_t n = pack->n_columns[t];
     int64_t column, row, place;
-    char *packed, *at;
     memo_add_desc add;
     int32_t k = 0, step; /* the first range that ends behind row */
-    row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t, adds), &column);
+    row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t), &column);
     for (step = MEMO_PACK_MAX / 2; step; step /= 2)
         if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
     place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
-    packed = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
-    at = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
 
     add.n_rows = 1;
     add.n_columns = add.to_stride = add.a_stride = add.b_stride = n;
-    add.to = adds ? at : packed;
-    add.to_type = adds ? pack->rows_type : pack->packed_type;
-    add.a = at;
-    add.a_type = pack->rows_type;
-    add.b = packed;
+    add.to = (char*)pack->rows[t] + place * n * memoi_row_type_bytes(pack->rows_type);
+    add.a = add.to;
+    add.to_type = add.a_type = pack->rows_type;
+    add.b = (char*)pack->packed[t] + row * n * memoi_row_type_bytes(pack->packed_type);
     add.b_type = pack->packed_type;
-    memoi_add_item(&add, column, adds);
-}
-MEMO_INLINE void memo_pack_item(const memo_pack_desc* pack, int64_t item) {
-    memoi_pack_item(pack, item, 0);
-}
-MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) {
-    memoi_pack_item(pack, item, 1);
+    memo_add_item(&add, column);
 }
 
 /* --- row sums --- */
@@ -2804,8 +2804,7 @@ MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
 MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
 MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
 MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
-MEMOI_ROW_LOOP(pack, memo_pack_desc, memo_pack_items(desc, 0), memo_pack_item)
-MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_pack_items(desc, 1), memo_add_packed_item)
+MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
 MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
                memo_entropy_item)
 
@@ -3020,8 +3019,8 @@ MEMOI memo_status memoi_row_arrays_reduce(memo_reduce_desc* x, memoi_row_arrays*
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
-                                        memoi_row_arrays* arrays, memo_error* error) {
+MEMOI memo_status memoi_row_arrays_pack(memo_pack_desc* x, memoi_row_arrays* arrays,
+                                        memo_error* error) {
     static const char desc[] = "memo_pack_desc";
     const int64_t most = MEMOB_BYTES_MAX / 2;
     int64_t n_packed = 0, n_rows = 0;
@@ -3037,12 +3036,10 @@ MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
         return MEMOB_INVALID(error, "memo_pack_desc.begins, ends: invalid; begins from 0, and ends "
                                     "from 0 that do not descend, are valid");
     for (t = 0; t < 2; t++) {
-        memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_READS : MEMOI_ROW_UPDATES, "rows",
-                      x->rows[t], n_rows, x->n_columns[t], memoi_row_type_bytes(x->rows_type),
-                      NULL);
-        memoi_row_add(arrays, kind == MEMO_ROW_PACK ? MEMOI_ROW_WRITES : MEMOI_ROW_READS, "packed",
-                      x->packed[t], n_packed, x->n_columns[t], memoi_row_type_bytes(x->packed_type),
-                      NULL);
+        memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
+                      memoi_row_type_bytes(x->rows_type), NULL);
+        memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
+                      memoi_row_type_bytes(x->packed_type), NULL);
     }
     return MEMO_STATUS_OK;
 }
@@ -3050,7 +3047,7 @@ MEMOI memo_status memoi_row_arrays_pack(memo_row_kind kind, memo_pack_desc* x,
 MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
                                       memoi_row_arrays* arrays, memo_error* error) {
     arrays->n = 0;
-    if (kind >= MEMO_ROW_PACK) return memoi_row_arrays_pack(kind, &d->pack, arrays, error);
+    if (kind == MEMO_ROW_ADD_PACKED) return memoi_row_arrays_pack(&d->pack, arrays, error);
     if (kind <= MEMO_ROW_SCATTER) return memoi_row_arrays_indexed(kind, &d->rows, arrays, error);
     if (kind == MEMO_ROW_MERGE) return memoi_row_arrays_merge(&d->merge, arrays, error);
     if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
@@ -5234,8 +5231,9 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
         name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
-memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
-                               memo_error* error) {
+/* All but the pieces of documents. */
+MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
+                                         memo_error* error) {
     static const char name[] = "memo_sharding_desc";
     int64_t unit;
     memset(sharding, 0, sizeof *sharding);
@@ -5316,48 +5314,16 @@ MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at,
     return memob_min(at / each, (sharding->n_tokens - 1) / sharding->slice_tokens);
 }
 
-/* --- the sharding of documents ---
- *
- * Tokens are dealt in turn, so the share of a rank among the first n tokens has a closed form.  The
- * share of a document is the difference of two of them. */
-
-/* Of the first n tokens: the number in first chunks, or in second ones, of ring ranks below r. */
-MEMOI int64_t memoi_sharding_dealt_chunk(const memo_sharding* sharding, int is_second, int64_t r,
-                                         int64_t n) {
-    const int64_t each = n / sharding->ring + !is_second; /* a rank's tokens begin with the first */
-    const int64_t n_more = memob_min(n % sharding->ring, r);
-    return n_more * ((each + 1) / 2) + (r - n_more) * (each / 2);
-}
-
-/* The number that ring rank r gets. */
-MEMOI int64_t memoi_sharding_rows(const memo_sharding* sharding, int64_t r, int64_t n) {
-    return memo_share_of(n, sharding->ring, (int32_t)r).count;
-}
-
-/* Positions [*begin, *end) of chunk r of a document, or of chunk 2 rd - 1 - r (is_second). */
-MEMOI void memoi_sharding_chunk(const memo_sharding* sharding, int64_t document, int64_t r,
-                                int is_second, int64_t* begin, int64_t* end) {
-    int64_t first = sharding->document_begins[document],
-            last = sharding->document_begins[document + 1];
-    int64_t below = memoi_sharding_dealt_chunk(sharding, is_second, r, last) -
-                    memoi_sharding_dealt_chunk(sharding, is_second, r, first);
-    int64_t with = memoi_sharding_dealt_chunk(sharding, is_second, r + 1, last) -
-                   memoi_sharding_dealt_chunk(sharding, is_second, r + 1, first);
-    *begin = is_second ? last - with : first + below;
-    *end = is_second ? last - below : first + with;
-}
+/* --- the sharding of documents --- */
 
 /* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
- * documents contain nothing.  With a sharding, position counts the rows of ring rank r.
- * O(log n_documents). */
-MEMOI int64_t memoi_sharding_document_of(const memo_sharding* sharding, int64_t r,
-                                         const int64_t* begins, int64_t n_documents,
+ * documents contain nothing.  O(log n_documents). */
+MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
                                          int64_t position) {
     int64_t low = 0, high = n_documents; /* documents [low, high) begin there or before */
     while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2, begin = begins[middle];
-        if (sharding) begin = memoi_sharding_rows(sharding, r, begin);
-        if (begin <= position)
+        int64_t middle = low + (high - low) / 2;
+        if (begins[middle] <= position)
             low = middle;
         else
             high = middle;
@@ -5365,59 +5331,217 @@ MEMOI int64_t memoi_sharding_document_of(const memo_sharding* sharding, int64_t 
     return low;
 }
 
-/* The first position of a ring rank's padding, which follows its tokens. */
-MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
-    return sharding->n_tokens + r * sharding->ring_tokens -
-           memo_share_of(sharding->n_tokens, sharding->ring, (int32_t)r).begin;
+/* The piece that contains a row of all ranks, or a position. */
+MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
+                                                         int is_position, int64_t at) {
+    const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
+    int64_t low = 0, high = sharding->n_pieces;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if ((is_position ? pieces[middle].position : pieces[middle].row) <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &pieces[low];
 }
 
-/* The run that begins at a row of ring rank r. */
-MEMOI memo_run memoi_sharding_documents_run(const memo_sharding* sharding, int64_t r, int64_t row) {
-    int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens), begin, end;
-    int64_t document;
-    memo_run run = {memoi_sharding_padding(sharding, r) + row - n_rows, 1,
-                    sharding->ring_tokens - row};
-    if (row >= n_rows) return run;
+/* Positions of a document, behind n_before others that are elsewhere. */
+typedef struct memoi_spread_part {
+    int64_t begin, end, n_before;
+} memoi_spread_part;
 
-    /* The document, the chunk, and the place in it. */
-    document = memoi_sharding_document_of(sharding, r, sharding->document_begins,
-                                          sharding->n_documents, row);
-    row -= memoi_sharding_rows(sharding, r, sharding->document_begins[document]);
-    memoi_sharding_chunk(sharding, document, r, 0, &begin, &end);
-    if (row >= end - begin) {
-        row -= end - begin;
-        memoi_sharding_chunk(sharding, document, r, 1, &begin, &end);
-    }
-    run.start = begin + row;
-    run.count = end - begin - row;
-    return run;
+typedef struct memoi_spread_piece {
+    int64_t begin, count, rank;
+} memoi_spread_piece;
+
+typedef struct memoi_spread {
+    memo_sharding* sharding;
+    memob_arrays arrays;
+    int64_t* n_free; /* (ring): rows; differ by at most 1 within a group of ranks */
+    memoi_spread_part* halves[2];
+    memoi_spread_piece* pieces; /* freed apart */
+    int64_t n_pieces, capacity;
+    double most_apart; /* scores of a rank of both halves of a group */
+    int failed;
+} memoi_spread;
+
+/* Causal scores. */
+MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
+    const double n = (double)(part->end - part->begin);
+    return n * ((double)part->n_before + (n + 1) / 2);
 }
 
-/* The inverse: ring rank and place among its rows. */
-MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t position,
-                                         int64_t* ring_rank, int64_t* place) {
-    int64_t document, r = 0, begin, end;
-    int is_second;
-    if (position >= sharding->n_tokens) {
-        while (position >= memoi_sharding_padding(sharding, r + 1)) r++;
-        *ring_rank = r;
-        *place = memoi_sharding_rows(sharding, r, sharding->n_tokens) + position -
-                 memoi_sharding_padding(sharding, r);
-        return;
-    }
+MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
+    const memoi_spread_piece piece = {begin, count, rank};
+    if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
+        s->failed = 1;
+    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+}
 
-    document = memoi_sharding_document_of(NULL, 0, sharding->document_begins, sharding->n_documents,
-                                          position);
-    for (r = 0;; r++) {
-        *ring_rank = r;
-        *place = memoi_sharding_rows(sharding, r, sharding->document_begins[document]) + position;
-        for (is_second = 0; is_second < 2; is_second++) {
-            memoi_sharding_chunk(sharding, document, r, is_second, &begin, &end);
-            *place -= begin;
-            if (position >= begin && position < end) return;
-            *place += end;
+/* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
+MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int32_t first,
+                            int32_t n) {
+    int64_t begin = part->begin, end = part->end, most = 0, n_most = 0;
+    const int64_t each = (end - begin) / n, n_more = (end - begin) % n;
+    int64_t more_most, more_others;
+    int32_t r;
+    for (r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
+    for (r = first; r < first + n; r++) n_most += s->n_free[r] == most;
+    more_most = memob_min(n_more, n_most);
+    more_others = n_more - more_most;
+
+    for (r = first; r < first + n; r++) {
+        int64_t* more = s->n_free[r] == most ? &more_most : &more_others;
+        const int64_t count = each + (*more > 0);
+        const int64_t n_first = r == first + n - 1 ? count : (count + s->n_free[r] % 2) / 2;
+        *more -= *more > 0;
+        memoi_spread_add(s, begin, n_first, r);
+        memoi_spread_add(s, end - (count - n_first), count - n_first, r);
+        begin += n_first;
+        end -= count - n_first;
+        s->n_free[r] -= count;
+    }
+}
+
+/* Gives parts to the halves of n ranks, the longest first, and the part that fills a half to both.
+ * Returns how far the halves are apart. */
+MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts, int64_t n_parts,
+                                int32_t first, int32_t n, int64_t n_halves[2]) {
+    const int32_t n_ranks[2] = {n / 2, n - n / 2};
+    int64_t n_free[2] = {0, 0}, i;
+    double scores[2] = {0, 0};
+    int32_t r;
+    n_halves[0] = n_halves[1] = 0;
+    for (r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
+    for (i = 0; i < n_parts; i++) {
+        int half = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
+        memoi_spread_part part = parts[i];
+        while (part.begin < part.end) {
+            memoi_spread_part* here = &s->halves[half][n_halves[half]];
+            *here = part;
+            here->end = memob_min(part.end, part.begin + n_free[half]);
+            part.n_before += here->end - here->begin;
+            part.begin = here->end;
+            n_free[half] -= here->end - here->begin;
+            n_halves[half] += here->begin < here->end;
+            scores[half] += memoi_spread_scores(here);
+            half = !half;
         }
     }
+    return fabs(scores[0] / n_ranks[0] - scores[1] / n_ranks[1]);
+}
+
+/* Gives parts, the longest first, to n ranks, which have as many free rows.  There is room for n
+ * - 1 parts more, because each halving cuts one at most. */
+MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t n_parts,
+                             int32_t first, int32_t n) {
+    memoi_spread_part* second;
+    int64_t n_halves[2];
+    for (; n_parts &&
+           (n == 1 || memoi_spread_halve(s, parts, n_parts, first, n, n_halves) > s->most_apart);
+         n_parts--)
+        memoi_spread_cut(s, parts++, first, n);
+    if (!n_parts) return;
+
+    second = parts + n_halves[0] + n / 2 - 1;
+    memcpy(parts, s->halves[0], (size_t)n_halves[0] * sizeof *parts);
+    memcpy(second, s->halves[1], (size_t)n_halves[1] * sizeof *parts);
+    memoi_spread_over(s, parts, n_halves[0], first, n / 2);
+    memoi_spread_over(s, second, n_halves[1], first + n / 2, n - n / 2);
+}
+
+/* The table: rows of a rank ascend by positions. */
+MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next) {
+    memo_sharding* sharding = s->sharding;
+    const memo_sharding_piece end = {sharding->padded_tokens, sharding->padded_tokens};
+    const int64_t n = s->n_pieces;
+    memo_sharding_piece *by_row = sharding->pieces, *by_position = by_row + n + 1;
+    int64_t i, at;
+    for (i = 0; i < sharding->ring; i++) next[i] = i * sharding->ring_tokens;
+    for (i = 0; i < n; i++) {
+        order[i].key = s->pieces[i].begin;
+        order[i].index = i;
+    }
+    memob_keyed_sort(order, n);
+    for (i = 0; i < n; i++) {
+        const memoi_spread_piece* piece = &s->pieces[order[i].index];
+        by_position[i].position = piece->begin;
+        by_position[i].row = next[piece->rank];
+        next[piece->rank] += piece->count;
+    }
+
+    /* By rows: behind the pieces of the ranks before. */
+    for (i = 0; i < sharding->ring; i++) next[i] = 0;
+    for (i = 0; i < n; i++) next[by_position[i].row / sharding->ring_tokens]++;
+    for (i = sharding->ring - 1, at = n; i >= 0; i--) next[i] = at -= next[i];
+    for (i = 0; i < n; i++)
+        by_row[next[by_position[i].row / sharding->ring_tokens]++] = by_position[i];
+    by_row[n] = by_position[n] = end;
+    sharding->n_pieces = n;
+}
+
+MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
+    const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
+    const int32_t rd = sharding->ring;
+    int64_t n_parts = 0, at = sharding->n_tokens, i;
+    memoi_spread_part* parts;
+    memob_keyed* order;
+    memoi_spread s;
+    int32_t r;
+    memset(&s, 0, sizeof s);
+    s.sharding = sharding;
+    parts = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
+    s.halves[0] = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
+    s.halves[1] = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
+    s.n_free = (int64_t*)memob_arrays_add(&s.arrays, rd, sizeof(int64_t));
+    order = (memob_keyed*)memob_arrays_add(&s.arrays, n, sizeof *order);
+
+    /* Documents, the longest first. */
+    for (i = 0; i < n && !s.arrays.failed; i++) {
+        order[i].key = begins[i + 1] - begins[i];
+        order[i].index = i;
+    }
+    if (!s.arrays.failed) memob_keyed_sort(order, n);
+    for (i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
+        memoi_spread_part* part = &parts[n_parts++];
+        part->begin = begins[order[i].index];
+        part->end = begins[order[i].index + 1];
+        s.most_apart += memoi_spread_scores(part) / rd / 32;
+    }
+    for (r = 0; r < rd && !s.arrays.failed; r++)
+        s.n_free[r] = memo_share_of(sharding->n_tokens, rd, r).count;
+    if (!s.arrays.failed) memoi_spread_over(&s, parts, n_parts, 0, rd);
+
+    /* Padding follows the tokens of its rank. */
+    for (r = 0; r < rd; r++) {
+        const int64_t count =
+            sharding->ring_tokens - memo_share_of(sharding->n_tokens, rd, r).count;
+        memoi_spread_add(&s, at, count, r);
+        at += count;
+    }
+    order = (memob_keyed*)memob_arrays_add(&s.arrays, s.n_pieces, sizeof *order);
+    sharding->pieces =
+        (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
+    if (!s.failed && !s.arrays.failed && sharding->pieces)
+        memoi_spread_write(&s, order, s.n_free);
+    else
+        memo_sharding_free(sharding);
+    memob_arrays_free(&s.arrays);
+    MEMO_FREE(s.pieces);
+    return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");
+}
+
+void memo_sharding_free(memo_sharding* sharding) {
+    MEMO_FREE(sharding->pieces);
+    sharding->pieces = NULL;
+}
+
+memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
+                               memo_error* error) {
+    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
+                                                           : memoi_sharding_spread(sharding, error);
 }
 
 /* --- runs --- */
@@ -5454,7 +5578,12 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
         run.start = (2 * rd - 1 - ring_rank) * (n / 2) + place - n / 2;
         run.count = n - place;
         break;
-    case MEMO_SHARDING_DOCUMENTS: return memoi_sharding_documents_run(sharding, ring_rank, place);
+    case MEMO_SHARDING_DOCUMENTS: {
+        const int64_t at = sequence_rank * sharding->local_tokens + row;
+        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 0, at);
+        run.start = piece->position + at - piece->row;
+        run.count = memob_min(piece[1].row - at, run.count);
+    }
     }
     return run;
 }
@@ -5499,6 +5628,7 @@ void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t
         return;
     }
 
+    /* The row among those of its ring rank. */
     if (sharding->kind == MEMO_SHARDING_STRIPED) {
         ring_rank = position % sharding->ring;
         place = position / sharding->ring;
@@ -5507,8 +5637,12 @@ void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t
         int is_second = chunk >= sharding->ring;
         ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
         place = position % n + (is_second ? n : 0);
-    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS)
-        memoi_sharding_documents_find(sharding, position, &ring_rank, &place);
+    } else if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
+        const memo_sharding_piece* piece = memoi_sharding_piece_at(sharding, 1, position);
+        place = piece->row + position - piece->position;
+        ring_rank = place / sharding->ring_tokens;
+        place %= sharding->ring_tokens;
+    }
     *sequence_rank = (int32_t)(ring_rank * sharding->ulysses + place / sharding->local_tokens);
     *row = place % sharding->local_tokens;
 }
@@ -5530,7 +5664,7 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
         n_documents = sharding->n_documents;
     }
     if (!document_begins || position >= sharding->n_tokens) return;
-    document = memoi_sharding_document_of(NULL, 0, document_begins, n_documents, position);
+    document = memoi_sharding_document_of(document_begins, n_documents, position);
     *begin = document_begins[document];
     *end = document_begins[document + 1];
 }
@@ -5812,7 +5946,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     const int64_t document =
         !mask->document_begins
             ? 0
-            : memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents,
+            : memoi_sharding_document_of(mask->document_begins, mask->n_documents,
                                          mask->first_query + query);
     memoi_mask_interval_in(mask, query, document, begin, end);
 }
@@ -6570,7 +6704,7 @@ typedef struct memoi_exchange_rows {
 
 /* Rows of an owner's keys that a reader reads: ranges, ascending.  Of more ranges the narrowest
  * gaps are read, too. */
-enum { MEMOI_PIECES_MAX = 128 };
+enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX];
     int32_t n;
@@ -6587,14 +6721,6 @@ typedef struct memoi_exchange_step {
     int64_t q_row, n_q_rows, k_row, n_k_rows;
 } memoi_exchange_step;
 
-/* What this rank sends, or gets, of all sequences in a step. */
-typedef struct memoi_exchange_traffic {
-    int64_t n_rows;
-    /* 0: each piece is a message.  Otherwise the owner packs all pieces: in this step or, if the
-     * rows are the same, in an earlier step. */
-    int32_t packed_as;
-} memoi_exchange_traffic;
-
 /* Of one rank. */
 struct memo_exchange {
     memo_sp_attention* attention;
@@ -6603,23 +6729,23 @@ struct memo_exchange {
     memo_mask* masks;  /* (n_parts), complete */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
-    int32_t is_whole; /* pieces are all rows of a rank, since a search would take too long */
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int32_t* distances;              /* (ring): step s reads the keys of rank - distances[s] */
-    memoi_exchange_traffic* traffic; /* (2, ring) by steps: sent; received */
-    memoi_exchange_step* steps;      /* (ring, n_parts) */
+    int64_t most_runs;             /* of a rank */
+    int32_t* distances;            /* (ring): step s reads the keys of rank - distances[s] */
+    int64_t* n_rows;               /* (2, ring) of all sequences, by steps: sent; received */
+    memoi_exchange_step* steps;    /* (ring, n_parts) */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    memo_run* piece_runs;          /* (ring, n_parts, most runs): positions of those it gets */
+    memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
+    memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of those it gets */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
                                                         int32_t part) {
     return &plan->steps[(int64_t)s * plan->shape.n_parts + part];
 }
-MEMOI const memoi_exchange_traffic* memoi_exchange_traffic_of(const memo_exchange* plan,
-                                                              int is_receive, int32_t s) {
-    return &plan->traffic[is_receive * plan->shape.sharding.ring + s];
+MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
 }
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
@@ -6627,101 +6753,20 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
     return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
 }
 
-/* Documents cut the rows for a reader into many ranges, so the owner packs its keys first. */
-MEMOI int memoi_exchange_may_pack(const memoi_shape* shape) {
-    return shape->key_sharding.kind == MEMO_SHARDING_DOCUMENTS && shape->sharding.ring > 1 &&
-           !shape->gathers_keys;
-}
-
-/* Do the readers of two steps read the same rows of this rank? */
-MEMOI int memoi_exchange_is_same(const memo_exchange* plan, int32_t step, int32_t other) {
-    int32_t part, is_same = 1;
-    for (part = 0; part < plan->shape.n_parts && is_same; part++) {
-        const memoi_exchange_pieces* a =
-            memoi_exchange_pieces_of(plan, 0, plan->distances[step], part);
-        const memoi_exchange_pieces* b =
-            memoi_exchange_pieces_of(plan, 0, plan->distances[other], part);
-        is_same = a->n == b->n && !memcmp(a->rows, b->rows, (size_t)a->n * sizeof *a->rows);
-    }
-    return is_same;
-}
-
-/* Step s; latest: of the steps that pack, the one before. */
-MEMOI void memoi_exchange_make_traffic(memo_exchange* plan, int is_receive, int32_t s,
-                                       int32_t* latest) {
-    const int32_t n_parts = plan->shape.n_parts, rd = plan->shape.sharding.ring;
-    memoi_exchange_traffic* traffic = &plan->traffic[is_receive * rd + s];
-    int32_t part, n = 0;
-    for (part = 0; part < n_parts; part++) {
-        const memoi_exchange_pieces* p =
-            memoi_exchange_pieces_of(plan, is_receive, plan->distances[s], part);
-        traffic->n_rows += p->n_rows * (plan->shape.n_batch / n_parts);
-        if (p->n > n) n = p->n;
-    }
-    if (n < 2 || !memoi_exchange_may_pack(&plan->shape)) return;
-    traffic->packed_as = s;
-    if (*latest && !is_receive && memoi_exchange_is_same(plan, s, *latest))
-        traffic->packed_as = plan->traffic[*latest].packed_as;
-    *latest = s;
-}
-
 /* --- runs --- */
-
-/* Of all ranks, document by document: O(1) a run, without the search of memo_sharding_runs.  Of n
- * dealt tokens a rank's first chunks get (each + 1) / 2, its second ones the rest. */
-MEMOI void memoi_exchange_deal_documents(memoi_shape_tokens* tokens) {
-    const memo_sharding* sharding = &tokens->sharding;
-    const int64_t rd = sharding->ring, *begins = sharding->document_begins;
-    int64_t document, r;
-    for (document = 0; document < sharding->n_documents; document++) {
-        const int64_t first = begins[document], last = begins[document + 1];
-        const int64_t from = first / rd, n_from = first % rd, to = last / rd, n_to = last % rd;
-        int64_t begin = first, end = last;
-        for (r = 0; r < rd && first < last; r++) {
-            const int64_t before = from + (r < n_from), after = to + (r < n_to);
-            const int64_t n_first = (after + 1) / 2 - (before + 1) / 2;
-            const int64_t n_second = after / 2 - before / 2;
-            memo_run* runs = tokens->runs + r * tokens->max_runs;
-            int32_t* n = &tokens->n_runs[r];
-            const memo_run both[2] = {{begin, 1, n_first}, {end - n_second, 1, n_second}};
-            if (n_first) runs[(*n)++] = both[0];
-            if (n_second) runs[(*n)++] = both[1];
-            begin += n_first;
-            end -= n_second;
-        }
-    }
-
-    /* Padding follows the last document. */
-    for (r = 0; r < rd; r++) {
-        const int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens);
-        const memo_run rest = {memoi_sharding_padding(sharding, r), 1,
-                               sharding->ring_tokens - n_rows};
-        if (rest.count) tokens->runs[r * tokens->max_runs + tokens->n_runs[r]++] = rest;
-    }
-}
-
-#define MEMOI_FEW_RUNS (MEMO_RUNS_MAX + 3)
 
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
                                       memob_arrays* arrays) {
-    const int64_t n_slices =
-        sharding->slice_tokens ? (sharding->n_tokens - 1) / sharding->slice_tokens + 1 : 1;
-    const int64_t most = memob_max(2 * sharding->n_documents + 1, MEMO_RUNS_MAX * n_slices);
     int32_t r;
     tokens->sharding = *sharding;
-    /* 3 more, so that the ranks' runs, written in turn, lie in other sets of a cache. */
-    tokens->max_runs = memob_max(memob_min(most, sharding->ring_tokens) + 3, MEMOI_FEW_RUNS);
+    for (r = 0; r < sharding->ring; r++)
+        tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
     tokens->runs =
         (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
     tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
     tokens->all.stride = 1;
     tokens->all.count = sharding->padded_tokens;
-    if (arrays->failed) return;
-    if (sharding->kind == MEMO_SHARDING_DOCUMENTS) {
-        memoi_exchange_deal_documents(tokens);
-        return;
-    }
-    for (r = 0; r < sharding->ring; r++)
+    for (r = 0; r < sharding->ring && !arrays->failed; r++)
         tokens->n_runs[r] =
             memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
 }
@@ -6745,11 +6790,6 @@ MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     int32_t k;
     for (k = 0; k < n; k++) rows += runs[k].count;
     return rows;
-}
-
-/* The most runs of a rank's pieces. */
-MEMOI int64_t memoi_exchange_most_runs(const memoi_shape* shape) {
-    return memoi_shape_tokens_of(shape, 1, 0)->max_runs + MEMOI_PIECES_MAX;
 }
 
 /* The runs of pieces of n runs; returns their number. */
@@ -6781,9 +6821,9 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     r->q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &r->n_q_runs);
     r->k_runs =
         memoi_shape_runs(&shape, 1, part, (shape.ring_rank - distance + rd) % rd, &r->n_k_runs);
-    if (s && !plan->is_whole) { /* pieces arrive one after another */
+    if (s) { /* pieces arrive one after another */
         memo_run* runs = plan->piece_runs +
-                         ((int64_t)s * shape.n_parts + part) * memoi_exchange_most_runs(&shape);
+                         ((int64_t)s * shape.n_parts + part) * (plan->most_runs + MEMOI_PIECES_MAX);
         r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
         r->k_runs = runs;
         r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
@@ -6833,30 +6873,39 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
 
+MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int32_t part,
+                                                  int32_t rank) {
+    return plan->sees + ((int64_t)part * plan->shape.sharding.ring + rank) * plan->most_runs;
+}
+MEMOI void memoi_exchange_see(memo_exchange* plan, int32_t part, int32_t rank) {
+    memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, rank);
+    int64_t document = 0;
+    int32_t n, q;
+    const memo_run* runs = memoi_shape_runs(&plan->shape, 0, part, rank, &n);
+    for (q = 0; q < n; q++)
+        if (!memoi_mask_run_sees(&plan->masks[part], &runs[q], &document, &sees[q].begin,
+                                 &sees[q].end))
+            sees[q].begin = sees[q].end = 0;
+}
+
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
  * see: runs of keys that end before these, or were read to their end, are done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
     const memo_mask* mask = &plan->masks[part];
-    /* A group has a message for each piece of a sequence, unless keys are packed. */
-    const int32_t most = memoi_exchange_may_pack(shape)
-                             ? MEMOI_PIECES_MAX
-                             : (int32_t)memob_max(memob_min(256 / shape->n_batch, 64), 4);
+    /* A group has a message for each piece of a sequence. */
+    const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
     int32_t n_runs, n_q_runs, q, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
+    const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p;
-    int64_t first = 0, document = 0, latest = -1, row, low, high, begin, end; /* row of run k */
+    int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
     memset(&p, 0, sizeof p);
-    if (plan->is_whole) {
-        p.n = 1;
-        p.n_rows = p.rows[0].end = shape->key_sharding.ring_tokens;
-        return p;
-    }
-
     for (q = 0; q < n_q_runs; q++) {
-        if (!memoi_mask_run_sees(mask, &q_runs[q], &document, &low, &high)) continue;
+        const int64_t low = sees[q].begin, high = sees[q].end;
+        if (low >= high) continue;
         for (; k < n_runs; first += runs[k++].count)
             if (runs[k].start + (runs[k].count - 1) * runs[k].stride >= low &&
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
@@ -6888,12 +6937,14 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t n_runs = memoi_shape_tokens_of(shape, 1, 0)->max_runs;
-    const int64_t each = n_runs * rd * shape->n_parts;
-    const int is_few = n_runs <= MEMOI_FEW_RUNS;
-    const int finds_all = is_few || each * rd <= MEMOI_EXCHANGE_SEARCH;
-    int32_t part, s, i, latest, n = 1;
-    plan->is_whole = !is_few && each * 4 > MEMOI_EXCHANGE_SEARCH;
+    const int64_t each = plan->most_runs * rd * shape->n_parts;
+    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
+    int32_t part, s, i, n = 1;
+    plan->sees = (memoi_exchange_rows*)memob_arrays_add(&plan->arrays, each, sizeof *plan->sees);
+    for (part = 0; part < shape->n_parts && plan->sees; part++)
+        for (i = 0; i < rd; i++) memoi_exchange_see(plan, part, i);
+    if (!plan->sees) return;
+
     for (s = 1; s < rd && !shape->gathers_keys; s++) {
         int64_t n_rows = !finds_all;
         for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
@@ -6901,20 +6952,20 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             for (part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p =
                     memoi_exchange_read(plan, part, owner, (owner + s) % rd);
-                if (i < 2) *memoi_exchange_pieces_of(plan, !i, s, part) = p;
                 n_rows += p.n_rows;
+                if (i >= 2) continue;
+                *memoi_exchange_pieces_of(plan, !i, s, part) = p;
+                *memoi_exchange_rows_of(plan, !i, n) +=
+                    p.n_rows * (shape->n_batch / shape->n_parts);
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    for (i = 0; i < 2; i++)
-        for (s = 1, latest = 0; s < n; s++) memoi_exchange_make_traffic(plan, i, s, &latest);
 
-    if (!plan->is_whole)
-        plan->piece_runs = (memo_run*)memob_arrays_add(
-            &plan->arrays, (int64_t)n * shape->n_parts * memoi_exchange_most_runs(shape),
-            sizeof(memo_run));
+    plan->piece_runs = (memo_run*)memob_arrays_add(
+        &plan->arrays, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX),
+        sizeof(memo_run));
     for (part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
         for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
 }
@@ -6937,7 +6988,7 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
     if (shape->gathers_keys)
         info->sent_rows[0] = info->sent_rows[1] =
             (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
-    if (shape->gathers_keys || plan->is_whole) info->needed_rows[0] = info->needed_rows[1] = -1;
+    if (shape->gathers_keys) info->needed_rows[0] = info->needed_rows[1] = -1;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6954,7 +7005,6 @@ typedef struct memoi_ring_buffers {
      * first address on.  In carried_type: that it sends; that arrives. */
     float* d_kv_step[2];
     char *d_kv_out, *d_kv_in;
-    char* packed[2]; /* keys that it sends, of documents */
     /* Keys gathered from all ranks, by rank and by position. */
     char *gathered, *kv_all[2];
     float* d_kv_all[2];
@@ -6993,7 +7043,6 @@ typedef struct memoi_ring {
     int32_t n_given;     /* 1 + the latest that sent a contribution */
     int32_t has_arrived; /* contributions of the latest exchange are still to be added */
     int32_t uses[3];     /* buffers that the next exchange waits for: keys; d_kv_in */
-    int32_t packed_as;   /* the plan's, of what is packed now */
 } memoi_ring;
 
 MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
@@ -7027,8 +7076,7 @@ MEMOI int64_t memoi_ring_row(const memoi_shape* shape, int tensor) {
 MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
     const int is_kv = tensor < MEMOI_RING_D_KV;
     const memo_type type = is_kv ? ring->shape->type : ring->shape->carried_type;
-    return memoi_exchange_traffic_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1)
-               ->n_rows *
+    return *memoi_exchange_rows_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1) *
            memoi_ring_row(ring->shape, tensor) * memo_type_bytes(type);
 }
 
@@ -7111,9 +7159,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
         block.d_k = s ? buffers->d_kv_step[0] : (float*)(void*)ring->d_kv_final[0];
-        block.d_v =
-            s ? block.d_k + memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows * block.k_row_stride
-              : (float*)(void*)ring->d_kv_final[1];
+        block.d_v = s ? block.d_k + *memoi_exchange_rows_of(ring->plan, 1, s) * block.k_row_stride
+                      : (float*)(void*)ring->d_kv_final[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -7252,7 +7299,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     int32_t is_v;
     ring->n_awaited = 0;
-    ring->has_worked = ring->packed_as = 0;
+    ring->has_worked = 0;
     ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
@@ -7271,55 +7318,11 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-/* Rows of this rank, of the pieces of step s in all sequences: packed = rows; or rows += packed. */
-MEMOI void memoi_ring_pack(const memoi_ring* ring, int stream, memo_row_kind kind, int32_t s,
-                           memo_pack_desc* pack) {
-    const memoi_shape* shape = ring->shape;
-    const int64_t bytes = memo_type_bytes(pack->packed_type);
-    int64_t n = 0;
-    int32_t b, k, t, *n_ranges = &pack->n_ranges;
-    for (t = 0; t < 2; t++) pack->n_columns[t] = memoi_ring_kv_row(shape, t);
-    for (b = 0, *n_ranges = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
-            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
-        for (k = 0; k < p->n; k++) {
-            pack->begins[*n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
-            n += p->rows[k].end - p->rows[k].begin;
-            pack->ends[(*n_ranges)++] = n;
-            if (*n_ranges < MEMO_PACK_MAX) continue;
-            memoi_target_kernel(ring->target, stream, kind, pack);
-            for (t = 0; t < 2; t++)
-                pack->packed[t] = (char*)pack->packed[t] + n * pack->n_columns[t] * bytes;
-            *n_ranges = 0;
-            n = 0;
-        }
-    }
-    if (n) memoi_target_kernel(ring->target, stream, kind, pack);
-}
-
-/* Packs the keys that exchange s sends, unless they are packed. */
-MEMOI void memoi_ring_pack_keys(memoi_ring* ring, int32_t s) {
-    const int32_t packed_as = memoi_exchange_traffic_of(ring->plan, 0, s + 1)->packed_as;
-    memo_pack_desc pack;
-    int32_t is_v;
-    if (!packed_as || packed_as == ring->packed_as) return;
-    ring->packed_as = packed_as;
-    for (is_v = 0; is_v < 2; is_v++) {
-        pack.packed[is_v] = ring->buffers.packed[is_v];
-        pack.rows[is_v] = memoi_ring_keys(ring, is_v, 0);
-    }
-    pack.packed_type = pack.rows_type = ring->shape->type;
-    memoi_ring_pack(ring, MEMOI_TARGET_RING, MEMO_ROW_PACK, s + 1, &pack);
-}
-
 /* Where a tensor of exchange s lies, which this rank sends or gets. */
 MEMOI char* memoi_ring_place(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
     const memoi_ring_buffers* buffers = &ring->buffers;
     if (tensor == MEMOI_RING_D_KV) return is_receive ? buffers->d_kv_in : buffers->d_kv_out;
-    if (is_receive) return memoi_ring_keys(ring, tensor, s + 1);
-    return memoi_exchange_traffic_of(ring->plan, 0, s + 1)->packed_as
-               ? buffers->packed[tensor]
-               : memoi_ring_keys(ring, tensor, 0);
+    return memoi_ring_keys(ring, tensor, is_receive ? s + 1 : 0);
 }
 
 /* One tensor of exchange s, one way: k or v for step s + 1, to its readers; or the contribution of
@@ -7330,14 +7333,13 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
     const int32_t distance = ring->plan->distances[step];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const memoi_exchange_traffic* traffic = memoi_exchange_traffic_of(ring->plan, !is_own, step);
     const memo_type type = is_kv ? shape->type : shape->carried_type;
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address = memoi_ring_place(ring, tensor, s, is_receive);
     int32_t b, k;
-    if (!is_kv || traffic->packed_as) {
+    if (!is_kv) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
-                             traffic->n_rows * row, type, peer);
+                             *memoi_exchange_rows_of(ring->plan, !is_own, step) * row, type, peer);
         return;
     }
 
@@ -7387,7 +7389,6 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
         memset(ring->uses, 0, sizeof ring->uses);
     }
     ring->has_begun = 1;
-    if (!first) memoi_ring_pack_keys(ring, s);
     if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
     memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
@@ -7403,7 +7404,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
 /* A backward step on another rank's keys begins its contribution at 0. */
 MEMOI void memoi_ring_clear(const memoi_ring* ring, int32_t s) {
     memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_step[0],
-                      memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows *
+                      *memoi_exchange_rows_of(ring->plan, 1, s) *
                           memoi_ring_row(ring->shape, MEMOI_RING_D_KV) * 4);
 }
 /* The rows go back as they came, in carried_type. */
@@ -7411,24 +7412,46 @@ MEMOI void memoi_ring_contribute(memoi_ring* ring, int32_t s) {
     if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
     memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_out,
                       ring->shape->carried_type, ring->buffers.d_kv_step[0], MEMO_TYPE_F32,
-                      memoi_exchange_traffic_of(ring->plan, 1, s)->n_rows *
+                      *memoi_exchange_rows_of(ring->plan, 1, s) *
                           memoi_ring_row(ring->shape, MEMOI_RING_D_KV));
 }
 
-/* Adds what the readers of step s return. */
+/* Adds what the readers of step s return to the rows of its pieces, in all sequences. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
-    const memo_type type = ring->shape->carried_type;
-    const int64_t n_rows = memoi_exchange_traffic_of(ring->plan, 0, s)->n_rows;
+    const memoi_shape* shape = ring->shape;
     memo_pack_desc pack;
+    int64_t n = 0;
+    int32_t b, k, t;
     memoi_ring_await(ring, ring->n_exchanged - 1);
-    pack.packed[0] = ring->buffers.d_kv_in;
-    pack.packed[1] =
-        ring->buffers.d_kv_in + n_rows * memoi_ring_kv_row(ring->shape, 0) * memo_type_bytes(type);
-    pack.rows[0] = ring->d_kv_final[0];
-    pack.rows[1] = ring->d_kv_final[1];
-    pack.packed_type = type;
+    pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
-    memoi_ring_pack(ring, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, s, &pack);
+    pack.n_ranges = 0;
+    pack.packed[0] = ring->buffers.d_kv_in;
+    for (t = 0; t < 2; t++) {
+        pack.n_columns[t] = memoi_ring_kv_row(shape, t);
+        pack.rows[t] = ring->d_kv_final[t];
+    }
+    pack.packed[1] = ring->buffers.d_kv_in + *memoi_exchange_rows_of(ring->plan, 0, s) *
+                                                 pack.n_columns[0] *
+                                                 memo_type_bytes(pack.packed_type);
+
+    for (b = 0; b < shape->n_batch; b++) {
+        const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
+            ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
+        for (k = 0; k < p->n; k++) {
+            pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            n += p->rows[k].end - p->rows[k].begin;
+            pack.ends[pack.n_ranges++] = n;
+            if (pack.n_ranges < MEMO_PACK_MAX) continue;
+            memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
+            for (t = 0; t < 2; t++)
+                pack.packed[t] = (char*)pack.packed[t] +
+                                 n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
+            pack.n_ranges = 0;
+            n = 0;
+        }
+    }
+    if (n) memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
     ring->has_arrived = 0;
     ring->uses[2] = 1;
     ring->has_worked = 1;
@@ -7593,7 +7616,7 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
            a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
            a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
-           a->ring_tokens == b->ring_tokens;
+           a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
 }
 
 /* Do n shardings differ from own in their documents at most?  what: their name in errors. */
@@ -7621,8 +7644,10 @@ MEMOI memo_status memoi_hybrid_made_check(const char* field, const memo_sharding
                                      sharding->n_documents,
                                      sharding->slice_tokens};
     memo_sharding made;
-    if (memo_sharding_make(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (memoi_hybrid_is_alike(&made, sharding)) return MEMO_STATUS_OK;
+    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
+    if (memoi_hybrid_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+        return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
                          "memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
                          "memo_sharding_make left it (%lld)",
@@ -7941,8 +7966,6 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 4; i++)
         buffers->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
-    for (is_v = 0; is_v < 2 && memoi_exchange_may_pack(shape); is_v++)
-        buffers->ring.packed[is_v] = memoi_hybrid_carve(&carver, n_kv[is_v] * bytes);
     if (shape->gathers_keys) {
         int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
         buffers->ring.gathered =
@@ -8264,14 +8287,15 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->steps =
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
     plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
-    plan->traffic = (memoi_exchange_traffic*)memob_arrays_add(
-        &plan->arrays, 2 * (int64_t)shape->sharding.ring, sizeof *plan->traffic);
+    plan->n_rows = (int64_t*)memob_arrays_add(&plan->arrays, 2 * (int64_t)shape->sharding.ring, 8);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
-    for (i = 0; i < n_tokens && !plan->arrays.failed; i++)
+    for (i = 0; i < n_tokens && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(
             &tokens[i], i < shape->n_tokens_of ? &shardings[i] : &plan->attention->shardings[i],
             &plan->arrays);
+        plan->most_runs = memob_max(plan->most_runs, tokens[i].max_runs);
+    }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     shape->tokens = tokens;
 
@@ -9555,15 +9579,15 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
     for (r = 0; r <= scan->n_ranks; r++)
-        scan->borders[r] = document_begins
-                               ? document_begins[memoi_sharding_document_of(
-                                     NULL, 0, document_begins, n_documents + 1, row_begins[r])]
-                               : -1;
+        scan->borders[r] = document_begins ? document_begins[memoi_sharding_document_of(
+                                                 document_begins, n_documents + 1, row_begins[r])]
+                                           : -1;
     for (r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
-        scan->has_border[r] = document_begins && last > row_begins[r] &&
-                              document_begins[memoi_sharding_document_of(
-                                  NULL, 0, document_begins, n_documents + 1, last)] > row_begins[r];
+        scan->has_border[r] =
+            document_begins && last > row_begins[r] &&
+            document_begins[memoi_sharding_document_of(document_begins, n_documents + 1, last)] >
+                row_begins[r];
     }
     scan->place = -1;
     memoi_scan_find_reaches(scan, 0);

@@ -3,8 +3,9 @@
  *
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | ways]
  *
- * host prints the host's time alone: of a plan of the exchange, and of a call of a layer.  ways
- * prints simulated times beside the ideal ones.
+ * host prints the host's time alone: of a sharding, of a plan of the exchange, and of a call of a
+ * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  ways prints
+ * simulated times beside the ideal ones.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -455,27 +456,43 @@ static memo_status attend_nothing(void* user, memo_stream stream, const memo_att
     return MEMO_STATUS_OK;
 }
 
-/* One rank of a ring of 64 on paper: nothing is computed or sent, so all time is the engine's.
- * Prints medians. */
+/* Causal scores of the busiest rank over the mean of all, within the documents of the mask. */
+static double most_scores(const memo_sharding* sharding, const memo_mask* mask) {
+    memo_run* runs = NULL;
+    double most = 0, all = 0, scores;
+    int64_t begin, end;
+    for (int32_t r = 0; r < sharding->ring; r++) {
+        int32_t k, n = memo_sharding_runs(sharding, r, NULL);
+        runs = (memo_run*)realloc(runs, (size_t)n * sizeof *runs);
+        if (!runs) exit(1);
+        memo_sharding_runs(sharding, r, runs);
+        for (k = 0, scores = 0; k < n; k++)
+            for (int64_t i = 0; i < runs[k].count; i++) {
+                memo_mask_interval(mask, runs[k].start + i * runs[k].stride, &begin, &end);
+                scores += (double)(end - begin);
+            }
+        all += scores;
+        most = fmax(most, scores);
+    }
+    free(runs);
+    return most / (all / sharding->ring);
+}
+
+/* A ring of 64 on paper: nothing is computed or sent, so all time is the engine's.  Prints medians
+ * of one rank. */
 static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     enum { RING = 64, N_TOKENS_HOST = 1 << 20, N_PLANS = 9, N_CALLS = 51 };
     char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
     int64_t* begins = (int64_t*)calloc((size_t)n_documents + 1, sizeof *begins);
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_exchange_desc exchange_desc = memo_exchange_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_mask mask = memo_mask_default();
-    memo_recorder* recorder = NULL;
-    memo_sp_attention* attention = NULL;
-    memo_exchange* exchange = NULL;
+    memo_sharding sharding;
     memo_sp_attention_tensors t;
-    ring_paper paper;
-    memo_comm ring = ring_paper_comm(&paper, RING / 2, RING);
-    memo_exchange_info info;
     memo_error error;
-    double times_s[3][N_CALLS], begin_s;
-    int64_t i;
+    double times_s[4][N_CALLS], begin_s;
+    int64_t i, sent = 0, needed = 0;
+    int32_t rank;
     int k;
 
     /* Documents of half the mean length to 1.5 times. */
@@ -485,51 +502,72 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
                     (i < n_documents ? i * 7919 % (N_TOKENS_HOST / n_documents) / 2 : 0);
     sharding_desc.kind = kind;
     sharding_desc.ring = RING;
-    sharding_desc.n_tokens = N_TOKENS_HOST;
+    sharding_desc.n_tokens = mask.n_tokens = N_TOKENS_HOST;
     sharding_desc.document_begins = mask.document_begins = begins;
     sharding_desc.n_documents = mask.n_documents = n_documents;
     if (kind != MEMO_SHARDING_DOCUMENTS) sharding_desc.document_begins = NULL;
-    recorder_desc.on_paper = 1;
-    if (memo_sharding_make(&sharding_desc, &desc.sharding, &error) ||
-        memo_recorder_create(&recorder_desc, &recorder, &error))
-        fail(&error);
-    memo_recorder_pause(recorder);
-    desc.device = memo_recorder_get_device(recorder);
-    desc.ring = &ring;
-    desc.n_q_heads = desc.n_kv_heads = 8;
-    desc.head_size = 128;
-    desc.type = MEMO_TYPE_BF16;
-    desc.attention.forward = desc.attention.backward = attend_nothing;
-    desc.device_memory = somewhere + ((int64_t)1 << 40);
+    for (k = 0; k < N_PLANS; k++) {
+        if (k) memo_sharding_free(&sharding);
+        begin_s = memob_now_s();
+        if (memo_sharding_make(&sharding_desc, &sharding, &error)) fail(&error);
+        times_s[0][k] = memob_now_s() - begin_s;
+    }
     memset(&t, 0, sizeof t);
     t.q = t.k = t.v = t.d_out = t.out = t.saved = t.d_q = t.d_k = t.d_v = somewhere;
     t.lse = (float*)(void*)somewhere;
     exchange_desc.masks = &mask;
-    if (memo_stream_create(desc.device, "compute", 0, &desc.stream, &error) ||
-        memo_sp_attention_create(&desc, &attention, &error))
-        fail(&error);
 
-    for (k = 0; k < N_PLANS; k++) {
-        memo_exchange_destroy(exchange);
-        begin_s = memob_now_s();
-        if (memo_exchange_create(attention, &exchange_desc, &exchange, &error)) fail(&error);
-        times_s[0][k] = memob_now_s() - begin_s;
-    }
-    for (k = 0; k < 2 * N_CALLS; k++) {
-        begin_s = memob_now_s();
-        if ((k % 2 ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, exchange,
-                                                                             &t, &error))
+    for (rank = 0; rank < RING; rank++) {
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_recorder* recorder = NULL;
+        memo_sp_attention* attention = NULL;
+        memo_exchange* exchange = NULL;
+        memo_exchange_info info;
+        ring_paper paper;
+        memo_comm ring = ring_paper_comm(&paper, rank, RING);
+        const int is_timed = rank == RING / 2;
+        recorder_desc.on_paper = 1;
+        if (memo_recorder_create(&recorder_desc, &recorder, &error)) fail(&error);
+        memo_recorder_pause(recorder);
+        desc.device = memo_recorder_get_device(recorder);
+        desc.ring = &ring;
+        desc.sharding = sharding;
+        desc.n_q_heads = desc.n_kv_heads = 8;
+        desc.head_size = 128;
+        desc.type = MEMO_TYPE_BF16;
+        desc.attention.forward = desc.attention.backward = attend_nothing;
+        desc.device_memory = somewhere + ((int64_t)1 << 40);
+        if (memo_stream_create(desc.device, "compute", 0, &desc.stream, &error) ||
+            memo_sp_attention_create(&desc, &attention, &error))
             fail(&error);
-        times_s[1 + k % 2][k / 2] = memob_now_s() - begin_s;
+
+        for (k = 0; k < (is_timed ? N_PLANS : 1); k++) {
+            memo_exchange_destroy(exchange);
+            begin_s = memob_now_s();
+            if (memo_exchange_create(attention, &exchange_desc, &exchange, &error)) fail(&error);
+            times_s[1][k] = is_timed ? memob_now_s() - begin_s : times_s[1][k];
+        }
+        for (k = 0; k < 2 * N_CALLS && is_timed; k++) {
+            begin_s = memob_now_s();
+            if ((k % 2 ? memo_sp_attention_backward
+                       : memo_sp_attention_forward)(attention, exchange, &t, &error))
+                fail(&error);
+            times_s[2 + k % 2][k / 2] = memob_now_s() - begin_s;
+        }
+        memo_exchange_get_info(exchange, &info);
+        sent += info.sent_rows[0];
+        needed += info.needed_rows[0];
+        memo_exchange_destroy(exchange);
+        memo_sp_attention_destroy(attention);
+        memo_recorder_destroy(recorder);
     }
-    memo_exchange_get_info(exchange, &info);
-    printf("%-9s  %9lld  %8.3f  %10.1f  %11.1f  %9lld  %9lld\n", memo_sharding_name(kind),
-           (long long)n_documents, 1e3 * median(times_s[0], N_PLANS),
-           1e6 * median(times_s[1], N_CALLS), 1e6 * median(times_s[2], N_CALLS),
-           (long long)info.sent_rows[0], (long long)info.needed_rows[0]);
-    memo_exchange_destroy(exchange);
-    memo_sp_attention_destroy(attention);
-    memo_recorder_destroy(recorder);
+    printf("%-9s  %9lld  %11.3f  %8.3f  %10.1f  %11.1f  %11.3f  %9lld  %9lld\n",
+           memo_sharding_name(kind), (long long)n_documents, 1e3 * median(times_s[0], N_PLANS),
+           1e3 * median(times_s[1], N_PLANS), 1e6 * median(times_s[2], N_CALLS),
+           1e6 * median(times_s[3], N_CALLS), most_scores(&sharding, &mask), (long long)sent,
+           (long long)needed);
+    memo_sharding_free(&sharding);
     free(begins);
 }
 
@@ -608,8 +646,9 @@ int main(int argc, char** argv) {
     bench_help(argc, argv, "[REPETITIONS | host | ways]");
     if (argc == 2 && !strcmp(argv[1], "host")) {
         int64_t n;
-        printf("2^20 tokens, ring 64, on one rank\n\n"
-               "sharding   documents   plan ms  forward us  backward us  rows sent     needed\n");
+        printf("2^20 tokens, ring 64\n\n"
+               "sharding   documents  sharding ms   plan ms  forward us  backward us  busiest rank"
+               "  rows sent     needed\n");
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
         return 0;

@@ -302,8 +302,11 @@ static void fuzz_attention(fuzz_bytes* in) {
     fuzz_fill(in, &desc, sizeof desc);
     if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
     memset(&key_sharding, 0, sizeof key_sharding);
-    if (fuzz_pick(in, 2) && fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &fuzz_error)))
+    if (fuzz_pick(in, 2) &&
+        fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &fuzz_error))) {
+        memo_sharding_free(&sharding);
         return;
+    }
     desc.device = NULL;
     desc.stream = NULL;
     desc.ring = desc.ulysses = NULL;
@@ -316,6 +319,8 @@ static void fuzz_attention(fuzz_bytes* in) {
     desc.softcap = fuzz_float(in);
     if (!fuzz_is_refused(memo_sp_attention_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.lse_bytes >= 0 && sizes.saved_bytes >= 0);
+    memo_sharding_free(&sharding);
+    memo_sharding_free(&key_sharding);
 }
 
 static void fuzz_loss(fuzz_bytes* in) {

@@ -1,5 +1,7 @@
 /* sharding_check.h - checks a sharding.  It deals out the positions one by one, by the definition
- * in memo_sp.h, and shares no code with the functions that it checks.
+ * in memo_sp.h, and shares no code with the functions that it checks.  Of documents it takes the
+ * positions from the sharding, and checks that rows of a rank ascend, and that each rank has as
+ * many tokens, then padding.
  *
  * Include after memo_sp.h. */
 #ifndef SHARDING_CHECK_H
@@ -15,23 +17,23 @@ static memo_status check_wrong(memo_error* error, const char* what, int64_t posi
         (long long)position, (long long)row, (long long)rank);
 }
 
-/* Of the sharding of documents; seats (4 ring): of each ring rank, the tokens that it has got of
- * all, how many of this document are for its first and second chunk, and its next place. */
-static void check_deal_documents(const memo_sharding* sharding, int64_t n_rows, int64_t* seats,
-                                 int64_t* dealt) {
-    int64_t rd = sharding->ring, d, t, r, i;
-    for (d = 0; d < sharding->n_documents; d++) {
-        for (r = 0; r < rd; r++) seats[4 * r + 1] = seats[4 * r + 2] = 0;
-        for (t = sharding->document_begins[d]; t < sharding->document_begins[d + 1]; t++)
-            seats[4 * (t % rd) + 1 + seats[4 * (t % rd)]++ % 2]++;
-        t = sharding->document_begins[d];
-        for (r = 0; r < rd; r++)
-            for (i = 0; i < seats[4 * r + 1]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-        for (r = rd; r-- > 0;)
-            for (i = 0; i < seats[4 * r + 2]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+/* Returns 0 if a rank's rows do not ascend, or its tokens are too many or too few.  A position that
+ * occurs twice has two ranks or rows, which check_compare finds. */
+static int check_take_documents(const memo_sharding* sharding, int64_t* dealt) {
+    const int64_t n_local = sharding->local_tokens, n_ring = n_local * sharding->ulysses;
+    int64_t padding = sharding->n_tokens;
+    for (int64_t i = 0; i < sharding->padded_tokens; i++)
+        dealt[i] = memo_sharding_position(sharding, (int32_t)(i / n_local), i % n_local);
+    for (int64_t r = 0; r < sharding->ring; r++) {
+        const int64_t n_tokens =
+            sharding->n_tokens / sharding->ring + (r < sharding->n_tokens % sharding->ring);
+        for (int64_t i = 0; i < n_ring; i++) {
+            const int64_t position = dealt[r * n_ring + i];
+            if (i && position <= dealt[r * n_ring + i - 1]) return 0;
+            if (i < n_tokens ? position >= sharding->n_tokens : position != padding++) return 0;
+        }
     }
-    for (r = 0, t = sharding->n_tokens; r < rd; r++)
-        while (seats[4 * r + 3] < n_rows) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+    return 1;
 }
 
 /* dealt[ring rank * rows of a ring rank + place] = position. */
@@ -100,8 +102,8 @@ static memo_status check_compare(const memo_sharding* sharding, const int64_t* d
 
 static memo_status sharding_check(const memo_sharding* sharding, memo_error* error) {
     int64_t n_ranks = (int64_t)sharding->ring * sharding->ulysses, n_rows;
-    int is_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
-    int64_t *dealt, *seats;
+    int is_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS, is_right = 1;
+    int64_t* dealt;
     memo_run* runs;
     if (sharding->ring < 1 || sharding->ulysses < 1 ||
         sharding->padded_tokens < sharding->n_tokens || sharding->n_tokens < 1 ||
@@ -122,19 +124,21 @@ static memo_status sharding_check(const memo_sharding* sharding, memo_error* err
             (long long)n_ranks);
     n_rows = sharding->padded_tokens / sharding->ring;
     dealt = (int64_t*)calloc((size_t)sharding->padded_tokens, sizeof *dealt);
-    seats = (int64_t*)calloc((size_t)sharding->ring, 4 * sizeof *seats);
-    runs = (memo_run*)calloc((size_t)(2 * sharding->n_documents + sharding->padded_tokens + 2),
-                             sizeof *runs);
-    if (!dealt || !seats || !runs) abort();
+    runs = (memo_run*)calloc((size_t)sharding->padded_tokens + 2, sizeof *runs);
+    if (!dealt || !runs) abort();
     if (is_documents)
-        check_deal_documents(sharding, n_rows, seats, dealt);
+        is_right = check_take_documents(sharding, dealt);
     else if (sharding->slice_tokens)
         check_deal_slices(sharding, dealt);
     else
         check_deal(sharding, n_rows, dealt);
-    memo_status status = check_compare(sharding, dealt, runs, error);
+    memo_status status =
+        is_right
+            ? check_compare(sharding, dealt, runs, error)
+            : memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                             "sharding: rows of documents do not ascend, or ranks have unequal "
+                             "numbers of tokens");
     free(dealt);
-    free(seats);
     free(runs);
     return status;
 }

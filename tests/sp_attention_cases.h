@@ -7,6 +7,7 @@
 #ifndef SP_ATTENTION_CASES_H
 #define SP_ATTENTION_CASES_H
 
+#include "kept_sharding.h"
 #include "extras/memo_look.h"
 #include "typed.h"
 
@@ -771,7 +772,7 @@ static memo_status sharding_of_case(const attention_case* c, memo_sharding* shar
         desc.document_begins = c->document_begins;
         desc.n_documents = c->n_documents;
     }
-    return memo_sharding_make(&desc, sharding, error);
+    return keep_sharding(&desc, sharding, error);
 }
 
 static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* sharding,
@@ -790,7 +791,7 @@ static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* 
         desc.n_tokens = c->n_keys;
         desc.document_begins = c->key_begins; /* of the case, which stays */
         desc.n_documents = c->n_documents;
-        return memo_sharding_make(&desc, sharding, error);
+        return keep_sharding(&desc, sharding, error);
     }
 }
 
@@ -1324,11 +1325,11 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         mask.document_begins = documents[IS_ODD("document_begins")];
         mask.n_documents = 3;
     }
-    memo_status status = memo_sharding_make(&sharding, &rows[0], &error);
+    memo_status status = keep_sharding(&sharding, &rows[0], &error);
     desc.sharding = rows[0];
     if (IS_ODD("row_shardings")) sharding.document_begins = documents[1]; /* of one sequence */
     if (IS_ODD("key_sharding")) sharding.n_tokens--;
-    if (!status) status = memo_sharding_make(&sharding, &rows[1], &error);
+    if (!status) status = keep_sharding(&sharding, &rows[1], &error);
     if (strstr(p->field, "key_sharding")) {
         desc.key_sharding = rows[1];
         mask.document_begins = NULL;

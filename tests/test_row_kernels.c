@@ -224,24 +224,21 @@ TEST(adds_rows_in_fp32) {
 }
 
 /* Ranges of rows of two tensors, ascending or not, some empty; other rows stay. */
-TEST(packs_ranges_of_rows) {
+TEST(adds_packed_ranges_of_rows) {
     enum { N_ROWS = 120, N_COLUMNS = 20, N = N_ROWS * N_COLUMNS };
     static float rows_memory[2][N + 8], packed_memory[2][N + 8], expected[2][N];
     for (int c = 0; c < 600; c++) {
-        const int adds = (int)memo_test_int(0, 1);
-        memo_pack_desc pack = {.rows_type = types[memo_test_int(0, N_TYPES - 1)]};
-        const memo_type to_type = adds ? pack.rows_type : types[memo_test_int(0, N_TYPES - 1)];
+        memo_pack_desc pack = {.rows_type = types[memo_test_int(0, N_TYPES - 1)],
+                               .packed_type = types[memo_test_int(0, N_TYPES - 1)]};
         int64_t at = 0, n = 0, i;
         int t;
-        pack.packed_type = adds ? types[memo_test_int(0, N_TYPES - 1)] : to_type;
         for (t = 0; t < 2; t++) {
             pack.n_columns[t] = memo_test_int(0, N_COLUMNS);
             pack.rows[t] = rows_memory[t] + memo_test_int(0, 4);
             pack.packed[t] = packed_memory[t] + memo_test_int(0, 4);
             fill_random(pack.rows[t], pack.rows_type, N);
             fill_random(pack.packed[t], pack.packed_type, N);
-            for (i = 0; i < N; i++)
-                expected[t][i] = typed_at(adds ? pack.rows[t] : pack.packed[t], i, to_type);
+            for (i = 0; i < N; i++) expected[t][i] = typed_at(pack.rows[t], i, pack.rows_type);
         }
 
         for (int k = (int)memo_test_int(0, MEMO_PACK_MAX); k > 0; k--) {
@@ -249,22 +246,20 @@ TEST(packs_ranges_of_rows) {
             const int64_t begin = c % 2 ? at : N_ROWS - at - n_rows;
             for (t = 0; t < 2; t++)
                 for (i = 0; i < n_rows * pack.n_columns[t]; i++) {
-                    const int64_t to = n * pack.n_columns[t] + i;
-                    const int64_t from = begin * pack.n_columns[t] + i;
-                    float x = typed_at(pack.rows[t], from, pack.rows_type);
-                    if (adds) x += typed_at(pack.packed[t], to, pack.packed_type);
-                    expected[t][adds ? from : to] = rounded_to(to_type, x);
+                    const int64_t from = n * pack.n_columns[t] + i;
+                    float* x = &expected[t][begin * pack.n_columns[t] + i];
+                    *x = rounded_to(pack.rows_type,
+                                    *x + typed_at(pack.packed[t], from, pack.packed_type));
                 }
             at += n_rows + (at < 20);
             n += n_rows;
             pack.begins[pack.n_ranges] = begin;
             pack.ends[pack.n_ranges++] = n;
         }
-        CHECK_OK(memo_row_run(adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK, &pack, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_ADD_PACKED, &pack, &error));
         for (t = 0; t < 2; t++)
             for (i = 0; i < N; i++)
-                CHECK_CASE(same_bits(typed_at(adds ? pack.rows[t] : pack.packed[t], i, to_type),
-                                     expected[t][i]),
+                CHECK_CASE(same_bits(typed_at(pack.rows[t], i, pack.rows_type), expected[t][i]),
                            "case %d, tensor %d, element %d", c, t, (int)i);
     }
 }
@@ -635,15 +630,15 @@ TEST(invalid_arguments_are_refused) {
     entropy.first_column = INT64_MAX; /* a vocabulary of 0 is the sum of the two */
     CHECK_REFUSED(SOFTMAX_PARTS, entropy, n_columns, INT64_MAX, "n_columns");
     memo_pack_desc pack = {.n_columns = {1}, .rows = {numbers}, .packed = {numbers + 32}};
-    CHECK_REFUSED(PACK, pack, n_ranges, MEMO_PACK_MAX + 1, "n_ranges");
+    CHECK_REFUSED(ADD_PACKED, pack, n_ranges, MEMO_PACK_MAX + 1, "n_ranges");
     pack.n_ranges = 2;
-    CHECK_OK(memo_row_run(MEMO_ROW_PACK, &pack, &error));
-    CHECK_REFUSED(PACK, pack, begins[1], -1, "begins, ends");
+    CHECK_OK(memo_row_run(MEMO_ROW_ADD_PACKED, &pack, &error));
+    CHECK_REFUSED(ADD_PACKED, pack, begins[1], -1, "begins, ends");
     pack.begins[1] = 0;
-    CHECK_REFUSED(PACK, pack, ends[0], 3, "begins, ends");
+    CHECK_REFUSED(ADD_PACKED, pack, ends[0], 3, "begins, ends");
     pack.ends[1] = 4;
     CHECK_REFUSED(ADD_PACKED, pack, packed[0], NULL, "packed: NULL");
-    CHECK_REFUSED(PACK, pack, begins[1], (int64_t)1 << 62, "");
+    CHECK_REFUSED(ADD_PACKED, pack, begins[1], (int64_t)1 << 62, "");
     memo_sinks_desc sinks = {.n_heads = 4};
     CHECK_REFUSED(SINKS, sinks, n_rows, (int64_t)1 << 61, "n_rows");
 }

@@ -859,8 +859,8 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
 /* The calls of the local attention on every rank, and the scores that the host's attention computes
  * in each. */
 static void expect_only_what_is_seen(const attention_case* c) {
-    own_memory memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
-    memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
+    own_memory memo_run* runs = (memo_run*)calloc((size_t)(2 * c->n_tokens), sizeof *runs);
+    memo_run* k_runs = runs + c->n_tokens;
     int32_t n_parts = c->others ? c->n_batch : 1; /* a call for each */
     memo_sharding sharding;
     world all;
@@ -1009,13 +1009,13 @@ TEST(rows_are_counted_before_they_are_sent) {
     static const struct {
         memo_sharding_kind kind;
         memo_mask mask;
-        int64_t needed; /* by all ranks, in quarters of a rank's rows; -1: not counted */
+        int64_t needed; /* by all ranks, in quarters of a rank's rows */
     } cases[] = {{MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_CAUSAL}, 36},
                  {MEMO_SHARDING_ZIGZAG, {.kind = MEMO_MASK_FULL}, 48},
                  {MEMO_SHARDING_PLAIN, {.kind = MEMO_MASK_CAUSAL}, 24},
                  {MEMO_SHARDING_ZIGZAG, {.window_before = 65}, 6},
-                 {MEMO_SHARDING_DOCUMENTS, {.kind = MEMO_MASK_CAUSAL}, 36}};
-    static const int64_t begins[] = {0, 500, 1024};
+                 {MEMO_SHARDING_DOCUMENTS, {.kind = MEMO_MASK_CAUSAL}, 12}}; /* on two ranks each */
+    static const int64_t begins[] = {0, 512, 1024};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         memo_exchange_desc exchange_desc = {.masks = &cases[i].mask};
         int64_t needed[2] = {0, 0};
@@ -1033,7 +1033,7 @@ TEST(rows_are_counted_before_they_are_sent) {
                 sharding.document_begins = begins;
                 sharding.n_documents = 2;
             }
-            CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+            CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
             desc.device = memo_recorder_get_device(recorder);
             CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
             desc.ring = &ring;
@@ -1048,8 +1048,8 @@ TEST(rows_are_counted_before_they_are_sent) {
             }
         }
         for (int k = 0; k < 2; k++)
-            CHECK_CASE(needed[k] == (cases[i].needed < 0 ? -4 : cases[i].needed * 64),
-                       "case %d: %lld rows", (int)i, (long long)needed[k]);
+            CHECK_CASE(needed[k] == cases[i].needed * 64, "case %d: %lld rows", (int)i,
+                       (long long)needed[k]);
     }
 }
 
@@ -1068,7 +1068,8 @@ static int64_t rows_needed(const memo_sharding* sharding, const memo_mask* mask,
     return n;
 }
 
-/* More documents than ranges travel; a plan that may search less sends more. */
+/* No row travels that is not read, however many documents there are; a plan that may search less
+ * has more steps. */
 TEST(needed_rows_of_many_documents_are_counted) {
     enum { RING = 6, MOST = 150 };
     int64_t begins[MOST + 1];
@@ -1084,13 +1085,13 @@ TEST(needed_rows_of_many_documents_are_counted) {
         own_attention* attention = NULL;
         ring_paper paper;
         memo_comm ring = ring_paper_comm(&paper, rank, RING);
-        int64_t needed[2] = {0, 0}, before = 0;
+        int64_t needed[2] = {0, 0};
         begins[0] = 0;
         for (int64_t k = 1; k < n; k++)
             begins[k] =
                 begins[k - 1] + memo_test_int(0, 2 * (n_tokens - begins[k - 1]) / (n - k + 1));
         begins[n] = n_tokens;
-        CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+        CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
         desc.ring = &ring;
@@ -1111,16 +1112,12 @@ TEST(needed_rows_of_many_documents_are_counted) {
             exchange_search = search ? 1 << 18 : 0;
             CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
             memo_exchange_get_info(exchange, &info);
+            CHECK_IS(info.n_steps, <=, RING);
+            if (!search) CHECK_IS(info.n_steps, ==, RING);
             for (int k = 0; k < 2; k++) {
-                const int is_counted = search || 2 * n + 1 + 3 <= MEMOI_FEW_RUNS;
-                CHECK_IS(info.needed_rows[k], ==, is_counted ? needed[k] : -1);
-                CHECK_IS(info.sent_rows[k], >=, needed[k]);
-                if (search &&
-                    n <= (mask.window_before ? 60 : 120)) /* ranges: two a document, one */
-                    CHECK_IS(info.sent_rows[k], ==, needed[k]);
+                CHECK_IS(info.needed_rows[k], ==, needed[k]);
+                CHECK_IS(info.sent_rows[k], ==, needed[k]);
             }
-            if (search) CHECK_IS(info.sent_rows[0], <=, before);
-            before = info.sent_rows[0];
         }
     }
 }
@@ -1221,7 +1218,7 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_exchange_desc exchange_desc = {.shardings = rows};
     CHECK_FAILS(memo_sharding_make(&sharding_desc, &sharding, &error), INVALID_ARGUMENT);
     sharding_desc.n_documents = 3;
-    CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+    CHECK_OK(keep_sharding(&sharding_desc, &sharding, &error));
     desc.device = device;
     desc.sharding = sharding;
     rows[0] = rows[1] = sharding;
@@ -1264,36 +1261,31 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_host_device_destroy(device);
 }
 
-/* Empty ones too; runs are dealt document by document, and by memo_sharding_runs one by one. */
-TEST(dealt_documents_are_the_runs_of_the_sharding) {
-    for (int i = 0; i < 400; i++) {
-        int64_t begins[41] = {0};
-        memo_run runs[2 * 40 + 1];
-        memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
-                                   (int32_t)memo_test_int(1, 9),
-                                   (int32_t)memo_test_int(1, 3),
-                                   memo_test_int(1, 300),
-                                   begins,
-                                   memo_test_int(1, 40),
-                                   0};
-        memo_sharding sharding;
-        memob_arrays arrays = {NULL, 0};
-        memoi_shape_tokens tokens = {0};
-        for (int64_t k = 1; k < desc.n_documents; k++)
-            begins[k] = memo_test_int(0, 2)
-                            ? memo_test_int(begins[k - 1],
-                                            begins[k - 1] + (desc.n_tokens - begins[k - 1]) / 3)
-                            : begins[k - 1];
-        begins[desc.n_documents] = desc.n_tokens;
-        CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
-        memoi_exchange_take_tokens(&tokens, &sharding, &arrays);
-        for (int32_t r = 0; r < desc.ring; r++) {
-            const int32_t n = memoi_sharding_ring_runs(&sharding, r, runs);
-            CHECK_IS(tokens.n_runs[r], ==, n);
-            CHECK(!memcmp(tokens.runs + r * tokens.max_runs, runs, (size_t)n * sizeof *runs));
+/* Equal documents stay whole, so no byte travels, and all results have the bits of one rank. */
+TEST(documents_on_one_rank_have_its_bits) {
+    static const int64_t begins[] = {0, 24, 48, 72, 96, 120, 144, 168, 192};
+    attention_case c = case_of(4, 1, 192, 4, 2, 16);
+    char* results[N_TENSORS] = {NULL};
+    own_whole w;
+    world all;
+    c.sharding = MEMO_SHARDING_DOCUMENTS;
+    c.type = MEMO_TYPE_BF16;
+    set_documents(&c, begins, 8);
+    whole_create(&w, &c);
+    for (c.ring = 4; c.ring >= 1; c.ring -= 3) {
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (int32_t r = 0; r < c.ring; r++) expect_bytes(&c, &all.results[r], 0, 0, 0, 0);
+        for (int t = OUT; t < N_TENSORS; t++) {
+            const size_t n_bytes = (size_t)w.n[t] * (size_t)memo_type_bytes(c.type);
+            if (t == D_OUT) continue;
+            if (c.ring == 4)
+                results[t] = (char*)memcpy(malloc(n_bytes), w.typed[t], n_bytes);
+            else
+                CHECK_CASE(!memcmp(results[t], w.typed[t], n_bytes), "%s", tensor_names[t]);
         }
-        memob_arrays_free(&arrays);
     }
+    for (int t = 0; t < N_TENSORS; t++) free(results[t]);
 }
 
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
@@ -2460,7 +2452,7 @@ TEST(invalid_arguments_are_refused) {
     memo_sp_attention_destroy(attention);
     desc = good; /* documents that do not ascend, in the sharding alone */
     memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, 0};
-    CHECK_OK(memo_sharding_make(&of_documents, &desc.sharding, &error));
+    CHECK_OK(keep_sharding(&of_documents, &desc.sharding, &error));
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     desc.sharding.document_begins = falling;
     desc.sharding.n_documents = 3;

@@ -283,18 +283,15 @@ TEST(stays_within_its_arrays) {
             pack.ends[pack.n_ranges] = n + (pack.n_ranges ? pack.ends[pack.n_ranges - 1] : 0);
             at += n + memo_test_int(0, 3);
         }
-        for (int adds = 0; adds < 2; adds++) {
-            const int32_t last = pack.n_ranges - 1;
-            const int64_t n = pack.ends[last];
-            const int64_t n_last = n - (last > 0 ? pack.ends[last - 1] : 0);
-            for (int t = 0; t < 2; t++) {
-                const int64_t row_bytes = pack.n_columns[t] * 4;
-                pack.rows[t] = guarded(2 * t, (pack.begins[last] + n_last) * row_bytes);
-                pack.packed[t] = guarded(2 * t + 1, n * row_bytes);
-            }
-            CHECK_OK(memo_cuda_row_kernel(NULL, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK, &pack,
-                                          &error));
+        const int32_t last = pack.n_ranges - 1;
+        const int64_t n_packed = pack.ends[last];
+        const int64_t n_last = n_packed - (last > 0 ? pack.ends[last - 1] : 0);
+        for (int t = 0; t < 2; t++) {
+            const int64_t row_bytes = pack.n_columns[t] * 4;
+            pack.rows[t] = guarded(2 * t, (pack.begins[last] + n_last) * row_bytes);
+            pack.packed[t] = guarded(2 * t + 1, n_packed * row_bytes);
         }
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD_PACKED, &pack, &error));
 
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;

@@ -168,9 +168,8 @@ TEST(moves_rows_as_on_the_host) {
     }
 }
 
-TEST(packs_as_on_the_host) {
+TEST(adds_packed_rows_as_on_the_host) {
     FOR_CASES(80) {
-        const int adds = (int)memo_test_int(0, 1);
         memo_pack_desc pack = {};
         int64_t at = 0, n = 0;
         pack.rows_type = random_type();
@@ -191,7 +190,7 @@ TEST(packs_as_on_the_host) {
             fill_numbers(quarter, pack.rows_type, QUARTER);
             fill_numbers(quarter + QUARTER, pack.packed_type, QUARTER);
         }
-        RUN(pack, adds ? MEMO_ROW_ADD_PACKED : MEMO_ROW_PACK);
+        RUN(pack, MEMO_ROW_ADD_PACKED);
         CHECK_CASE(is_same(&s), "case %d", c);
     }
 }
