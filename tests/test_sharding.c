@@ -269,7 +269,7 @@ TEST(invalid_arguments_are_refused) {
     documents.kind = MEMO_SHARDING_DOCUMENTS;
     documents.document_begins = begins;
     documents.n_documents = 2;
-    CHECK_OK(memo_sharding_make(&documents, &sharding, &error));
+    CHECK_OK(keep_sharding(&documents, &sharding, &error));
     for (int k = 0; k < 11; k++) {
         memo_sharding_desc bad = k < 4 || k > 7 ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
