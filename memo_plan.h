@@ -826,8 +826,8 @@ MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin
 MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
 /* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
- * addresses are used; without this call there are none, and a checked session names the layer that
- * uses rows.  The number is also valid in recompute and in the backward.  More rows than declared
+ * addresses are used; without this call there are none, and memo_session_get_address of such a
+ * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than declared
  * are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
@@ -7705,9 +7705,11 @@ struct memo_session {
      * steps, from first_step on, and its first layer.  Without an order: all. */
     int32_t n_turn_steps, first_step, first_layer;
     int32_t weight_place;
-    int32_t next_turn;   /* 0: no micro-batch is in flight */
-    int64_t peak_bytes;  /* of the stage, the most of all ranks */
-    int64_t limit_bytes; /* of the device for a stage: the budget, or less; 0: none */
+    int32_t next_turn;         /* 0: no micro-batch is in flight */
+    int64_t peak_bytes;        /* of the stage, the most of all ranks */
+    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
+    const memo_profile* times; /* of the stage's shape */
+    int is_measured;           /* 0: times are guesses */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -9022,12 +9024,21 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
  * a closed layer, a step's gradients begin at zero, and its update changes all layers or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
+/* Copies bytes of the device to the host, or back, and waits. */
+MEMOI memo_status memoi_inspector_copy(memo_session* s, char* on_device, char* on_host,
+                                       int64_t n_bytes, int is_back) {
+    const memoi_inspector* c = &s->checker;
+    const memo_status status = memo_copy(
+        s->device, c->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+        is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, &s->call_error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
+}
+
 MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host,
                                              uint64_t* hash) {
     const memoi_inspector* c = &s->checker;
-    const char* address = (const char*)(on_host ? memo_states_get_host_address(s->states, layer, i)
-                                                : memo_states_get_address(s->states, layer, i));
-    const char* image = c->image;
+    char* address = (char*)(on_host ? memo_states_get_host_address(s->states, layer, i)
+                                    : memo_states_get_address(s->states, layer, i));
     const int64_t size_bytes = s->states_table[i].size_bytes;
     memo_status status = MEMO_STATUS_OK;
     int64_t at, n, k;
@@ -9035,14 +9046,9 @@ MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int
     *hash = 0;
     if (on_host) status = memob_states_synchronize(s->states, &s->call_error);
     for (at = 0; at < size_bytes && !status; at += n) {
+        const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (on_host)
-            image = address + at;
-        else
-            status = memo_copy(s->device, c->stream, MEMO_COPY_TO_HOST, c->image, address + at, n,
-                               &s->call_error);
-        if (!status && !on_host)
-            status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        if (!on_host) status = memoi_inspector_copy(s, address + at, c->image, n, 0);
         for (k = 0; k < n && is_zero && !status; k++) is_zero = !image[k];
         if (!status) *hash = 31 * *hash + memob_hash(image, n);
     }
@@ -9430,12 +9436,8 @@ MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
 
 /* Copies a slot to its image on the host, or back, and waits. */
 MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_back) {
-    const memoi_inspector* c = &s->checker;
-    char* slot = memoi_inspector_slot(s, layer);
-    memo_status status = memo_copy(
-        s->device, c->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-        is_back ? slot : c->image, is_back ? c->image : slot, c->slot_bytes, &s->call_error);
-    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    return memoi_inspector_copy(s, memoi_inspector_slot(s, layer), s->checker.image,
+                                s->checker.slot_bytes, is_back);
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
@@ -9710,45 +9712,25 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     s->is_recomputing = 0;
 }
 
-/* Fills bytes [begin, end) of the memory of buffers with poison, or returns the first that is none;
- * end: all are. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, int64_t begin, int64_t end, int is_fill) {
+/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
     const memoi_inspector* c = &s->checker;
-    while (begin < end && !s->error.status) {
-        char *image = c->image + begin % 8, *bytes = (char*)c->memory + begin;
-        const int64_t n = memob_min(end - begin, c->slot_bytes);
-        memo_status status;
+    int64_t at = 0, n, n_poisoned;
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
+        char* image = c->image + (uintptr_t)(bytes + at) % 8;
+        n = memob_min(n_bytes - at, c->slot_bytes);
         if (is_fill) memoi_inspector_poison(image, n);
-        status = memo_copy(s->device, c->stream, is_fill ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                           is_fill ? bytes : image, is_fill ? image : bytes, n, &s->call_error);
-        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
-        if (!memoi_session_is_ok(s, status)) break;
-        begin += memoi_inspector_poisoned(image, n);
-        if (memoi_inspector_poisoned(image, n) < n) return begin;
+        if (!memoi_session_is_ok(s, memoi_inspector_copy(s, bytes + at, image, n, is_fill))) break;
+        n_poisoned = memoi_inspector_poisoned(image, n);
+        if (n_poisoned < n) return at + n_poisoned;
     }
-    return end;
-}
-
-/* Fills bytes of the session's memory with poison. */
-MEMOI void memoi_inspector_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_inspector* c = &s->checker;
-    int64_t n;
-    for (; c->slots && n_bytes > 0 && !s->error.status; bytes += n, n_bytes -= n) {
-        char* image = c->image + (uintptr_t)bytes % 8;
-        memo_status status;
-        n = memob_min(n_bytes, c->slot_bytes);
-        memoi_inspector_poison(image, n);
-        status =
-            memo_copy(s->device, c->stream, MEMO_COPY_TO_DEVICE, bytes, image, n, &s->call_error);
-        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
-        (void)memoi_session_is_ok(s, status);
-    }
+    return n_bytes;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
-    while ((begin = memoi_inspector_sweep(s, begin, end, 0)) < end) {
+    while ((begin += memoi_inspector_sweep(s, (char*)c->memory + begin, end - begin, 0)) < end) {
         const memoi_inspected_buffer* b = NULL;
         int64_t i;
         for (i = 0; i < c->n_buffers; i++) /* the last that had the byte, or the one behind it */
@@ -9802,11 +9784,10 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
     int64_t i;
     for (i = c->n_buffers - 1; i >= 0; i--) {
         memoi_inspected_buffer* b = &c->buffers[i];
-        const int64_t end = b->at + 2 * b->n_bytes;
         void* own = b->address;
         if (!own || (char*)c->memory + b->at != (char*)address) continue;
-        memoi_inspector_verify(s, b->at + b->n_bytes, end);
-        (void)memoi_inspector_sweep(s, b->at, end, 1);
+        memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
+        (void)memoi_inspector_sweep(s, (char*)address, 2 * b->n_bytes, 1);
         b->address = NULL;
         return own;
     }
@@ -9854,15 +9835,15 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
 void* memo_session_get_address(const memo_session* constant, int32_t layer, int32_t tensor) {
     memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     void* address = memoi_session_find(s, layer, tensor);
-    if (!s->checker.slots || layer < 0 || !memoi_session_has_layer(s, layer) || tensor < 0 ||
+    if (layer < 0 || !memoi_session_has_layer(s, layer) || tensor < 0 ||
         tensor >= s->desc.n_tensors)
         return address;
     if (memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps && !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "checked session: memo_session_get_address: layer %d, tensor `%s`: its "
-                           "rows are not known; call memo_session_set_routed first",
+                           "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
+                           "known; call memo_session_set_routed first",
                            (int)layer, s->steps->tensors[tensor].name);
-    if (address) return address;
+    if (address || !s->checker.slots) return address;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
@@ -10015,9 +9996,9 @@ MEMOI void memoi_inspector_enter_shape(memo_session* s) {
     for (i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
         if (memoi_session_is_of_shape(&s->buffers[i]) &&
             s->buffers[i].first_layer == MEMO_IN_SHAPE(s->batch.shape) && s->part->base)
-            memoi_inspector_fill(s, s->part->base + memoi_session_base_bytes(s, i),
-                                 memoi_session_base_bytes(s, i + 1) -
-                                     memoi_session_base_bytes(s, i));
+            (void)memoi_inspector_sweep(
+                s, s->part->base + memoi_session_base_bytes(s, i),
+                memoi_session_base_bytes(s, i + 1) - memoi_session_base_bytes(s, i), 1);
     s->checker.shape = s->batch.shape;
 }
 
@@ -10127,7 +10108,8 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (s->steps->order && memoi_session_placing(&s->desc, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_inspector_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+                (void)memoi_inspector_sweep(s, address,
+                                            memoi_session_buffer_bytes(s, i, s->batch.n_rows), 1);
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -10301,7 +10283,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checker.n_buffers = 0;
-        if (!status) (void)memoi_inspector_sweep(s, 0, s->checker.memory_bytes, 1);
+        if (!status)
+            (void)memoi_inspector_sweep(s, (char*)s->checker.memory, s->checker.memory_bytes, 1);
         if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
@@ -10455,10 +10438,11 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
            memoi_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
-/* Gets the rows of a step into place, in the backward. */
+/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of tensors
+ * have work in a WEIGHTS turn. */
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return 0;
     if (is_backward && memoi_session_is_last(s, step)) {
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, step, 1);
@@ -10467,18 +10451,19 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_turn_states(s, is_backward, step, 0);
-    if (!is_backward) memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
+    if (pass == MEMO_PASS_FORWARD)
+        memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
-    if (memoi_session_moves(s))
+    if (memoi_session_moves(s) && has_tensors)
         (void)memoi_session_is_ok(
             s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
-    if (s->checker.slots) memoi_inspector_open(s, step, is_backward);
+    if (s->checker.slots && has_tensors) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checker.slots) memoi_inspector_backward_begin(s, step);
     }
     memoi_session_mark(s, step, (int32_t)pass, 0);
-    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes)
+    if (s->spans_s && s->repetition % 2 && s->beside.size_bytes && has_tensors)
         memoi_session_copy_beside(s, is_backward);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
@@ -10486,11 +10471,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 /* The rows leave, in the forward. */
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checker.slots) memoi_inspector_layer_end(s, step, pass);
-    if (memoi_session_moves(s) && !s->error.status)
+    if (s->checker.slots && has_tensors) memoi_inspector_layer_end(s, step, pass);
+    if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
     memoi_session_turn_states(s, is_backward, step, 1);
@@ -10515,58 +10500,44 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
 void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
-
-/* Neither the engine nor the checks of tensors have work in a WEIGHTS turn. */
 int memo_session_weights_begin(memo_session* s, int32_t layer) {
-    const int32_t step = memoi_session_enter(s, layer, MEMO_PASS_WEIGHTS, 0);
-    if (step < 0) return 0;
-    memoi_session_turn_buffers(s, MEMO_PASS_WEIGHTS, step, 0);
-    memoi_session_mark(s, step, MEMO_PASS_WEIGHTS, 0);
-    return memo_session_computes(s);
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_WEIGHTS);
 }
 void memo_session_weights_end(memo_session* s, int32_t layer) {
-    const int32_t step = memoi_session_enter(s, layer, MEMO_PASS_WEIGHTS, 1);
-    if (step < 0) return;
-    memoi_session_mark(s, step, MEMO_PASS_WEIGHTS, 1);
-    memoi_session_turn_buffers(s, MEMO_PASS_WEIGHTS, step, 1);
-    s->open = -1;
-    s->n_passed++;
+    memoi_session_layer_end(s, layer, MEMO_PASS_WEIGHTS);
+}
+
+/* A pass of all layers of a micro-batch, or of a turn. */
+MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
+    const memo_session_desc* desc = &s->desc;
+    const int is_forward = pass == MEMO_PASS_FORWARD, is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_turn_steps;
+    int32_t k;
+    for (k = 0; k < n; k++) {
+        const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
+        const int32_t layer = memoi_session_layer(s, step);
+        const int has_loss = desc->loss && layer == desc->n_layers - 1;
+        if (memoi_session_layer_begin(s, layer, pass)) {
+            if (has_loss && is_backward) desc->loss(desc->user, s);
+            (is_forward    ? desc->forward
+             : is_backward ? desc->backward
+                           : desc->weights)(desc->user, s, layer);
+            if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
+        }
+        memoi_session_layer_end(s, layer, pass);
+    }
 }
 
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
-    const memo_session_desc* desc = &s->desc;
-    const int is_forward_only = s->batch.is_forward_only;
-    const int has_last = memoi_session_has_layer(s, desc->n_layers - 1);
-    const int32_t first = s->first_step, end = first + s->n_turn_steps;
-    int32_t step;
-
-    for (step = end - 1; step >= first && memoi_session_is_turn(s, MEMO_PASS_WEIGHTS); step--) {
-        const int32_t layer = memoi_session_layer(s, step);
-        if (memo_session_weights_begin(s, layer)) desc->weights(user, s, layer);
-        memo_session_weights_end(s, layer);
-    }
-    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return;
-
-    for (step = first; step < end && !memoi_session_is_turn(s, MEMO_PASS_BACKWARD); step++) {
-        const int32_t layer = memoi_session_layer(s, step);
-        if (memo_session_forward_begin(s, layer)) {
-            desc->forward(user, s, layer);
-            if (desc->loss && is_forward_only && layer == desc->n_layers - 1) desc->loss(user, s);
-        }
-        memo_session_forward_end(s, layer);
-    }
-    if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
-
-    if (desc->between && has_last && memo_session_computes(s)) desc->between(user, s);
-    for (step = end - 1; step >= first && !is_forward_only; step--) {
-        const int32_t layer = memoi_session_layer(s, step);
-        if (memo_session_backward_begin(s, layer)) {
-            if (desc->loss && layer == desc->n_layers - 1) desc->loss(user, s);
-            desc->backward(user, s, layer);
-        }
-        memo_session_backward_end(s, layer);
-    }
+    const memo_pass turn = s->batch.turn.pass;
+    const int is_all = !s->steps->order;
+    if (is_all || turn == MEMO_PASS_FORWARD) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
+    if (s->desc.between && (is_all || turn == MEMO_PASS_BACKWARD) && memo_session_computes(s) &&
+        memoi_session_has_layer(s, s->desc.n_layers - 1))
+        s->desc.between(user, s);
+    if (is_all ? !s->batch.is_forward_only : turn != MEMO_PASS_FORWARD)
+        memoi_session_run_pass(s, is_all ? MEMO_PASS_BACKWARD : turn);
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
@@ -10857,46 +10828,43 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* The time of a WEIGHTS turn; 0 of other turns.  profile NULL: what the chosen alternatives add. */
-MEMOI double memoi_session_weights_s(const memo_session* s, const memo_profile* profile,
-                                     int32_t turn) {
+/* What the chosen alternatives add to the steps of a turn, and for each step what its kind takes;
+ * kinds_s NULL: nothing.  Without an order turn 0 is the forward, turn 1 the backward. */
+MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
     const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
-    const int32_t n = s->n_turn_steps;
+    const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
+    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass
+                           : k               ? MEMO_PASS_BACKWARD
+                                             : MEMO_PASS_FORWARD;
     double sum_s = 0;
-    int32_t i;
-    if (own->plan.order[turn].pass != MEMO_PASS_WEIGHTS) return 0;
-    for (i = 0; i < n; i++) {
-        const int32_t kind = memob_layer_kind(s->steps, own->places[turn] * n + i);
-        sum_s += memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, kind) +
-                 (profile ? profile->weights_s[kind] : 0);
+    int32_t step;
+    for (step = first; step < first + n; step++) {
+        const int32_t kind = memob_layer_kind(s->steps, step);
+        sum_s += memoi_session_slower_s(s, pass, kind) + (kinds_s ? kinds_s[kind] : 0);
     }
     return sum_s;
 }
 
 /* Gives each turn of the swap engine the time of the WEIGHTS turns that follow. */
-MEMOI void memoi_session_time_turns(const memo_session* s, const memo_profile* profile) {
+MEMOI void memoi_session_time_turns(const memo_session* s) {
     const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
     int32_t k, at = -1;
     for (k = 0; k < own->plan.n_order; k++) {
-        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS) own->turns_s[++at] = 0;
-        own->turns_s[at] += memoi_session_weights_s(s, profile, k);
+        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
+            own->turns_s[++at] = 0;
+        else
+            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
     }
 }
 
-/* What the chosen alternatives add to a whole micro-batch. */
+/* What the chosen alternatives add to a whole micro-batch, or to an order of some. */
 MEMOI double memoi_session_all_slower_s(const memo_session* s) {
-    const int32_t n = s->n_turn_steps, n_turns = s->steps->order ? s->steps->n_order : 2;
-    double sum_s =
-        memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_turns / 2 / s->part->plan->n_chunks;
-    int32_t k, i;
-    for (k = 0; k < s->part->plan->n_order; k++) sum_s += memoi_session_weights_s(s, NULL, k);
-    for (k = 0; k < n_turns; k++) {
-        const int32_t turn = s->steps->order ? s->steps->order[k] : -k;
-        for (i = 0; i < n; i++)
-            sum_s += memoi_session_slower_s(
-                s, turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD,
-                memob_layer_kind(s->steps, (turn < 0 ? -1 - turn : turn) * n + i));
-    }
+    const memo_step_plan* plan = s->part->plan;
+    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
+    double sum_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    int32_t k;
+    for (k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
+        sum_s += memoi_session_turn_s(s, k, NULL);
     return sum_s;
 }
 
@@ -10908,9 +10876,9 @@ MEMOI int memoi_session_limits_shapes(const memo_session* s) {
     return n_others > 0 && s->limit_bytes == s->desc.device_bytes;
 }
 
-/* The profile's costs for the stage's tensors, and the budgets. */
-MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
-                                     memoi_session_costs* costs, memo_error* error) {
+/* The costs of the stage's tensors, and the budgets. */
+MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs* costs,
+                                     memo_error* error) {
     memo_swap_plan_desc* desc = &costs->desc;
     memo_status status;
     char name[64];
@@ -10930,7 +10898,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
                                 : MEMOB_BYTES_MAX;
 
     status =
-        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, profile, error);
+        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
     for (i = 0; i < 2 * s->n_steps && !status; i++) {
         static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
                                              "slice_to_host_bytes", "slice_to_device_bytes"};
@@ -10948,7 +10916,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
             *all;
     }
     if (s->streamed) desc->states = &s->states_desc;
-    for (i = 0; i < profile->n_kinds && !status; i++) {
+    for (i = 0; i < s->times->n_kinds && !status; i++) {
         costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
@@ -10956,7 +10924,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     desc->turns = ((const memoi_step_plan*)s->part->plan)->turns;
     desc->turns_s = ((const memoi_step_plan*)s->part->plan)->turns_s;
     desc->last_chunk = s->part->plan->n_chunks - 1;
-    memoi_session_time_turns(s, profile);
+    memoi_session_time_turns(s);
     return status;
 }
 
@@ -10973,10 +10941,9 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Makes the stage of the policy, with its times if the profile is_measured.  All ranks plan with
- * the same numbers. */
-MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile* profile,
-                                            int is_measured, memo_error* error) {
+/* Makes the stage of the policy, with its times if they are measured.  All ranks plan with the same
+ * numbers. */
+MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
@@ -10984,7 +10951,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile*
     memoi_session_costs costs;
     int64_t* left_bytes = &costs.desc.device_bytes;
     int round, is_searched;
-    memo_status status = memoi_session_cost(s, profile, &costs, error);
+    memo_status status = memoi_session_cost(s, &costs, error);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
     if (plan->shape.is_forward_only) /* layers share what they do not keep */
@@ -10999,7 +10966,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile*
      * the rows.  If the dry run shows otherwise, its budget is lowered by the excess. */
     if (is_searched) {
         memoi_session_log(s, "session: planning rows by %s times",
-                          is_measured ? "measured" : "estimated");
+                          s->is_measured ? "measured" : "estimated");
         if (s->limit_bytes)
             *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
         costs.swap.rows = NULL;
@@ -11015,14 +10982,14 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile*
         }
         status = memoi_session_stage(s, status, policy, plan->times, error);
         *left_bytes -= s->peak_bytes - s->limit_bytes;
-        if (is_measured && !status && plan->fits) break;
+        if (s->is_measured && !status && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
     }
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
                           : memoi_session_take_least(s, error);
-    if (status || !is_measured || plan->times) return status;
+    if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
     status = memo_plan_swap(&costs.desc, &plan->times, error);
@@ -11063,8 +11030,7 @@ typedef struct memoi_session_best {
 /* Makes the stage of the plan's alternatives; best becomes it if it fits and its step is shorter.
  * It is left out if no rows fit beside as many bytes, if it is slower than the best and leaves no
  * more to the rows, or if even a step without stalls and recomputation would be too long. */
-MEMOI memo_status memoi_session_try(memo_session* s, const memo_profile* profile, int is_measured,
-                                    memoi_session_best* best, memo_error* error) {
+MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     const double slower_s = memoi_session_all_slower_s(s);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
@@ -11079,7 +11045,7 @@ MEMOI memo_status memoi_session_try(memo_session* s, const memo_profile* profile
         if (status || other_bytes >= best->unfit_bytes) return status;
         if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return status;
     }
-    status = memoi_session_choose_rows(s, profile, is_measured, error);
+    status = memoi_session_choose_rows(s, error);
     if (!status && !plan->fits) best->unfit_bytes = other_bytes;
     if (status || !plan->fits) return status;
 
@@ -11095,41 +11061,30 @@ MEMOI memo_status memoi_session_try(memo_session* s, const memo_profile* profile
     return status;
 }
 
-/* Changes one or two buffers of the best alternatives, until none helps. */
-MEMOI memo_status memoi_session_climb(memo_session* s, const memo_profile* profile,
-                                      memoi_session_best* best, memo_error* error) {
-    struct {
-        int32_t buffer, to;
-    } changes[MEMO_SESSION_BUFFERS_MAX + MEMO_SESSION_ALTERNATIVES_MAX], *a, *b;
+/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
+ * declared, or the alternative i - n_buffers. */
+MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
+                                      memo_error* error) {
     int32_t* chosen = s->part->plan->alternatives;
-    int32_t n = 0, i, k;
+    const int32_t n_buffers = s->desc.n_buffers;
     double before_s = HUGE_VAL;
+    int32_t i, k;
     memo_status status = MEMO_STATUS_OK;
-    for (i = 0; i < s->desc.n_buffers; i++) {
-        const int32_t first = n++;
-        changes[first].buffer = i;
-        changes[first].to = 0;
-        for (k = 0; k < s->desc.n_alternatives; k++) {
-            if (s->alternatives[k].buffer != i) continue;
-            changes[n].buffer = i;
-            changes[n++].to = k + 1;
-        }
-        if (n == first + 1) n = first; /* nothing to choose */
-    }
-
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (i = 0; i < n; i++)
+        for (i = 0; i < n_buffers + s->desc.n_alternatives; i++)
             for (k = 0; k <= i && !status; k++) {
-                a = &changes[i];
-                b = &changes[k];
-                if (best->alternatives[a->buffer] == a->to ||
-                    (i != k && (a->buffer == b->buffer || best->alternatives[b->buffer] == b->to)))
+                const int32_t to = i < n_buffers ? 0 : i - n_buffers + 1;
+                const int32_t too = k < n_buffers ? 0 : k - n_buffers + 1;
+                const int32_t of = to ? s->alternatives[to - 1].buffer : i;
+                const int32_t other = too ? s->alternatives[too - 1].buffer : k;
+                if (best->alternatives[of] == to ||
+                    (i != k && (of == other || best->alternatives[other] == too)))
                     continue;
                 memcpy(chosen, best->alternatives, sizeof best->alternatives);
-                chosen[b->buffer] = b->to;
-                chosen[a->buffer] = a->to;
-                status = memoi_session_try(s, profile, 1, best, error);
+                chosen[other] = too;
+                chosen[of] = to;
+                status = memoi_session_try(s, best, error);
             }
     }
     return status;
@@ -11137,8 +11092,7 @@ MEMOI memo_status memoi_session_climb(memo_session* s, const memo_profile* profi
 
 /* Chooses alternatives of buffers, and the stage with them: less and less memory until it fits, or
  * as long as the step may get shorter; then by single changes. */
-MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
-                                       int is_measured, memo_error* error) {
+MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     int32_t* chosen = s->part->plan->alternatives;
     memoi_session_best best;
     memo_status status;
@@ -11146,29 +11100,40 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     best.step_s = best.slower_s = HUGE_VAL;
     best.unfit_bytes = INT64_MAX;
     memset(chosen, 0, sizeof best.alternatives);
-    do status = memoi_session_try(s, profile, is_measured, &best, error);
+    do status = memoi_session_try(s, &best, error);
     while (!status && best.step_s > 0 && memoi_session_lower(s));
 
     /* If none fits, the plan has the smallest buffers. */
     if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
     if (best.step_s < HUGE_VAL) {
-        if (best.step_s > 0) status = memoi_session_climb(s, profile, &best, error);
+        if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
         memcpy(chosen, best.alternatives, sizeof best.alternatives);
     }
-    return status || best.is_current ? status
-                                     : memoi_session_choose_rows(s, profile, is_measured, error);
+    return status || best.is_current ? status : memoi_session_choose_rows(s, error);
 }
 
-/* The stage of the policy with the first n states of layers streamed.  In a file: at least
- * n_spilled of them, and as many more as host memory lacks. */
+/* What leaves the device in the best stage so far. */
+typedef struct memoi_session_streams {
+    int64_t n_streamed, n_spilled;
+    int is_on_host; /* the update is */
+    int rows_spill; /* layers are in the file, too */
+    double step_s;  /* infinite: none fits */
+    int is_current; /* the session's stage is it */
+} memoi_session_streams;
+
+/* Makes the stage of the policy with the first n states of layers streamed; best becomes it if it
+ * fits and its step is shorter.  In a file: at least n_spilled of them, and as many more as host
+ * memory lacks. */
 MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
-                                            const memo_profile* profile, int is_measured,
+                                            int is_on_host, memoi_session_streams* best,
                                             memo_error* error) {
-    const int64_t most = s->desc.spill_directory && !s->part->plan->update_is_on_host ? n : 0;
+    const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
     const int64_t host_bytes = s->desc.host_bytes ? s->desc.host_bytes : MEMOB_BYTES_MAX;
     memo_step_plan* plan = s->part->plan;
     int64_t rows_bytes = 0;
+    double step_s;
     memo_status status;
+    plan->update_is_on_host = is_on_host;
     for (n_spilled = memob_min(n_spilled, most);;
          n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
         status = memoi_session_stream(s, n, n_spilled, error);
@@ -11177,25 +11142,43 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
         status = memoi_session_verdict(&s->desc, status, error);
         if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
             continue;
-        if (!status) status = memoi_session_choose(s, profile, is_measured, error);
+        if (!status) status = memoi_session_choose(s, error);
         rows_bytes = plan->host_bytes - s->states_sizes.host_bytes;
         if (status || plan->fits || n_spilled == most ||
             (s->limit_bytes && s->peak_bytes > s->limit_bytes))
-            return status;
+            break;
     }
+
+    /* Without times the first that fits is the best. */
+    step_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
+    best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
+    if (!best->is_current) return status;
+    best->n_streamed = n;
+    best->n_spilled = n_spilled;
+    best->is_on_host = is_on_host;
+    best->rows_spill = plan->sizes.n_spilled_layers > 0;
+    best->step_s = step_s;
+    return status;
 }
 
 /* Chooses how many states of layers are streamed, and the stage with them: none if all fit, else
- * the fewest that do, or more of them if the step is then faster. */
-MEMOI memo_status memoi_session_choose_streamed(memo_session* s, const memo_profile* profile,
-                                                int is_measured, memo_error* error) {
+ * the fewest that do, or more of them if the step is then faster; or all, with the update on the
+ * host. */
+MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
+    const int may_host =
+        s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
     memo_step_plan* plan = s->part->plan;
-    int64_t n = 0, best[2], rest_bytes;
-    double best_s = 0;
-    int trial, rows_spill;
-    memo_status status = memoi_session_choose_with(s, 0, 0, profile, is_measured, error);
+    memoi_session_streams best;
+    int64_t n = 0, rest_bytes, device_bytes;
+    int trial;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = HUGE_VAL;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    status = memoi_session_choose_with(s, 0, 0, 0, &best, error);
     if (status || plan->fits || !n_all || s->desc.states_stay) return status;
 
     /* What is not states takes the same bytes, whatever is streamed. */
@@ -11204,65 +11187,33 @@ MEMOI memo_status memoi_session_choose_streamed(memo_session* s, const memo_prof
         n = memob_min(n + stride, n_all);
         status = memoi_session_stream(s, n, 0, error);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, 0, profile, is_measured, error);
+            status = memoi_session_choose_with(s, n, 0, 0, &best, error);
     }
-    if (status || !plan->fits || !is_measured) return status;
 
     /* More room for activations, on the device or on the host, may be worth more copies. */
-    best_s = plan->times->step_s + plan->times->update_s;
-    best[0] = n;
-    best[1] = plan->n_spilled;
-    rows_spill = plan->sizes.n_spilled_layers > 0;
-    for (trial = 0; trial < 4 && !status; trial++) {
-        const int64_t most = trial < 2 ? n_all : best[0], from = best[trial >= 2];
+    for (trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
+        const int64_t most = trial < 2 ? n_all : best.n_streamed;
+        const int64_t from = trial < 2 ? best.n_streamed : best.n_spilled;
         const int64_t next = trial & 1 ? most : (from + most) / 2;
-        if (from == most || (trial >= 2 && !rows_spill)) continue;
-        status = trial < 2 ? memoi_session_choose_with(s, next, 0, profile, is_measured, error)
-                           : memoi_session_choose_with(s, n, next, profile, is_measured, error);
-        if (status || !plan->fits || plan->times->step_s + plan->times->update_s >= 0.999 * best_s)
-            continue;
-        best_s = plan->times->step_s + plan->times->update_s;
-        n = best[0] = plan->n_streamed;
-        best[1] = plan->n_spilled;
-        rows_spill = plan->sizes.n_spilled_layers > 0;
+        if (from == most || (trial >= 2 && !best.rows_spill)) continue;
+        status = trial < 2 ? memoi_session_choose_with(s, next, 0, 0, &best, error)
+                           : memoi_session_choose_with(s, best.n_streamed, next, 0, &best, error);
     }
-    return status || (plan->n_streamed == best[0] && plan->n_spilled == best[1] && plan->fits)
-               ? status
-               : memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);
-}
-
-/* The same, with the update on the device or on the host. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, const memo_profile* profile,
-                                              int is_measured, memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-    const int is_host = n_all && s->desc.update_on == MEMO_UPDATE_HOST;
-    const int may_host = n_all && s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED &&
-                         s->desc.n_layers > 1 && !s->desc.states_stay;
-    memo_step_plan* plan = s->part->plan;
-    int64_t best[2], device_bytes;
-    double best_s;
-    int fits;
-    memo_status status;
-    plan->update_is_on_host = is_host;
-    if (is_host) return memoi_session_choose_with(s, n_all, 0, profile, is_measured, error);
-    status = memoi_session_choose_streamed(s, profile, is_measured, error);
-    if (status || !may_host || (plan->fits && (!plan->n_streamed || !is_measured))) return status;
+    if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
+        best.n_streamed = plan->n_streamed;
+        best.n_spilled = plan->n_spilled;
+        best.is_current = 1;
+    }
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
-    best[0] = plan->n_streamed;
-    best[1] = plan->n_spilled;
-    fits = plan->fits;
     device_bytes = s->peak_bytes;
-    best_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
-    plan->update_is_on_host = 1;
-    status = memoi_session_choose_with(s, n_all, 0, profile, is_measured, error);
-    if (status || (!fits && plan->fits) ||
-        (!fits && s->limit_bytes && device_bytes > s->limit_bytes &&
-         s->peak_bytes < device_bytes) ||
-        (fits && plan->fits && plan->times->step_s + plan->times->update_s < 0.999 * best_s))
-        return status;
-    plan->update_is_on_host = 0;
-    return memoi_session_choose_with(s, best[0], best[1], profile, is_measured, error);
+    if (!status && may_host && (!plan->fits || s->is_measured))
+        status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
+                       s->peak_bytes < device_bytes;
+    return status || best.is_current ? status
+                                     : memoi_session_choose_with(s, best.n_streamed, best.n_spilled,
+                                                                 best.is_on_host, &best, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -11314,15 +11265,15 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         s->part->plan->n_streamed = n_streamed;
         s->part->plan->n_spilled = n_spilled;
         s->part->plan->update_is_on_host = is_on_host;
-        if (!status)
-            status = (i ? memoi_session_choose
-                        : memoi_session_choose_states)(s, &times, profile != NULL, error);
+        s->times = &times;
+        s->is_measured = profile != NULL;
+        if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
         n_streamed = s->part->plan->n_streamed;
         n_spilled = s->part->plan->n_spilled;
         is_on_host = s->part->plan->update_is_on_host;
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
-            status = memoi_session_choose(s, &times, profile != NULL, error);
+            status = memoi_session_choose(s, error);
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
 
@@ -11821,28 +11772,38 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
             s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
 }
 
+/* Runs a micro-batch of the current shape, and an update if it ends the step.  Reads its spans. */
+MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
+                                           memo_error* error) {
+    memo_batch batch;
+    memo_status status;
+    int32_t k;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = s->batch.shape;
+    batch.more_follow = more_follow;
+    s->repetition = repetition;
+    status = memoi_session_run_all(s, batch, error);
+    if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
+    if (!status && !s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], error);
+    return status;
+}
+
 /* Runs a micro-batch to warm up, checked if the session is, and several more.  Copies run beside
  * every second one. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
                                            memo_error* error) {
     const double begin_s = memob_now_s();
-    memo_batch batch;
     int32_t run, n = 1;
-    int64_t values[2], k;
+    int64_t values[2];
     memo_status status = MEMO_STATUS_OK;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = s->batch.shape;
-    batch.more_follow = 1;
     memoi_session_log(s, "session: measuring layers and recomputation");
     if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     for (run = -1; run < n && !status; run++) {
-        s->repetition = run < 0 ? 0 : run;
-        status = memoi_session_run_all(s, batch, error);
-        if (!status && !s->desc.computes_on_host)
-            status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-        for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-            status = memoi_session_read_timer(s, &s->timers[k], error);
+        status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
         if (run >= 0) continue;
 
         /* As many as take 3 s, because a processor that was idle takes up to a second to reach its
@@ -11914,22 +11875,11 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
 /* Times an update after another one that warms up, in seconds of a byte that it uses. */
 MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profile,
                                             memo_error* error) {
-    memo_batch batch;
     memo_status status = MEMO_STATUS_OK;
     double sum_s = 0, n_bytes = 0;
     int32_t run, layer;
-    int64_t k;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = s->batch.shape;
-    for (run = 0; run < 2 && !status; run++) {
-        s->repetition = 1; /* the medians of the other spans are in the first */
-        status = memo_session_run(s, &batch, error);
-        if (!status && !s->desc.update_is_fused) status = memo_session_update(s, error);
-        if (!status && !s->desc.computes_on_host)
-            status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-        for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-            status = memoi_session_read_timer(s, &s->timers[k], error);
-    }
+    for (run = 0; run < 2 && !status; run++) /* the medians of the other spans are in the first */
+        status = memoi_session_time_batch(s, 1, 0, error);
     for (layer = 0; layer < s->desc.n_layers && !status; layer++) {
         sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
         n_bytes += memob_states_update_bytes(s->states, layer + 1);
@@ -11962,38 +11912,25 @@ MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile
     return status;
 }
 
-/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
- * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits. */
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
-    const int64_t most = (int64_t)1 << 20;
-    memo_status status = MEMO_STATUS_OK, freed;
-    void* pinned = NULL;
+    memo_status status = MEMO_STATUS_OK, waited;
     int32_t i;
-    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
     for (i = 0; i < s->desc.n_outputs && !status; i++) {
-        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
-        char* output = (char*)s->desc.outputs[i].address;
-        int64_t at, n_bytes;
-        for (at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            void* piece = pinned ? pinned : bytes;
-            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
-            if (s->desc.computes_on_host) {
-                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
-                continue;
-            }
-            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
+        const int64_t n_bytes = s->desc.outputs[i].size_bytes;
+        void* output = s->desc.outputs[i].address;
+        if (s->desc.computes_on_host)
+            memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
+        else
             status = memo_copy(s->device, s->desc.compute_stream,
                                is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                               is_back ? (void*)(output + at) : piece,
-                               is_back ? piece : (void*)(output + at), n_bytes, error);
-            if (!status) status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
-        }
+                               is_back ? output : bytes, is_back ? bytes : output, n_bytes, error);
+        bytes += n_bytes;
     }
-
-    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
-    return status ? status : freed;
+    if (s->desc.computes_on_host) return MEMO_STATUS_OK;
+    waited = memo_stream_synchronize(s->device, s->desc.compute_stream, status ? NULL : error);
+    return status ? status : waited;
 }
 
 /* Takes host memory for the outputs and fills it. */
@@ -12090,8 +12027,9 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     return fits ? step_s : 1e20 * n_bytes;
 }
 
-/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  All
- * ranks choose the same, because sizes and times are agreed. */
+/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
+ * end where the trainer's functions fail with so many slices.  All ranks choose the same, because
+ * sizes, times and errors are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     const int64_t tile_rows = memob_max(desc->tile_rows, 1);
@@ -12103,12 +12041,15 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
+        memo_error failed;
         memo_status status;
         int is_better;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
-        status = memoi_session_plan_shapes(&own, profile, &trial, error);
+        status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
+        if (status && *plan && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
+        if (status && error) *error = failed;
         n_fit += !status && memoi_step_plan_fits(trial);
         is_better =
             status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);

@@ -540,9 +540,9 @@ TEST(mistakes_are_errors) {
     memo_session_destroy(m.session);
 
     /* Too few rows for the expert, or no number at all. */
-    for (int k = 1; k < 3; k++) {
+    for (int k = 1; k < 4; k++) {
         model_init(&m, 30, 0, MEMO_POLICY_KEEP);
-        m.desc.is_checked = 1;
+        m.desc.is_checked = k < 3; /* the second is an error in every session */
         m.forgets_routed = k;
         CHECK_CASE(model_run(&m, 30) &&
                        strstr(error.message,
@@ -818,6 +818,13 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
 }
 
 /* slice_rows 0: the largest size that fits, and a plan whose time is that of the schedule. */
+static int32_t most_slices = INT32_MAX;
+static void refuse_slices(void* user, memo_session* s) {
+    (void)user;
+    if (memo_session_get_n_slices(s) > most_slices)
+        memo_session_fail(s, MEMO_STATUS_UNSUPPORTED, "too many slices");
+}
+
 TEST(the_planner_chooses_the_size) {
     static model m;
     const int64_t n = 16384, of_length = (2 * 2 + 2) * n * 768;
@@ -837,6 +844,12 @@ TEST(the_planner_chooses_the_size) {
             continue;
         }
         n_sliced += plan->swap.n_slices > 1;
+        m.desc.setup = refuse_slices; /* the sizes end there, without an error */
+        most_slices = plan->swap.n_slices;
+        CHECK_OK(memo_session_plan(&m.desc, &profile, &larger, &error));
+        CHECK(larger && larger->fits && larger->swap.n_slices == most_slices);
+        memo_step_plan_destroy(larger);
+        m.desc.setup = NULL;
         if (plan->swap.n_slices > 1) { /* a larger one does not fit, or is no faster */
             m.desc.slice_rows = 2 * plan->swap.n_rows;
             CHECK_OK(memo_session_plan(&m.desc, &profile, &larger, &error));
