@@ -7696,8 +7696,8 @@ struct memo_session {
     memo_device* own_device;
     memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
 
-    /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*: `layer` is
-     * a step everywhere, except in arguments of public functions and of callbacks. */
+    /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*; without
+     * slices a layer is one.  Public functions and callbacks get layers. */
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
@@ -7868,11 +7868,11 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
                  (int)first);
-    else if (is_backward && memoi_session_find_turn(desc, turn, c, MEMO_PASS_FORWARD) > k)
-        strcpy(fault, "comes before its forward; list the forward first");
-    else if (pass == MEMO_PASS_WEIGHTS &&
-             memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) > k)
-        strcpy(fault, "comes before its backward; list the backward first");
+    else if (pass != MEMO_PASS_FORWARD &&
+             memoi_session_find_turn(desc, turn, c,
+                                     is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD) > k)
+        strcpy(fault, is_backward ? "comes before its forward; list the forward first"
+                                  : "comes before its backward; list the backward first");
     else if (before >= 0 && before < n_chunks &&
              memoi_session_find_turn(desc, turn, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
@@ -8074,6 +8074,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
                    {"n_alternatives", desc->n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX},
                    {"n_outputs", desc->n_outputs, MEMOI_OUTPUTS_MISSING, INT32_MAX},
+                   {"n_states", desc->n_states, 0, MEMO_STATES_MAX},
+                   {"update_on", (int64_t)desc->update_on, 0, MEMO_UPDATE_HOST},
                    {"reserve_bytes", desc->reserve_bytes, 0, MEMOB_BYTES_MAX},
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
                    {"routed_rows_layer", desc->routed_rows_layer, 0, MEMOB_BYTES_MAX},
@@ -8726,7 +8728,6 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const memo_session_desc* desc = &s->desc;
     memo_states_desc* states = &s->states_desc;
     int32_t *layer_kinds, i;
-    memo_status status;
     if (!desc->n_states) return MEMO_STATUS_OK;
     if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
@@ -8734,19 +8735,11 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              : desc->update_on == MEMO_UPDATE_HOST ? "update_host"
                                                                    : "update",
                              (int)desc->n_states);
-    if (desc->update_on < 0 || desc->update_on > MEMO_UPDATE_HOST)
-        return MEMOB_INVALID(error,
-                             "memo_session_desc.update_on: out of range (%d); 0 to %d are "
-                             "valid",
-                             (int)desc->update_on, (int)MEMO_UPDATE_HOST);
     if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
                              "DEVICE",
                              desc->states_stay ? "states_stay is 1" : "one layer");
-    if ((status = memob_check_integer("memo_session_desc", "n_states", desc->n_states, 0,
-                                      MEMO_STATES_MAX, error)))
-        return status;
 
     for (i = 0; i < desc->n_states; i++) {
         s->states_table[i] = desc->states[i];
@@ -8949,8 +8942,8 @@ MEMOI int32_t memoi_session_n_before(const memo_session* s) {
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
 
 /* Rows of a step in this micro-batch. */
-MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t layer) {
-    return memob_swap_step_rows(&s->part->placement, layer, s->batch.n_rows);
+MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
+    return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
 }
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
@@ -8960,8 +8953,8 @@ void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end)
 }
 
 /* Where the rows of a tensor of a step lie in the engine's memory. */
-MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t layer, int32_t t) {
-    return &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t];
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
+    return &s->part->placement.places[(int64_t)step * s->desc.n_tensors + t];
 }
 
 /* Of the shape with the most. */
@@ -8973,10 +8966,10 @@ MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
 }
 
 /* Does the tensor need its own call of recompute? */
-MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
     const memo_tensor* tensor = &s->steps->tensors[t];
     return memoi_rule_recomputes(tensor->rule) && !tensor->with &&
-           memob_layer_has(s->steps, layer, t);
+           memob_layer_has(s->steps, step, t);
 }
 
 /* The times of a span; NULL: it is not timed. */
@@ -9337,21 +9330,21 @@ MEMOI unsigned char memoi_poison_at(const char* address) {
 }
 
 /* Where the step is computed. */
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
-    return (char*)s->checker.slots + (layer & 1) * s->checker.slot_bytes;
+MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
+    return (char*)s->checker.slots + (step & 1) * s->checker.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
-MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
+MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
     if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
-    return memoi_session_place(s, layer, t)->row_bytes;
+    return memoi_session_place(s, step, t)->row_bytes;
 }
 
-/* Of n rows of a step, those of a tensor; layer -1: at most. */
-MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t layer, int32_t t, int64_t n) {
+/* Of n rows of a step, those of a tensor; step -1: at most. */
+MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t step, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
-        return layer < 0 ? memoi_session_share(&s->desc, s->desc.routed_rows_layer, n)
-                         : memoi_session_place(s, layer, t)->n_routed;
+        return step < 0 ? memoi_session_share(&s->desc, s->desc.routed_rows_layer, n)
+                        : memoi_session_place(s, step, t)->n_routed;
     return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
 }
 
@@ -9435,26 +9428,26 @@ MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
 }
 
 /* Copies a slot to its image on the host, or back, and waits. */
-MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_back) {
-    return memoi_inspector_copy(s, memoi_inspector_slot(s, layer), s->checker.image,
+MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
+    return memoi_inspector_copy(s, memoi_inspector_slot(s, step), s->checker.image,
                                 s->checker.slot_bytes, is_back);
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back) {
+MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     const memoi_inspector* c = &s->checker;
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
-        const memob_swap_place* place = memoi_session_place(s, layer, t);
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+        const memob_swap_place* place = memoi_session_place(s, step, t);
+        const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
                                    memob_min(place->recompute_end, n), n};
-        char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
+        char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
-        if (place->is_layer) engine += layer % s->n_slices * s->steps->n_rows * row_bytes;
+        if (place->is_layer) engine += step % s->n_slices * s->steps->n_rows * row_bytes;
         for (part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
             const int is_to_slot = is_back || place->is_layer;
@@ -9468,9 +9461,9 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
 }
 
 /* Of rows of tensor t in a step; 0: nothing was written. */
-MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
+MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
     return s->checker.hashes +
-           ((int64_t)layer * s->desc.n_tensors + t) * memoi_inspector_most_rows(s);
+           ((int64_t)step * s->desc.n_tensors + t) * memoi_inspector_most_rows(s);
 }
 
 /* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
@@ -9490,10 +9483,10 @@ MEMOI int memoi_inspector_is_of_poison(const char* bytes, int64_t n_bytes) {
 
 /* The first row in [begin, end) of the image that differs from the forward's; end: none.
  * is_forward: the image is the forward's; the first row that is computed from poison. */
-MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_t t, int64_t begin,
+MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t step, int32_t t, int64_t begin,
                                     int64_t end, int is_forward) {
-    uint64_t* hashes = memoi_inspector_hashes(s, layer, t);
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+    uint64_t* hashes = memoi_inspector_hashes(s, step, t);
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
     for (; begin < end; begin++) {
         const char* row = s->checker.image + s->checker.offsets[t] + begin * row_bytes;
         const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
@@ -9506,13 +9499,13 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_
 }
 
 /* A row of the image differs from the forward's.  why NULL: it was recomputed. */
-MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t t, int64_t row,
+MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                         const char* why) {
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
     const char* bytes = s->checker.image + s->checker.offsets[t] + row * row_bytes;
     if (!why)
         why =
-            !memoi_inspector_hashes(s, layer, t)[row]
+            !memoi_inspector_hashes(s, step, t)[row]
                 ? "recompute writes it, but the forward had not when the layer ended; give layers "
                   "that lack it another kind, or compute on compute_stream"
             : memoi_inspector_poisoned(bytes, row_bytes) == row_bytes
@@ -9523,23 +9516,23 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
                   "order; if no tensor before it gives it, declare it SWAPPED";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)memoi_session_layer(s, layer), s->steps->tensors[t].name,
-                          (long long)(layer % s->n_slices * s->steps->n_rows + row), why);
+                          (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
+                          (long long)(step % s->n_slices * s->steps->n_rows + row), why);
 }
 
 /* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and those that
  * the backward gets must have the same bytes. */
-MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass after) {
+MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
-    memo_status status = memoi_inspector_fetch(s, layer, 0);
+    memo_status status = memoi_inspector_fetch(s, step, 0);
     int32_t t;
 
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int is_routed = memob_tensor_is_routed(s->steps, t);
-        const int64_t n_rows = memoi_inspector_rows(s, is_routed ? layer : -1, t, s->steps->n_rows);
+        const int64_t n_rows = memoi_inspector_rows(s, is_routed ? step : -1, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
             c->offsets[t + 1] - behind)
@@ -9547,7 +9540,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
                 &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
                 "its %lld rows of %lld bytes; %s",
-                (int)memoi_session_layer(s, layer), tensor->name, (long long)n_rows, names[after],
+                (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
                 (long long)n_rows, (long long)tensor->row_bytes,
                 is_routed ? "call memo_session_set_routed with all rows before they are written"
                           : "row_bytes or n_rows is too small, or the table has another order than "
@@ -9556,15 +9549,15 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
-        const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
+        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+        const int64_t row = memoi_inspector_first(s, step, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
         if (after != MEMO_PASS_FORWARD && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
-            memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+            memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (after == MEMO_PASS_FORWARD)
             status = memoi_inspector_blame(
-                s, layer, t, row,
+                s, step, t, row,
                 c->n_trained
                     ? "its weights or its input are NaN since the micro-batch before: the backward "
                       "read bytes never written, or of a tensor or buffer that has ended"
@@ -9572,31 +9565,31 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
                       "ended");
         else if (row < begin || row >= end)
             status = memoi_inspector_blame(
-                s, layer, t, row,
+                s, step, t, row,
                 "it came back with other bytes; something writes to memory of the session");
         else if (!s->desc.backward_recomputes)
-            status = memoi_inspector_blame(s, layer, t, row, NULL);
+            status = memoi_inspector_blame(s, step, t, row, NULL);
     }
     return status;
 }
 
 /* Poisons a slot: nobody uses a layer that has ended. */
-MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t layer) {
+MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t step) {
     memoi_inspector_poison(s->checker.image, s->checker.slot_bytes);
-    return memoi_inspector_fetch(s, layer, 1);
+    return memoi_inspector_fetch(s, step, 1);
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
  * backward it gets what the engine has; the rest is poison until it is recomputed. */
-MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward) {
+MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
     const memoi_inspector* c = &s->checker;
-    const int32_t other = is_backward ? layer + 2 : layer - 2;
-    const int32_t closed = other >= 0 && other < s->n_steps ? other : layer;
+    const int32_t other = is_backward ? step + 2 : step - 2;
+    const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
     int64_t i;
     int32_t t = 0;
     memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, layer, 0);
+    status = memoi_inspector_fetch(s, step, 0);
     i = status ? c->slot_bytes : memoi_inspector_poisoned(c->image, c->slot_bytes);
     if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
@@ -9605,16 +9598,16 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward)
                                        "its bytes changed after the layer had ended; a kernel of "
                                        "another layer, or on another stream, writes there");
     }
-    if (!status && is_backward) status = memoi_inspector_exchange(s, layer, 1);
+    if (!status && is_backward) status = memoi_inspector_exchange(s, step, 1);
     (void)memoi_session_is_ok(s, status);
 }
 
 /* After a forward the rows go to the engine. */
-MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
+MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     memo_status status = MEMO_STATUS_OK;
-    if (pass == MEMO_PASS_FORWARD && s->part->swap) status = memoi_inspector_exchange(s, layer, 0);
-    if (!status) status = memoi_inspector_look(s, layer, pass);
-    if (!status) status = memoi_inspector_close(s, layer);
+    if (pass == MEMO_PASS_FORWARD && s->part->swap) status = memoi_inspector_exchange(s, step, 0);
+    if (!status) status = memoi_inspector_look(s, step, pass);
+    if (!status) status = memoi_inspector_close(s, step);
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -9625,10 +9618,10 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
 
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
  * Else s->call_error names a row.  A few runs are tried; the slot is as before afterwards. */
-MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
+MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
     memoi_inspector* c = &s->checker;
-    const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
+    const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
@@ -9642,39 +9635,39 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     for (u = 0; u < s->desc.n_tensors; u++)
         if (memoi_inspector_is_with(s, t, u))
             memoi_inspector_poison(c->image + c->offsets[u],
-                                   n * memoi_inspector_row_bytes(s, layer, u));
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1))) return 0;
+                                   n * memoi_inspector_row_bytes(s, step, u));
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 1))) return 0;
     for (i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, begin,
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 0))) return 0;
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 0))) return 0;
     for (i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
         u = i / n_runs;
         if (memoi_inspector_is_with(s, t, u))
-            row = memoi_inspector_first(s, layer, u, begin, end, 0);
+            row = memoi_inspector_first(s, step, u, begin, end, 0);
         keeps = row == end;
-        if (!keeps) (void)memoi_inspector_blame(s, layer, u, row, NULL);
+        if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
     memcpy(c->image, copy, (size_t)c->slot_bytes);
-    return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1)) && keeps;
+    return memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 1)) && keeps;
 }
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
-MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
+MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t n = memoi_inspector_rows(s, layer, t, memoi_session_rows(s, layer));
+        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
         int keeps;
-        if (!n || !memoi_session_recomputes(s, layer, t)) continue;
-        while (!(keeps = memoi_inspector_keeps_bits(s, layer, t, least)) && least < n)
+        if (!n || !memoi_session_recomputes(s, step, t)) continue;
+        while (!(keeps = memoi_inspector_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
 
@@ -9686,7 +9679,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
-        if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
+        if (memoi_inspector_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
@@ -9699,16 +9692,16 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
-MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
+MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
     memoi_inspector* c = &s->checker;
-    const uint32_t kind = 1u << memob_layer_kind(s->steps, layer);
+    const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     if (s->error.status ||
-        !memoi_session_is_ok(s, memoi_inspector_look(s, layer, MEMO_PASS_BETWEEN)) ||
-        (c->kinds & kind) || s->desc.backward_recomputes || layer % s->n_slices)
+        !memoi_session_is_ok(s, memoi_inspector_look(s, step, MEMO_PASS_BETWEEN)) ||
+        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
-    memoi_inspector_test_tiles(s, layer);
+    memoi_inspector_test_tiles(s, step);
     s->is_recomputing = 0;
 }
 
@@ -10392,24 +10385,24 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
-MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
+MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     int32_t t;
     if (s->desc.backward_recomputes && !s->spans_s) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memob_tensor_is_routed(s->steps, t)
-                              ? memoi_session_place(s, layer, t)->n_routed
-                              : memoi_session_rows(s, layer);
+                              ? memoi_session_place(s, step, t)->n_routed
+                              : memoi_session_rows(s, step);
         int64_t begin = 0, end = n;
-        if (!memoi_session_recomputes(s, layer, t)) continue;
-        if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+        if (!memoi_session_recomputes(s, step, t)) continue;
+        if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
-        memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, begin, end);
-        memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
+        memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 0);
+        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin, end);
+        memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 1);
         if (s->spans_s && end < n)
-            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, layer), t, end, n);
+            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
     }
     s->is_recomputing = 0;
 }
