@@ -443,11 +443,23 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     pthread_mutex_unlock(&one_at_a_time);
     return attention;
 }
+/* cuDNN of a test's ranks. */
+struct ranks_cudnn {
+    ranks_cudnn() { cudnnCreate(&ranks_plans.handle); }
+    ~ranks_cudnn() {
+        report_worst();
+        CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+        cudnnDestroy(ranks_plans.handle);
+        ranks_plans.built.clear();
+        ranks_plans.prepared.clear();
+    }
+};
+
 /* Ranks that share heads evenly and not, in calls of one key head each. */
 TEST(over_ranks_it_is_the_reference_but_for_rounding) {
     static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
     static const int32_t heads[][2] = {{4, 2}, {6, 3}, {6, 1}, {8, 4}};
-    cudnnCreate(&ranks_plans.handle);
+    const ranks_cudnn cudnn;
     fake_cudnn_head_bytes = (int64_t)6 << 20;
     for (const auto& d : degrees)
         for (const auto& h : heads) {
@@ -459,16 +471,13 @@ TEST(over_ranks_it_is_the_reference_but_for_rounding) {
             if (h[1] % (2 * d[1]) == 0) c.ulysses_groups = 2;
             expect_right(&c, 6e-3, 1.2e-2, NULL);
         }
-    report_worst();
     fake_cudnn_head_bytes = 0;
-    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
-    cudnnDestroy(ranks_plans.handle);
 }
 
 /* Windows, packed documents, some of them empty, and both, by heads; more documents are prepared
  * than a mask has. */
 TEST(windows_and_documents_are_the_reference_but_for_rounding) {
-    cudnnCreate(&ranks_plans.handle);
+    const ranks_cudnn cudnn;
     for (int k = 0; k < 12; k++) {
         const int32_t ulysses = 1 + k % 2;
         attention_case c = case_of(1, ulysses, 2 * 13, 4, 2, 8);
@@ -490,16 +499,11 @@ TEST(windows_and_documents_are_the_reference_but_for_rounding) {
         expect_right(&c, 6e-3, 1.2e-2, NULL);
     }
     ranks_window = ranks_documents = 0;
-    report_worst();
-    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
-    cudnnDestroy(ranks_plans.handle);
-    ranks_plans.built.clear();
-    ranks_plans.prepared.clear();
 }
 
 /* Queries are the last ones of their keys. */
 TEST(slices_are_the_reference_but_for_rounding) {
-    cudnnCreate(&ranks_plans.handle);
+    const ranks_cudnn cudnn;
     for (int k = 0; k < 4; k++) {
         attention_case c = case_of(1, 1 + k % 2, 2 * 13, 4, 2, 8);
         c.type = MEMO_TYPE_BF16;
@@ -508,56 +512,41 @@ TEST(slices_are_the_reference_but_for_rounding) {
         c.n_keys = c.first_query + c.n_tokens;
         expect_right(&c, 6e-3, 1.2e-2, NULL);
     }
-    report_worst();
-    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
-    cudnnDestroy(ranks_plans.handle);
-    ranks_plans.built.clear();
-    ranks_plans.prepared.clear();
 }
 
-TEST(a_sharding_with_padding_is_refused) {
+/* For `ring` x `ulysses` ranks; NULL: it works. */
+static void check_shapes(memo_sp_attention_desc desc, int32_t ring, int32_t ulysses,
+                         int64_t n_tokens, int64_t window, int64_t documents, const char* refusal) {
     memo_sharding_desc sharding = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     std::vector<attention_shape> shapes;
-    sharding.ring = 2;
-    sharding.n_tokens = 31;
+    sharding.ring = ring;
+    sharding.ulysses = ulysses;
+    sharding.n_tokens = n_tokens;
     desc.type = MEMO_TYPE_BF16;
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_ERROR(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), UNSUPPORTED,
-                "31 tokens");
+    const memo_status status =
+        attention_shapes_over_ranks(desc, false, window, documents, &shapes, &error);
+    CHECK_IS(status, ==, refusal ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_OK);
+    CHECK_CASE(!refusal || strstr(error.message, refusal), "%s", error.message);
+}
 
-    /* Nor do windows and documents work over a ring. */
-    sharding.n_tokens = 32;
-    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    for (int64_t window = 0; window < 2; window++) {
-        CHECK_ERROR(attention_shapes_over_ranks(desc, false, window, 1 - window, &shapes, &error),
-                    UNSUPPORTED, "without a ring; Ulysses works");
-    }
-    sharding.n_tokens = 31;
-
-    /* Also without a ring. */
-    sharding.ring = 1;
-    sharding.ulysses = 2;
-    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_ERROR(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), UNSUPPORTED,
-                "that ulysses divides (31 tokens)");
+/* Nor do windows and documents work over a ring. */
+TEST(a_sharding_with_padding_is_refused) {
+    const memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    check_shapes(desc, 2, 1, 31, 0, 0, "31 tokens");
+    check_shapes(desc, 2, 1, 32, 0, 1, "without a ring; Ulysses works");
+    check_shapes(desc, 2, 1, 32, 1, 0, "without a ring; Ulysses works");
+    check_shapes(desc, 1, 2, 31, 0, 0, "that ulysses divides (31 tokens)");
 }
 
 /* One key head of a rank cannot be divided. */
 TEST(groups_that_differ_are_refused) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    std::vector<attention_shape> shapes;
-    sharding.ulysses = 2;
-    sharding.n_tokens = 32;
-    desc.type = MEMO_TYPE_BF16;
     desc.n_q_heads = 8;
     desc.n_kv_heads = 2;
     desc.head_size = 8;
     desc.ulysses_groups = 2;
-    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_ERROR(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), UNSUPPORTED,
-                "2 groups do not divide the");
+    check_shapes(desc, 1, 2, 32, 0, 0, "2 groups do not divide the");
     desc.n_kv_heads = 4;
-    CHECK_OK(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error));
+    check_shapes(desc, 1, 2, 32, 0, 0, NULL);
 }

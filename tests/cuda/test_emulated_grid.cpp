@@ -193,15 +193,8 @@ TEST(stays_within_its_arrays) {
         const int64_t type_bytes = memoi_row_type_bytes(type),
                       other_bytes = memoi_row_type_bytes(other);
         const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
-        memo_add_desc add, cast;
-        memo_add_desc sums;
-        memo_merge_desc merge;
-        memo_rows_desc rows;
-        memo_cross_entropy_desc entropy;
-        memo_sinks_desc sinks;
-        int32_t* labels;
 
-        memset(&cast, 0, sizeof cast);
+        memo_add_desc cast = {};
         cast.n_columns = memo_test_int(1, 40000);
         cast.to_type = type;
         cast.a_type = other;
@@ -209,7 +202,7 @@ TEST(stays_within_its_arrays) {
         cast.a = guarded(1, cast.n_columns * other_bytes);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
 
-        memset(&add, 0, sizeof add);
+        memo_add_desc add = {};
         add.n_rows = n_rows;
         add.n_columns = n_columns;
         add.a_stride = stride;
@@ -220,7 +213,7 @@ TEST(stays_within_its_arrays) {
         add.b = guarded(2, dense * type_bytes);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
 
-        memset(&sums, 0, sizeof sums);
+        memo_add_desc sums = {};
         sums.n_rows = n_rows;
         sums.n_columns = n_columns;
         sums.a_stride = stride;
@@ -231,7 +224,7 @@ TEST(stays_within_its_arrays) {
         sums.b = guarded(2, dense * type_bytes);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
 
-        memset(&merge, 0, sizeof merge);
+        memo_merge_desc merge = {};
         merge.n_rows = n_rows;
         merge.n_columns = n_columns;
         merge.part_type = type;
@@ -241,7 +234,7 @@ TEST(stays_within_its_arrays) {
         merge.part_lse = (float*)guarded(3, n_rows * 4);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
 
-        memset(&entropy, 0, sizeof entropy);
+        memo_cross_entropy_desc entropy = {};
         entropy.n_rows = n_rows;
         entropy.n_columns = n_columns;
         entropy.stride = stride;
@@ -251,7 +244,8 @@ TEST(stays_within_its_arrays) {
         entropy.parts = (float*)guarded(2, n_rows * MEMO_LOSS_NUMBERS * 4);
         entropy.smoothing = 0.1f;
         entropy.softcap = 30;
-        entropy.labels = labels = (int32_t*)guarded(3, n_rows * 4);
+        int32_t* labels = (int32_t*)guarded(3, n_rows * 4);
+        entropy.labels = labels;
         for (int64_t i = 0; i < n_rows; i++) labels[i] = (int32_t)memo_test_int(-1, n_columns);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
@@ -261,7 +255,7 @@ TEST(stays_within_its_arrays) {
         entropy.sums = NULL; /* nobody wants them */
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_LOSS_SUMS, &entropy, &error));
 
-        memset(&sinks, 0, sizeof sinks);
+        memo_sinks_desc sinks = {};
         sinks.n_heads = memo_test_int(1, 9);
         sinks.n_rows = n_rows / sinks.n_heads;
         sinks.n_columns = n_columns;
@@ -293,7 +287,7 @@ TEST(stays_within_its_arrays) {
         }
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD_PACKED, &pack, &error));
 
-        memset(&rows, 0, sizeof rows);
+        memo_rows_desc rows = {};
         rows.n_rows = n_rows;
         rows.n_indexed_rows = memo_test_int(1, 300);
         rows.row_bytes = pick(memo_test_int(1, 100), 16 * memo_test_int(1, 12));

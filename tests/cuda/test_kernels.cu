@@ -139,12 +139,11 @@ TEST(every_sixteen_bits_widen_alike) {
 
 TEST(moves_rows_as_on_the_host) {
     FOR_CASES(80) {
-        memo_rows_desc rows;
+        memo_rows_desc rows = {};
         int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
         int is_many = memo_test_int(0, 3) == 0; /* short rows */
         int64_t unit = !is_many && memo_test_int(0, 2) ? 16 : 1, n_most = is_many ? 15000 : 500, i;
         int is_gather = (int)memo_test_int(0, 1);
-        memset(&rows, 0, sizeof rows);
         for (i = 0; i < QUARTER; i++) s.host[i] = (char)memo_test_random();
         memset(s.host + QUARTER, 0x55, 2 * QUARTER);
         rows.n_rows = memo_test_int(0, n_most);
@@ -539,10 +538,9 @@ TEST(finds_losses_as_on_the_host) {
         /* Gradients are at most 1; a 16-bit one may round the other way. */
         int64_t n_logits = (entropy.n_rows - 1) * entropy.stride + entropy.n_columns;
         for (i = 0; i < n_logits; i++) {
-            memo_add_desc cast;
             float x[2];
             for (int side = 0; side < 2; side++) {
-                memset(&cast, 0, sizeof cast);
+                memo_add_desc cast = {};
                 cast.to = &x[side];
                 cast.a_type = entropy.type;
                 cast.n_columns = 1;
