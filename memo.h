@@ -964,12 +964,8 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *
  * So rows come back only after they have left: the compute stream orders both.  With alpha every
  * wait of the swap engine is necessary: if a wait is left out, memo_schedule_check finds a race.  A
- * table of rows, kinds of layers or a short last slice may make these waits redundant, but the
- * engine still makes them:
- *   forward_begin(i)   if a later forward_begin waits for the same or later copies, and no
- *                      forward before that call writes the bytes that these copies read
- *   backward_end(i)    if the to-device stream waited before, and no work since then used the bytes
- *                      that come back
+ * table of rows, kinds of layers or a short last slice may make waits of forward_begin and
+ * backward_end redundant, but the engine still makes them.
  *
  * Between begin and end.  The forward writes the layer's rows; the backward may overwrite all rows.
  * A kernel may work on two layers: the next layer may begin before this layer ends (in the
@@ -4228,6 +4224,7 @@ struct memo_arena {
     int64_t n_steps, next_step;
     memoi_slot* slots;
     memob_map addresses; /* address -> first slot */
+    memob_arrays arrays; /* events, steps, slots */
 };
 
 MEMOB_ZERO_DEFAULT(memo_arena_desc)
@@ -4352,7 +4349,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
     int64_t i;
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (memoi_event*)memob_calloc(2 * n, sizeof(memoi_event));
+    arena->events = (memoi_event*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_event));
     if (!list || !arena->events) {
         MEMO_FREE(list);
         return memob_no_memory(error, "an arena");
@@ -4404,7 +4401,7 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
     int64_t i, n = plan->n_waits;
     int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, 8); /* of mallocs, frees */
     memo_status status = MEMO_STATUS_OK;
-    arena->steps = (memoi_step*)memob_calloc(2 * n, sizeof(memoi_step));
+    arena->steps = (memoi_step*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_step));
     if (!place || !arena->steps) {
         MEMO_FREE(place);
         return memob_no_memory(error, "an arena");
@@ -4436,7 +4433,8 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
     int64_t i;
-    arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
+    arena->slots =
+        (memoi_slot*)memob_arrays_add(&arena->arrays, plan->n_buffers, sizeof(memoi_slot));
     if (!arena->slots) return memob_no_memory(error, "an arena");
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
@@ -4535,13 +4533,11 @@ void memo_arena_destroy(memo_arena* arena) {
     memoi_arena_blocks_drop(arena, 0);
     for (i = 0; i < arena->n_steps; i++)
         if (arena->steps[i].is_wait) memo_event_destroy(arena->device, arena->steps[i].event, NULL);
-    MEMO_FREE(arena->steps);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
     memob_map_free(&arena->blocks.index);
     memob_map_free(&arena->addresses);
     MEMO_FREE(arena->blocks.list);
-    MEMO_FREE(arena->events);
-    MEMO_FREE(arena->slots);
+    memob_arrays_free(&arena->arrays);
     MEMO_FREE(arena);
 }
 
@@ -6189,6 +6185,7 @@ typedef struct memob_engine {
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
     int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
 
     /* Of the call that is under way.  After a failure the rest of the call does nothing. */
     memo_status status;
@@ -7441,29 +7438,6 @@ MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
     }
 }
 
-/* The bytes of tensor t that a copy of the rows of a step moves. */
-typedef struct memoi_swap_span {
-    int64_t device_begin, host_begin, n_bytes; /* offsets; 0 bytes: nothing is copied */
-} memoi_swap_span;
-
-/* is_layer: of LAYER tensors alone, or of the others. */
-MEMOI memoi_swap_span memoi_swap_span_of(const memob_swap_placement* placement, int32_t step,
-                                         int32_t t, int64_t n_rows, int is_layer, int is_to_host) {
-    const memob_swap_place* place = &placement->places[(int64_t)step * placement->n_tensors + t];
-    const memob_swap_turn* turn = &placement->turns[step];
-    memoi_swap_span span;
-    int64_t end = is_layer ? n_rows : memob_swap_step_rows(placement, step, n_rows);
-    memset(&span, 0, sizeof span);
-    if (place->is_layer != is_layer || place->is_routed) return span;
-    span.device_begin = place->offset + place->moved_begin * place->row_bytes;
-    span.host_begin = place->host_offset + (is_layer ? 0 : turn->host_begin);
-    if (is_to_host && t == placement->input && memob_swap_shares_input(placement, step))
-        return span;
-    end = memob_min(end, place->moved_end) - place->moved_begin;
-    span.n_bytes = memob_max(0, end) * place->row_bytes;
-    return span;
-}
-
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
@@ -7891,9 +7865,7 @@ void memo_swap_destroy(memo_swap* swap) {
     for (i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
     memoi_engine_release(&swap->engine);
-    MEMO_FREE(swap->engine.events);
-    MEMO_FREE(swap->engine.spill_ops);
-    MEMO_FREE(swap->marks);
+    memob_arrays_free(&swap->engine.arrays);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
@@ -7938,11 +7910,12 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     int64_t i;
     if (sizes->host_bytes)
         e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
-    e->events = (memo_event*)memob_calloc(e->n_events, sizeof(memo_event));
-    e->spill_ops = (memob_spill_op*)memob_calloc(2 * n_spilled, sizeof(memob_spill_op));
-    if (has_marks) swap->marks = (memo_event*)memob_calloc(2 * n_visits, sizeof(memo_event));
-    if (!e->events || !e->spill_ops || (has_marks && !swap->marks))
-        return memob_no_memory(error, "the events of a swap engine");
+    e->events = (memo_event*)memob_arrays_add(&e->arrays, e->n_events, sizeof(memo_event));
+    e->spill_ops =
+        (memob_spill_op*)memob_arrays_add(&e->arrays, 2 * n_spilled, sizeof(memob_spill_op));
+    if (has_marks)
+        swap->marks = (memo_event*)memob_arrays_add(&e->arrays, 2 * n_visits, sizeof(memo_event));
+    if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
     status = memoi_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
                                   desc->copy_streams,
@@ -8002,10 +7975,6 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_
 
 /* --- a step --- */
 
-MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
-    return &swap->placement.turns[layer];
-}
-
 /* Visits until the micro-batch ends. */
 MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
     return swap->is_forward_only ? swap->placement.n_forwards : swap->placement.n_visits;
@@ -8034,37 +8003,38 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors, of the layer's or of the others. */
-MEMOI void memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int32_t stream) {
+/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED ones, or
+ * those of the others. */
+MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
+    const memob_swap_placement* p = &swap->placement;
+    const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;
+    const int is_routed = op->kind == MEMOB_SWAP_COPY_ROUTED;
+    const int is_shared = op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(p, op->of);
+    const int64_t host_begin = is_layer || is_routed ? 0 : p->turns[op->of].host_begin;
+    const int64_t n_rows = is_layer    ? swap->n_rows
+                           : is_routed ? INT64_MAX
+                                       : memob_swap_step_rows(p, op->of, swap->n_rows);
     int32_t t;
-    for (t = 0; t < swap->placement.n_tensors; t++) {
-        const memoi_swap_span span = memoi_swap_span_of(&swap->placement, step, t, swap->n_rows,
-                                                        is_layer, stream == MEMOB_SWAP_TO_HOST);
-        memoi_engine_copy(&swap->engine, stream, span.device_begin, span.host_begin, span.n_bytes);
-    }
-}
-
-/* The surplus of a step's ROUTED tensors. */
-MEMOI void memoi_swap_copy_routed(memo_swap* swap, int32_t step, int32_t stream) {
-    int32_t t;
-    for (t = 0; t < swap->placement.n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
-        if (place->is_routed)
-            memoi_engine_copy(
-                &swap->engine, stream, place->offset + place->moved_begin * place->row_bytes,
-                place->host_offset, (place->moved_end - place->moved_begin) * place->row_bytes);
+    for (t = 0; t < p->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_place_of(swap, op->of, t);
+        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
+        if (place->is_layer == is_layer && place->is_routed == is_routed &&
+            !(is_shared && t == p->input))
+            memoi_engine_copy(&swap->engine, op->stream,
+                              place->offset + place->moved_begin * place->row_bytes,
+                              host_begin + place->host_offset, n_moved * place->row_bytes);
     }
 }
 
 /* The HANDED rows of a step, between their place on the device and the one where they wait. */
-MEMOI void memoi_swap_copy_handed(memo_swap* swap, int32_t step, int32_t stream) {
-    const memob_swap_place* place = memoi_swap_place_of(swap, step, swap->placement.handed);
-    const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
-    const int64_t* waits = stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
-    const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
-    const int32_t is_backward = swap->placement.visits[swap->n_ended].is_backward;
-    memoi_engine_copy(&swap->engine, stream, place->offset, waits[is_backward],
-                      n_rows * place->row_bytes);
+MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
+    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
+    const memob_swap_turn* turn = &p->turns[op->of];
+    const int64_t* waits = op->stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
+    memoi_engine_copy(&swap->engine, op->stream, place->offset,
+                      waits[p->visits[swap->n_ended].is_backward],
+                      memob_swap_step_rows(p, op->of, swap->n_rows) * place->row_bytes);
 }
 
 /* Enqueues the operations. */
@@ -8078,10 +8048,9 @@ MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
         switch (op->kind) {
         case MEMOB_SWAP_WAIT: memoi_engine_wait(e, op->stream, op->of); break;
         case MEMOB_SWAP_RECORD: memoi_engine_record(e, op->stream, op->of); break;
-        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op->of, op->stream); break;
-        case MEMOB_SWAP_COPY_ROUTED: memoi_swap_copy_routed(swap, op->of, op->stream); break;
+        case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op); break;
         case MEMOB_SWAP_USE_FILE: memoi_engine_use_file(e, op->of); break;
-        default: memoi_swap_copy_rows(swap, op->of, op->kind == MEMOB_SWAP_COPY_LAYER, op->stream);
+        default: memoi_swap_copy_rows(swap, op);
         }
     }
     return e->status;
@@ -8269,6 +8238,7 @@ struct memo_states {
     int32_t is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
+    uint32_t used_by[3];         /* which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
     void* user;
@@ -8339,17 +8309,11 @@ MEMOI int memob_states_is_due(const memo_states* states) {
 
 /* The streamed states that a phase of a layer uses. */
 MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
-    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
-                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
-    uint32_t uses = of_pass[memoi_states_pass_of(phase)], needs = 0;
-    int32_t s;
+    uint32_t needs = states->used_by[memoi_states_pass_of(phase)];
     if (states->updates)
-        uses = phase == MEMOI_PHASE_UPDATE ? 0 : uses;
+        needs = phase == MEMOI_PHASE_UPDATE ? 0 : needs;
     else if (memob_states_updates(states, phase))
-        uses |= MEMO_STATE_UPDATE;
-    for (s = 0; s < states->n_states; s++)
-        if (states->states[s].uses & uses) needs |= 1u << s;
+        needs |= states->updated;
     return needs & states->layers[layer].streamed;
 }
 
@@ -8478,9 +8442,6 @@ MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_stat
     int32_t l, s;
     states->update_host = desc->update_host;
     states->user = desc->user;
-    states->updates =
-        (memob_states_update*)memob_calloc(desc->n_layers, sizeof(memob_states_update));
-    if (!states->updates) return memob_no_memory(error, "the updates of layers");
     for (s = 0; s < desc->n_states; s++)
         if (desc->states[s].uses == MEMO_STATE_UPDATE) states->hosted |= 1u << s;
 
@@ -8506,24 +8467,33 @@ MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_stat
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc* desc,
                                     memo_error* error) {
-    int32_t l, phase, k, s;
+    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    memob_engine* e = &states->engine;
+    int32_t l, phase, pass, k, s;
     memo_status status = memoi_states_check_desc(desc, error);
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->is_fused = desc->update_is_fused;
-    states->layers = (memob_states_layer*)memob_calloc(desc->n_layers, sizeof(memob_states_layer));
-    states->offsets =
-        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_states * 3, sizeof(int64_t));
-    states->engine.n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
-    states->engine.events = (memo_event*)memob_calloc(states->engine.n_events, sizeof(memo_event));
-    if (!states->layers || !states->offsets || !states->engine.events)
-        return memob_no_memory(error, "the places of states");
+    e->n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
+    e->events = (memo_event*)memob_arrays_add(&e->arrays, e->n_events, sizeof(memo_event));
+    states->layers = (memob_states_layer*)memob_arrays_add(&e->arrays, desc->n_layers,
+                                                           sizeof(memob_states_layer));
+    states->offsets = (int64_t*)memob_arrays_add(
+        &e->arrays, (int64_t)desc->n_layers * desc->n_states * 3, sizeof(int64_t));
+    if (desc->update_host)
+        states->updates = (memob_states_update*)memob_arrays_add(&e->arrays, desc->n_layers,
+                                                                 sizeof(memob_states_update));
+    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
     for (s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
+        for (pass = 0; pass < 3; pass++)
+            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
         for (l = 0; l < desc->n_layers && state->size_bytes; l++)
@@ -8542,10 +8512,9 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        states->engine.spill_ops = (memob_spill_op*)memob_calloc(
-            memoi_states_spill_op(states, desc->n_layers, 0), sizeof(memob_spill_op));
-        if (!states->engine.spill_ops)
-            return memob_no_memory(error, "the reads and writes of states");
+        e->spill_ops = (memob_spill_op*)memob_arrays_add(
+            &e->arrays, memoi_states_spill_op(states, desc->n_layers, 0), sizeof(memob_spill_op));
+        if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }
     for (phase = 0; phase < MEMOI_N_PHASES; phase++)
@@ -8557,13 +8526,7 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memob_states_free(memo_states* states) {
-    MEMO_FREE(states->layers);
-    MEMO_FREE(states->offsets);
-    MEMO_FREE(states->engine.events);
-    MEMO_FREE(states->engine.spill_ops);
-    MEMO_FREE(states->updates);
-}
+MEMOI void memob_states_free(memo_states* states) { memob_arrays_free(&states->engine.arrays); }
 
 memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
                                        memo_error* error) {
@@ -8671,24 +8634,20 @@ memo_status memo_states_create(const memo_states_desc* desc, memo_states** state
 
 /* --- a step --- */
 
-/* Copies the streamed states `which` of a layer. */
-MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer, uint32_t which) {
-    int32_t s;
-    for (s = 0; s < states->n_states; s++) {
+/* Copies the streamed states `which` of a layer.  The file's stream writes them, or reads them. */
+MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer, uint32_t which,
+                             int is_read) {
+    const int is_file = stream == MEMOB_SWAP_FILE;
+    for (; which; which &= which - 1) {
+        const int32_t s = __builtin_ctz(which);
         const int64_t* offsets = memoi_states_offsets(states, layer, s);
-        if (which >> s & 1)
+        if (is_file)
+            memoi_engine_use_file(&states->engine,
+                                  memoi_states_spill_op(states, layer, s) + is_read);
+        else
             memoi_engine_copy(&states->engine, stream, offsets[0], offsets[1],
                               states->states[s].size_bytes);
     }
-}
-
-/* Writes spilled states of a layer to the file, or reads them. */
-MEMOI void memoi_states_use_file(memo_states* states, int32_t layer, uint32_t which, int is_read) {
-    int32_t s;
-    for (s = 0; s < states->n_states; s++)
-        if (which >> s & 1)
-            memoi_engine_use_file(&states->engine,
-                                  memoi_states_spill_op(states, layer, s) + is_read);
 }
 
 /* Stores the changed states of a place, after the update that may still use their bytes on the
@@ -8697,7 +8656,7 @@ MEMOI void memoi_states_store(memo_states* states, const memoi_states_place* pla
     const int32_t layer = place->layer;
     if (states->updates && !states->updates[layer].is_awaited)
         memoi_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
-    memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, place->dirty);
+    memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, place->dirty, 0);
 }
 
 /* Fetches states of a layer, after the update on the host that changes them. */
@@ -8711,7 +8670,7 @@ MEMOI void memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which
         states->n_awaited = memob_max(states->n_awaited, update->number);
         update->is_awaited = 1;
     }
-    memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which);
+    memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which, 0);
 }
 
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
@@ -8739,7 +8698,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (dirty) memoi_states_store(states, place);
     if (dirty) memoi_engine_record(e, MEMOB_SWAP_TO_HOST, stored);
     if (written) memoi_engine_wait(e, MEMOB_SWAP_FILE, stored);
-    if (written) memoi_states_use_file(states, place->layer, written, 0);
+    if (written) memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
     if (written) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
     if (read) memoi_engine_wait(e, MEMOB_SWAP_FILE, loaded);
     memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
@@ -8752,7 +8711,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     }
 
     /* In.  Gradients of a new step have no bytes yet. */
-    if (read) memoi_states_use_file(states, layer, read, 1);
+    if (read) memoi_states_copy(states, MEMOB_SWAP_FILE, layer, read, 1);
     if (read) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
     if (read) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
     memoi_states_fetch(states, layer, missing & ~fresh);
@@ -9126,7 +9085,7 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     on_host = e->host_memory + offsets[1] + offset_bytes;
     if (place->layer == layer && (place->dirty & bit)) {
         memoi_engine_call(e, error);
-        memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit);
+        memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit, 0);
         status = e->status;
         if (!status)
             status = memo_stream_synchronize(device, e->streams[MEMOB_SWAP_TO_HOST], error);

@@ -701,15 +701,22 @@ static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int i
     const memob_swap_placement* p = &c->swap->placement;
     const int64_t n = memob_swap_step_rows(p, step, chain_rows(c));
     for (int32_t t = 0; t < c->desc.n_tensors; t++) {
-        const memoi_swap_span span =
-            memoi_swap_span_of(p, of, t, chain_rows(c), is_layer, !is_backward);
-        for (int32_t u = 0; u < c->desc.n_tensors && span.n_bytes; u++) {
+        const memob_swap_place* moved = memoi_swap_place_of(c->swap, of, t);
+        const int64_t n_most =
+            is_layer ? chain_rows(c) : memob_swap_step_rows(p, of, chain_rows(c));
+        const int64_t moved_begin = moved->offset + moved->moved_begin * moved->row_bytes;
+        const int64_t moved_end =
+            moved->offset + memob_min(n_most, moved->moved_end) * moved->row_bytes;
+        if (moved->is_layer != is_layer || moved->is_routed || moved_begin >= moved_end ||
+            (!is_backward && t == p->input && memob_swap_shares_input(p, of)))
+            continue;
+        for (int32_t u = 0; u < c->desc.n_tensors; u++) {
             const memob_swap_place* place = memoi_swap_place_of(c->swap, step, u);
             const int64_t begin = place->is_layer ? chain_begin(c, step) : 0;
             const int64_t n_own = chain_tensor_rows(c, u, n);
             const int64_t first = place->offset + (is_backward ? 0 : begin * place->row_bytes);
-            if (first < span.device_begin + span.n_bytes &&
-                place->offset + (begin + n_own) * place->row_bytes > span.device_begin &&
+            if (first < moved_end &&
+                place->offset + (begin + n_own) * place->row_bytes > moved_begin &&
                 place->row_bytes && n)
                 return 1;
         }
