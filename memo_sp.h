@@ -4091,26 +4091,26 @@ MEMOI void memoi_threads_group_free(memoi_threads_group* group) {
     MEMO_FREE(group);
 }
 
-/* The events of peers, in the thread of their rank.  Without a peer's event "posted" nothing is
- * enqueued. */
-MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) {
+/* Event i of the n + 3 of a peer. */
+MEMOI memo_event* memoi_threads_event(memoi_threads_rank* me, int32_t i) {
     memo_event* const own[] = {&me->met[0], &me->met[1], &me->posted};
+    const int32_t n = me->table.size;
+    return i < n ? &me->group->ways[(int64_t)i * n + me->table.rank].copied : own[i - n];
+}
+
+/* In the thread of the rank.  Without a peer's event "posted" nothing is enqueued. */
+MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i, n = me->table.size;
-    for (i = 0; i < n + 3 && me->group->world->desc.are_peers && !status; i++)
-        status = memo_event_create_untimed(
-            me->device,
-            i < n ? &me->group->ways[(int64_t)i * n + me->table.rank].copied : own[i - n], error);
+    int32_t i;
+    for (i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers && !status; i++)
+        status = memo_event_create_untimed(me->device, memoi_threads_event(me, i), error);
     return status;
 }
 MEMOI void memoi_threads_close(memoi_threads_rank* me) {
-    const memo_event own[] = {me->met[0], me->met[1], me->posted};
-    int32_t i, n = me->table.size;
-    for (i = 0; i < n + 3 && me->group->world->desc.are_peers; i++) {
-        const memo_event event =
-            i < n ? me->group->ways[(int64_t)i * n + me->table.rank].copied : own[i - n];
-        if (event) (void)memo_event_destroy(me->device, event, NULL);
-    }
+    int32_t i;
+    for (i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
+        if (*memoi_threads_event(me, i))
+            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
 }
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
@@ -5316,14 +5316,13 @@ MEMOI int64_t memoi_sharding_slice_of(const memo_sharding* sharding, int64_t at,
 
 /* --- the sharding of documents --- */
 
-/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
- * documents contain nothing.  O(log n_documents). */
-MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
-                                         int64_t position) {
-    int64_t low = 0, high = n_documents; /* documents [low, high) begin there or before */
+/* The last of n ascending numbers, `stride` apart in memory, that is at most `at`; the first one if
+ * none is. */
+MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int64_t n, int64_t at) {
+    int64_t low = 0, high = n; /* the number is one of [low, high) */
     while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (begins[middle] <= position)
+        const int64_t middle = low + (high - low) / 2;
+        if (numbers[middle * stride] <= at)
             low = middle;
         else
             high = middle;
@@ -5331,19 +5330,19 @@ MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_docume
     return low;
 }
 
+/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
+ * documents contain nothing. */
+MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
+                                         int64_t position) {
+    return memoi_sharding_search(begins, 1, n_documents, position);
+}
+
 /* The piece that contains a row of all ranks, or a position. */
 MEMOI const memo_sharding_piece* memoi_sharding_piece_at(const memo_sharding* sharding,
                                                          int is_position, int64_t at) {
     const memo_sharding_piece* pieces = sharding->pieces + is_position * (sharding->n_pieces + 1);
-    int64_t low = 0, high = sharding->n_pieces;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if ((is_position ? pieces[middle].position : pieces[middle].row) <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &pieces[low];
+    const int64_t* numbers = is_position ? &pieces->position : &pieces->row;
+    return pieces + memoi_sharding_search(numbers, 2, sharding->n_pieces, at);
 }
 
 /* Positions of a document, behind n_before others that are elsewhere. */
@@ -5803,6 +5802,20 @@ typedef struct memoi_target {
     memo_error* error;
 } memoi_target;
 
+/* Waits for the streams, and destroys events and streams, except the first, which is the
+ * caller's. */
+MEMOI void memoi_target_close(memoi_target* target, int32_t n_events, void* memory) {
+    const memo_device* device = target->device;
+    int32_t i;
+    for (i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
+        if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
+    for (i = 0; i < n_events && device; i++)
+        if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
+    for (i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
+        if (target->streams[i]) (void)memo_stream_destroy(device, target->streams[i], NULL);
+    if (memory) memo_device_free(device, memory, NULL);
+}
+
 /* Does a recorder listen? */
 MEMOI int memoi_target_is_heard(const memoi_target* target) {
     return !target->status && MEMO_DEVICE_HAS(target->device, annotate);
@@ -5918,9 +5931,7 @@ MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
     return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
 }
 
-/* document: the query's, if the mask has documents. */
-MEMOI void memoi_mask_interval_in(const memo_mask* mask, int64_t query, int64_t document,
-                                  int64_t* begin, int64_t* end) {
+void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
     const int64_t own = mask->first_query + query, after = memoi_mask_after(mask);
     *begin = *end = 0;
     if (query >= mask->n_tokens) return;
@@ -5932,23 +5943,17 @@ MEMOI void memoi_mask_interval_in(const memo_mask* mask, int64_t query, int64_t 
 
     *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
     if (mask->document_begins) {
-        *begin = mask->document_begins[document];
-        *end = mask->document_begins[document + 1];
+        const int64_t* document =
+            mask->document_begins +
+            memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
+        *begin = document[0];
+        *end = document[1];
     }
 
     /* The windows.  The query's own position may be behind the last key. */
     if (mask->window_before && own - *begin >= mask->window_before)
         *begin = memob_min(own - mask->window_before + 1, *end);
     if (after && *end - own > after) *end = own + after;
-}
-
-void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    const int64_t document =
-        !mask->document_begins
-            ? 0
-            : memoi_sharding_document_of(mask->document_begins, mask->n_documents,
-                                         mask->first_query + query);
-    memoi_mask_interval_in(mask, query, document, begin, end);
 }
 
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
@@ -5958,31 +5963,16 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
-/* The document of a query, at or after that of an earlier query. */
-MEMOI int64_t memoi_mask_next_document(const memo_mask* mask, int64_t query, int64_t document) {
-    const int64_t *begins = mask->document_begins, n = begins ? mask->n_documents : 0;
-    const int64_t own = mask->first_query + query;
-    int64_t step = 1;
-    for (; document + step < n && begins[document + step] <= own; step *= 2) document += step;
-    for (; step; step /= 2)
-        if (document + step < n && begins[document + step] <= own) document += step;
-    return document;
-}
-
-/* The positions [*low, *high) that the queries of a run see together, with those in between that
- * none of them sees, as key_first and key_end or a stride may have.  Returns 0 if they see none.
- * Moves *document, of an earlier run, on to the last query's. */
-MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* document,
-                              int64_t* low, int64_t* high) {
+/* The positions that the queries of a run see together, with those in between that none of them
+ * sees, as key_first and key_end or a stride may have. */
+MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
+                               int64_t* end) {
     const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
-    const int64_t last = q->start + (n_queries - 1) * q->stride;
     int64_t ignored;
-    if (!n_queries) return 0;
-    *document = memoi_mask_next_document(mask, q->start, *document);
-    memoi_mask_interval_in(mask, q->start, *document, low, &ignored);
-    *document = memoi_mask_next_document(mask, last, *document);
-    memoi_mask_interval_in(mask, last, *document, &ignored, high);
-    return *low < *high;
+    *begin = *end = 0;
+    if (!n_queries) return;
+    memo_mask_interval(mask, q->start, begin, &ignored);
+    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, end);
 }
 
 /* ---- >>host attention ---------------------------------------------------------------------------
@@ -6877,17 +6867,6 @@ MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int
                                                   int32_t rank) {
     return plan->sees + ((int64_t)part * plan->shape.sharding.ring + rank) * plan->most_runs;
 }
-MEMOI void memoi_exchange_see(memo_exchange* plan, int32_t part, int32_t rank) {
-    memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, rank);
-    int64_t document = 0;
-    int32_t n, q;
-    const memo_run* runs = memoi_shape_runs(&plan->shape, 0, part, rank, &n);
-    for (q = 0; q < n; q++)
-        if (!memoi_mask_run_sees(&plan->masks[part], &runs[q], &document, &sees[q].begin,
-                                 &sees[q].end))
-            sees[q].begin = sees[q].end = 0;
-}
-
 /* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
  * see: runs of keys that end before these, or were read to their end, are done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
@@ -6939,13 +6918,19 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int64_t each = plan->most_runs * rd * shape->n_parts;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    int32_t part, s, i, n = 1;
+    int32_t part, s, r, i, n;
     plan->sees = (memoi_exchange_rows*)memob_arrays_add(&plan->arrays, each, sizeof *plan->sees);
     for (part = 0; part < shape->n_parts && plan->sees; part++)
-        for (i = 0; i < rd; i++) memoi_exchange_see(plan, part, i);
+        for (r = 0; r < rd; r++) {
+            memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
+            const memo_run* runs = memoi_shape_runs(shape, 0, part, r, &n);
+            for (i = 0; i < n; i++)
+                memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
+        }
     if (!plan->sees) return;
 
-    for (s = 1; s < rd && !shape->gathers_keys; s++) {
+    /* Which steps there are, and what travels. */
+    for (s = n = 1; s < rd && !shape->gathers_keys; s++) {
         int64_t n_rows = !finds_all;
         for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
             const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
@@ -8194,17 +8179,8 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
 }
 
 void memo_sp_attention_destroy(memo_sp_attention* a) {
-    const memo_device* device;
-    int i;
     if (!a) return;
-    device = a->target.device;
-    if (device) /* it may still use the memory */
-        memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
-    for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
-        if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
-    for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
-        if (a->events[i]) memo_event_destroy(device, a->events[i], NULL);
-    if (a->memory) memo_device_free(device, a->memory, NULL);
+    memoi_target_close(&a->target, MEMOI_TARGET_N_EVENTS, a->memory);
     memob_arrays_free(&a->arrays);
     MEMO_FREE(a);
 }
@@ -8728,7 +8704,7 @@ struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
     memoi_target target;   /* events: n_parts each: ready, reduced, returned */
     memob_arrays arrays;   /* buffers and events */
-    int32_t n_layers;
+    int32_t n_layers, n_events;
     memo_label agreed;                   /* digests of the desc; text is not used */
     int32_t is_backward;                 /* the pass that runs */
     int32_t has_met;                     /* its first collective is enqueued */
@@ -9038,20 +9014,21 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
 /* Both passes use the same events. */
 MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
-    const int32_t n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
     memo_block_buffers* buffers =
         (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
     memoi_target* target = &blocks->target;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    target->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
+    blocks->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
+    target->events =
+        (memo_event*)memob_arrays_add(&blocks->arrays, blocks->n_events, sizeof(memo_event));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
     memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
     blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
     target->device = blocks->desc.device;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
-    for (k = 0; k < n_events && !status; k++)
+    for (k = 0; k < blocks->n_events && !status; k++)
         status = memo_event_create_untimed(target->device, &target->events[k], error);
     if (!status)
         status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
@@ -9078,16 +9055,8 @@ memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** block
 }
 
 void memo_blocks_destroy(memo_blocks* blocks) {
-    const memoi_target* t = blocks ? &blocks->target : NULL;
-    int32_t k;
-    if (!t) return;
-    if (t->device) (void)memo_stream_synchronize(t->device, t->streams[MEMOI_TARGET_COMPUTE], NULL);
-    if (t->streams[MEMOI_TARGET_COMM])
-        (void)memo_stream_synchronize(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
-    for (k = 0; t->device && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
-        if (t->events[k]) (void)memo_event_destroy(t->device, t->events[k], NULL);
-    if (t->streams[MEMOI_TARGET_COMM])
-        (void)memo_stream_destroy(t->device, t->streams[MEMOI_TARGET_COMM], NULL);
+    if (!blocks) return;
+    memoi_target_close(&blocks->target, blocks->n_events, NULL);
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
 }
@@ -9524,11 +9493,8 @@ memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** result, mem
 }
 
 void memo_scan_destroy(memo_scan* scan) {
-    const memoi_target* target = scan ? &scan->target : NULL;
     if (!scan) return;
-    if (target->device)
-        memo_stream_synchronize(target->device, target->streams[MEMOI_TARGET_COMPUTE], NULL);
-    if (scan->memory) memo_device_free(target->device, scan->memory, NULL);
+    memoi_target_close(&scan->target, 0, scan->memory);
     memob_arrays_free(&scan->arrays);
     MEMO_FREE(scan);
 }
