@@ -7555,8 +7555,10 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memset(placement, 0, sizeof *placement);
 }
 
-/* host_bytes: as for memob_swap_find_places. */
-MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
@@ -7611,19 +7613,12 @@ MEMOI memo_status memoi_swap_placement_make(const memo_swap_desc* desc, int64_t 
     return status;
 }
 
-/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
-                                            memob_swap_placement* placement, memo_error* error) {
-    return memoi_swap_placement_make(desc, 0, placement, error);
-}
-
-/* The same with as many places as host_bytes have room for, which it writes to desc; 0: no limit.
- * One place remains even if it does not fit: compare sizes.host_bytes. */
+/* Also writes to desc how many places host_bytes have room for; 0: no limit. */
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     desc->n_host_layers = 0;
-    status = memoi_swap_placement_make(desc, host_bytes, placement, error);
+    status = memob_swap_placement_make(desc, host_bytes, placement, error);
     if (!status && placement->sizes.n_spilled_layers)
         desc->n_host_layers = placement->n_host_layers;
     return status;
@@ -7646,7 +7641,7 @@ memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, me
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
     memob_swap_placement placement;
-    memo_status status = memob_swap_placement_make(desc, &placement, error);
+    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
     if (!status) *sizes = placement.sizes;
     memob_swap_placement_free(&placement);
     return status;
@@ -7958,7 +7953,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memob_swap_placement_make(desc, &swap->placement, error);
+    status = memob_swap_placement_make(desc, 0, &swap->placement, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {

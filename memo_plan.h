@@ -10604,7 +10604,7 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_status status;
 
     memob_swap_placement_free(placement); /* of the stage before */
-    status = memob_swap_placement_make(s->steps, placement, error);
+    status = memob_swap_placement_make(s->steps, 0, placement, error);
     n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
@@ -11517,7 +11517,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        status = memob_swap_placement_make(s->steps, &s->part->placement, error);
+        status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (!status) status = memoi_session_start_states(s, error);
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;

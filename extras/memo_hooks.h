@@ -268,11 +268,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
 
 /* --- calls --- */
 
-MEMO_API memo_hooks_desc memo_hooks_desc_default(void) {
-    memo_hooks_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_hooks_desc)
 
 MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error) {
