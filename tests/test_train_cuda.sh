@@ -338,7 +338,7 @@ long_attention_is_refused() (
 # A dry run of the host's program counts the scratch memory of this one.  Two sequences: then both split heads alike, although
 # this one does so from 8 queries on.
 clusters_are_planned_alike() {
-    for options in '' '--slice-rows 4096' '--deterministic 0 --batch 4' '--ring 2 --ulysses 2 --batch 2' '--attention-memory 3GiB'; do
+    for options in '' '--type fp8 --tile 32768' '--slice-rows 4096' '--deterministic 0 --batch 4' '--ring 2 --ulysses 2 --batch 2' '--attention-memory 3GiB'; do
         # shellcheck disable=SC2086
         for program in "$trainer" "$host"; do
             "$program" --dry-run --cluster h200 --type bf16 --layers 4 --hidden 1024 --heads 8 --kv-heads 4 --seq 32768 \
