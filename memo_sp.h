@@ -294,7 +294,9 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
  * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
  * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
- * returned by the call, after its copies have ended.  Calls cannot be captured.  Destroy no device
+ * returned by the call, after its copies have ended.  If a rank's device has failed, peers may still
+ * read the rank's buffers: call memo_comm_abort, then a collective, which returns when none does.
+ * Calls cannot be captured.  Destroy no device
  * before all ranks have synchronized their streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets
  * GPUs reach each other.  Not yet run on GPUs.
  *
@@ -3297,7 +3299,6 @@ typedef struct memoi_way {
     char apart[64];      /* so that two threads write different cache lines, here and below */
     /* The caller's: in the group that it fills, the last receive from the peer and send to it. */
     memoi_message* last[2];
-    int32_t is_open; /* peers: posted, and the sender's stream does not wait for `copied` yet */
     char apart2[64]; /* the next way's peer writes it */
 } memoi_way;
 
@@ -3433,10 +3434,8 @@ MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
     __atomic_store_n(&me->is_busy[MEMOI_LANE_CALLER], 1, __ATOMIC_SEQ_CST);
     for (r = 0; r < me->table.size; r++) {
         const memoi_threads_rank* peer = &me->group->ranks[r];
-        const int has_taken =
-            ways[r].is_open && !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
+        const int has_taken = !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
         int turn;
-        ways[r].is_open = 0;
         if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) continue;
         if (has_taken) (void)memo_event_synchronize(peer->device, ways[r].copied, NULL);
         for (turn = 0; turn < 2 && me->has_met; turn++)
@@ -3776,7 +3775,6 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     if (call->is_send) {
         if (!memoi_threads_is_ready(memoi_threads_way(me, call), 1)) return 0;
         memoi_threads_await(me, memoi_threads_way(me, call)->copied);
-        memoi_threads_way(me, call)->is_open = 0;
         *current = NULL;
         return 1;
     }
@@ -3795,7 +3793,6 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, in
     if (!message->current || !message->call.is_send) return;
     way = memoi_threads_way(me, &message->call);
     way->posted_ns = start_ns;
-    way->is_open = 1;
     __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
     memoi_threads_ring(&me->group->ranks[message->call.peer]);
 }
@@ -4077,8 +4074,8 @@ MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_collective_args args = {me, {*call, comm->label}};
-    memo_status status = memoi_threads_status(comm, error);
-    if (status) return status;
+    const memo_status status = memoi_threads_status(comm, error);
+    if (status) return me->posted ? memoi_threads_give_up(me, error) : status;
     return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,
                                 error);
 }

@@ -582,6 +582,7 @@ static void failing_traffic(rank_case* c) {
     }
     memo_comm_abort(comm);
     (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
+    CHECK(memo_barrier(comm, c->streams[0], &own) == MEMO_STATUS_COMM); /* peers read no buffer */
 }
 
 TEST(failures_at_random_moments_touch_nothing_freed) {
@@ -701,6 +702,35 @@ TEST(peers_wait_for_events_on_their_streams) {
     own_rig g;
     if (!rig_begin(&g, 2, &desc)) return;
     rig_run(&g, exchange_during_a_sleep, 1);
+}
+
+/* Rank 0 has sent, and its device fails before the other's stream has read. */
+static void overwrite_after_a_failure(rank_case* c) {
+    static double from[4096], to[4096];
+    memo_comm* comm = c->comm;
+    memo_stream s = c->streams[0];
+    memo_error own;
+    if (comm->rank == 1) {
+        CHECK_OK(memo_host_device_sleep(c->device, s, 0.2, &error));
+        CHECK_OK(memo_receive(comm, s, to, 4096, MEMO_TYPE_F64, 0, &error));
+        CHECK_OK(memo_stream_synchronize(c->device, s, &error));
+        for (int i = 0; i < 4096; i++) CHECK(to[i] == 1);
+        return;
+    }
+    for (int i = 0; i < 4096; i++) from[i] = 1;
+    CHECK_OK(memo_send(comm, s, from, 4096, MEMO_TYPE_F64, 1, &error));
+    CHECK_OK(memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0, &error));
+    CHECK(memo_stream_synchronize(c->device, c->streams[1], &own) == MEMO_STATUS_DEVICE);
+    memo_comm_abort(comm);
+    CHECK(memo_barrier(comm, s, &own) == MEMO_STATUS_COMM);
+    for (int i = 0; i < 4096; i++) from[i] = 2;
+}
+
+TEST(a_peer_whose_device_failed_waits_for_its_readers) {
+    memo_comm_threads_desc desc = {.are_peers = 1};
+    own_rig g;
+    if (!rig_begin(&g, 2, &desc)) return;
+    rig_run(&g, overwrite_after_a_failure, 1);
 }
 
 /* --- the rank that differs is named --- */
