@@ -7823,6 +7823,10 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
 MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
     return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
 }
+/* 1: in the current one. */
+MEMOI int memoi_session_is_of_this_shape(const memo_session* s, const memo_session_buffer* b) {
+    return memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape);
+}
 
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
@@ -8727,6 +8731,7 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
     const memo_session_desc* desc = &s->desc;
     memo_states_desc* states = &s->states_desc;
+    const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
     int32_t *layer_kinds, i;
     if (!desc->n_states) return MEMO_STATUS_OK;
     if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
@@ -8747,12 +8752,9 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
     }
 
-    layer_kinds =
-        (int32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(int32_t));
-    s->streamed =
-        (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
-    s->spilled =
-        (uint32_t*)memob_arrays_add(&s->states_arrays, desc->n_layers + 2, sizeof(uint32_t));
+    layer_kinds = (int32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(int32_t));
+    s->streamed = (uint32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(uint32_t));
+    s->spilled = (uint32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(uint32_t));
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
     for (i = 0; i < desc->n_layers; i++) {
@@ -8767,11 +8769,11 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     /* Kinds of the states before the first layer and behind the last. */
     layer_kinds[0] = 30;
-    layer_kinds[1 + desc->n_layers] = 31;
+    layer_kinds[n_layers - 1] = 31;
 
     states->states = s->states_table;
     states->n_states = desc->n_states;
-    states->n_layers = desc->n_layers + 2;
+    states->n_layers = n_layers;
     states->layer_kinds = layer_kinds;
     states->streamed = s->streamed;
     states->spilled = s->spilled;
@@ -9904,8 +9906,7 @@ MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
     for (i = 0; i < n; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int64_t more = b->size_bytes + b->row_bytes * s->part->plan->shape.n_rows;
-        if (!memoi_session_is_of_shape(b) || b->first_layer != MEMO_IN_SHAPE(s->batch.shape))
-            continue;
+        if (!memoi_session_is_of_this_shape(s, b)) continue;
         n_bytes = memob_align_up(memob_min(n_bytes, MEMOB_BYTES_MAX - more) + more,
                                  MEMOB_DEVICE_ALIGNMENT);
     }
@@ -9987,8 +9988,7 @@ MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t 
 MEMOI void memoi_inspector_enter_shape(memo_session* s) {
     int32_t i;
     for (i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
-        if (memoi_session_is_of_shape(&s->buffers[i]) &&
-            s->buffers[i].first_layer == MEMO_IN_SHAPE(s->batch.shape) && s->part->base)
+        if (memoi_session_is_of_this_shape(s, &s->buffers[i]) && s->part->base)
             (void)memoi_inspector_sweep(
                 s, s->part->base + memoi_session_base_bytes(s, i),
                 memoi_session_base_bytes(s, i + 1) - memoi_session_base_bytes(s, i), 1);
@@ -10007,8 +10007,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
-    if (memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape) &&
-        s->part->base)
+    if (memoi_session_is_of_this_shape(s, b) && s->part->base)
         address = s->part->base + memoi_session_base_bytes(s, buffer);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
@@ -10418,10 +10417,9 @@ MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
         if (!status) status = memo_event_wait(s->device, b->begun, stream, &s->call_error);
     }
     for (i = 0; i < b->n_copies[is_backward] && !status; i++)
-        status = is_backward ? memo_copy(s->device, stream, MEMO_COPY_TO_DEVICE, b->on_device,
-                                         b->on_host, b->size_bytes, &s->call_error)
-                             : memo_copy(s->device, stream, MEMO_COPY_TO_HOST, b->on_host,
-                                         b->on_device, b->size_bytes, &s->call_error);
+        status = memo_copy(s->device, stream, is_backward ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+                           is_backward ? b->on_device : b->on_host,
+                           is_backward ? b->on_host : b->on_device, b->size_bytes, &s->call_error);
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -11067,16 +11065,16 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
         before_s = best->step_s;
         for (i = 0; i < n_buffers + s->desc.n_alternatives; i++)
             for (k = 0; k <= i && !status; k++) {
-                const int32_t to = i < n_buffers ? 0 : i - n_buffers + 1;
-                const int32_t too = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t of = to ? s->alternatives[to - 1].buffer : i;
-                const int32_t other = too ? s->alternatives[too - 1].buffer : k;
-                if (best->alternatives[of] == to ||
-                    (i != k && (of == other || best->alternatives[other] == too)))
+                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
+                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
+                const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
+                const int32_t buffer_k = to_k ? s->alternatives[to_k - 1].buffer : k;
+                if (best->alternatives[buffer_i] == to_i ||
+                    (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
                 memcpy(chosen, best->alternatives, sizeof best->alternatives);
-                chosen[other] = too;
-                chosen[of] = to;
+                chosen[buffer_k] = to_k;
+                chosen[buffer_i] = to_i;
                 status = memoi_session_try(s, best, error);
             }
     }
@@ -11234,8 +11232,8 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_session* s;
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    int64_t most_rows = 0, n_streamed = 0, n_spilled = 0, limit_bytes = status ? 0 : s->limit_bytes;
-    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0, is_on_host = 0;
+    int64_t most_rows = 0, limit_bytes = status ? 0 : s->limit_bytes;
+    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
 
     /* The shape with the most rows is planned first: its peak limits the others. */
@@ -11255,15 +11253,14 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
             status = memoi_session_agree_profile(desc, status, &times, error);
         }
         s->limit_bytes = limit_bytes;
-        s->part->plan->n_streamed = n_streamed;
-        s->part->plan->n_spilled = n_spilled;
-        s->part->plan->update_is_on_host = is_on_host;
         s->times = &times;
         s->is_measured = profile != NULL;
+
+        /* All shapes stream what the first streams. */
+        s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
+        s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
+        s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         if (!status) status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        n_streamed = s->part->plan->n_streamed;
-        n_spilled = s->part->plan->n_spilled;
-        is_on_host = s->part->plan->update_is_on_host;
         s->limit_bytes = s->desc.device_bytes;
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
