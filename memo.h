@@ -8683,11 +8683,13 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     const uint32_t dirty = is_there ? 0 : place->dirty;
     const uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
     const uint32_t written = dirty ? dirty & states->layers[place->layer].spilled : 0;
-    const uint32_t read = missing & ~fresh & states->layers[layer].spilled;
+    const uint32_t fetched = missing & ~fresh; /* gradients of a new step have no bytes yet */
+    const uint32_t read = fetched & states->layers[layer].spilled;
+    const int is_copied = fetched || dirty || place->is_leaving;
     if (is_there && !missing) return MEMO_STATUS_OK;
 
-    /* Out, after the pass that changed them. */
-    memoi_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
+    /* Out, after the pass that changed them.  What has left is behind that pass. */
+    if (is_copied) memoi_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
     if (dirty) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, computed);
     if (written) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, filed);
     if (dirty) memoi_states_store(states, place);
@@ -8696,7 +8698,7 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (written) memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
     if (written) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
     if (read) memoi_engine_wait(e, MEMOB_SWAP_FILE, loaded);
-    memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
+    if (is_copied && !dirty) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
     if (dirty || place->is_leaving) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
     if (e->status) return e->status;
     place->is_leaving = 0;
@@ -8705,15 +8707,15 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
         place->present = place->dirty = 0;
     }
 
-    /* In.  Gradients of a new step have no bytes yet. */
+    /* In. */
     if (read) memoi_states_copy(states, MEMOB_SWAP_FILE, layer, read, 1);
     if (read) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
     if (read) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
-    memoi_states_fetch(states, layer, missing & ~fresh);
-    memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
+    memoi_states_fetch(states, layer, fetched);
+    if (is_copied) memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
     if (e->status) return e->status;
     place->present |= missing;
-    place->is_coming = 1;
+    place->is_coming |= is_copied;
     return MEMO_STATUS_OK;
 }
 
