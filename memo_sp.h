@@ -3185,17 +3185,21 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
     return memo_annotate(device, stream, &op, error);
 }
 
+MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error* error) {
+    if (MEMO_DEVICE_HAS(device, row_kernel)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "device '%s': it has no row kernels; use a device that has them, and "
+                          "include memo_sp.h before memo_cuda.cuh",
+                          device->name);
+}
+
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
                             const void* desc, memo_error* error) {
     memoi_row_args args;
     memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, 0};
     memoi_row_arrays arrays;
     memo_status status;
-    if (!MEMO_DEVICE_HAS(device, row_kernel))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no row kernels; use a device that has them, and "
-                              "include memo_sp.h before memo_cuda.cuh",
-                              device->name);
+    if (memoi_check_row_kernels(device, error)) return MEMO_STATUS_UNSUPPORTED;
     status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
     if (status) return status;
     args.kind = kind;
@@ -9221,11 +9225,7 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
     if (missing) return MEMOB_INVALID(error, "memo_loss_desc.%s: NULL; it is required", missing);
     if (memoi_check_memory("memo_loss_desc", desc->device_memory, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!MEMO_DEVICE_HAS(desc->device, row_kernel))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no row kernels; use a device that has them",
-                              desc->device->name);
-    return MEMO_STATUS_OK;
+    return memoi_check_row_kernels(desc->device, error);
 }
 
 memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
@@ -9442,12 +9442,7 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
                              memo_type_name(desc->halo_type));
     if (missing) return MEMOB_INVALID(error, "%s.%s: NULL; it is required", name, missing);
-    if (desc->halo_rows && !MEMO_DEVICE_HAS(desc->device, row_kernel))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no row kernels, which a halo needs; use a "
-                              "device that has them",
-                              desc->device->name);
-    return MEMO_STATUS_OK;
+    return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {

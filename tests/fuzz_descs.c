@@ -168,6 +168,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
+    swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, &times, sizeof times);
     for (int i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
