@@ -7635,6 +7635,8 @@ typedef struct memoi_beside {
     void *on_device, *on_host;
     int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
     int32_t n_copies[2];
+    /* Copies take the places of on_host in turn: rows of a step are not in the host's caches. */
+    int64_t n_places, n_copied;
 } memoi_beside;
 
 /* A plan with the memory that its desc points to. */
@@ -10408,7 +10410,7 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
 
 /* Copies beside a step, once it computes. */
 MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
-    const memoi_beside* b = &s->beside;
+    memoi_beside* b = &s->beside;
     const memo_stream stream = b->streams[is_backward];
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
@@ -10416,10 +10418,12 @@ MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
         status = memo_event_record(s->device, b->begun, s->desc.compute_stream, &s->call_error);
         if (!status) status = memo_event_wait(s->device, b->begun, stream, &s->call_error);
     }
-    for (i = 0; i < b->n_copies[is_backward] && !status; i++)
+    for (i = 0; i < b->n_copies[is_backward] && !status; i++) {
+        char* on_host = (char*)b->on_host + b->n_copied++ % b->n_places * b->size_bytes;
         status = memo_copy(s->device, stream, is_backward ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                           is_backward ? b->on_device : b->on_host,
-                           is_backward ? b->on_host : b->on_device, b->size_bytes, &s->call_error);
+                           is_backward ? b->on_device : on_host,
+                           is_backward ? on_host : b->on_device, b->size_bytes, &s->call_error);
+    }
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -11616,8 +11620,8 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 
 /* The times of the current shape, from its spans. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
-    const int32_t n = s->n_slices, last = s->n_steps - 1;
-    double losses_s = 0, none_s;
+    const int32_t last = s->n_steps - 1;
+    double beyond_s = 0, none_s;
     int32_t k, t, step;
     for (k = 0; k < times->n_kinds; k++) {
         memoi_session_fit(s, k, MEMO_PASS_FORWARD, &times->forward_s[k],
@@ -11636,13 +11640,18 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         }
     }
 
-    /* With slices, losses: what the last layer's backward takes beyond the times of its kind. */
-    k = memob_layer_kind(s->steps, last);
-    for (step = last - n + 1; step <= last && n > 1; step++)
-        losses_s +=
+    /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in the
+     * last one's backward.  The times of a profile then add up to the micro-batch. */
+    for (step = 0; step <= last; step++) {
+        k = memob_layer_kind(s->steps, step);
+        beyond_s +=
+            *memoi_session_span(s, step, MEMO_PASS_FORWARD) -
+            memob_swap_slice_s(s->steps, step, times->forward_s[k], times->forward_growth_s[k]) +
             *memoi_session_span(s, step, MEMO_PASS_BACKWARD) -
-            memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]);
-    times->between_s = fmax(losses_s, 0) + *memoi_session_span(s, last, MEMO_PASS_BETWEEN);
+            memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]) +
+            *memoi_session_span(s, step, MEMO_PASS_WEIGHTS) - times->weights_s[k];
+    }
+    times->between_s = fmax(beyond_s + *memoi_session_span(s, last, MEMO_PASS_BETWEEN), 0);
 
     /* Of the buffers as declared. */
     for (k = 0; k < times->n_kinds; k++) {
@@ -11682,15 +11691,16 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     const memo_profile_transfer* copy = &profile->copies[1];
     const double copies_s[] = {copy->out_s, copy->back_s};
     memoi_beside* b = &s->beside;
-    double steps_bytes[2], n_bytes = 8 << 20;
+    double steps_bytes[2], n_bytes = 8 << 20, host_bytes = 64 << 20;
     int32_t pass, step, k;
     for (k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         if (s->desc.device_bytes)
             n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - plan->device_bytes));
         if (s->desc.host_bytes)
-            n_bytes = fmin(n_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
+            host_bytes = fmin(host_bytes, (double)(s->desc.host_bytes - plan->host_bytes));
     }
+    n_bytes = fmin(n_bytes, host_bytes);
 
     for (pass = 0; pass < 2; pass++) {
         double sum_s = 0;
@@ -11702,15 +11712,18 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     }
     if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
     b->size_bytes = (int64_t)n_bytes;
+    b->n_places = (int64_t)host_bytes / b->size_bytes;
     for (pass = 0; pass < 2; pass++)
         b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
 
     if (memo_device_alloc(s->device, b->size_bytes, &b->on_device, NULL) ||
-        memo_host_alloc(s->device, b->size_bytes, &b->on_host, NULL) ||
+        memo_host_alloc(s->device, b->n_places * b->size_bytes, &b->on_host, NULL) ||
         memo_event_create_untimed(s->device, &b->begun, NULL) ||
         memo_stream_create(s->device, "beside, to host", 0, &b->streams[0], NULL) ||
         memo_stream_create(s->device, "beside, to device", 0, &b->streams[1], NULL))
         b->size_bytes = 0;
+    else
+        memset(b->on_host, 0, (size_t)(b->n_places * b->size_bytes)); /* the system gives it now */
 }
 
 MEMOI void memoi_session_end_beside(memo_session* s) {

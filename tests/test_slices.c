@@ -697,8 +697,9 @@ static void is_near(double a, double b) {
     CHECK_CASE(fabs(a - b) < 1e-6 * (1 + fabs(b)), "%g, not %g", a, b);
 }
 
-/* Measured times are the line that they were made from, whatever the number of slices, and one slow
- * layer of five does not count. */
+/* Measured times are the line that they were made from, whatever the number of slices.  One slow
+ * layer of five does not change the times of its kind.  The rest of the micro-batch has what this
+ * layer and the loss take in addition. */
 TEST(times_are_lines) {
     static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {45, 10}, {96, 32}, {31, 31}, {8, 2}};
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
@@ -728,7 +729,7 @@ TEST(times_are_lines) {
         is_near(p.backward_growth_s[0], has_slices * of_slice * 0.375 * all);
         is_near(p.tensors[T_ATTENTION].recompute_growth_s_per_row[0], has_slices * 0.0625 * all);
         is_near(p.tensors[T_MIDDLE].recompute_growth_s_per_row[0], 0);
-        is_near(p.between_s, has_slices * all);
+        is_near(p.between_s, all + 6 * (virtual_s(0, n, 3, 0.25) + virtual_s(0, n, 5, 0.75)));
         memo_stream_destroy(&device, stream, NULL);
         memo_host_device_destroy(inner);
     }

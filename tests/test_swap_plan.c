@@ -1468,12 +1468,25 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
 typedef struct sleeper {
     memo_device* host;
     memo_session_desc desc;
+    const char *first, *last; /* host addresses of the copies beside the steps */
+    int64_t beside_bytes;     /* of such a copy */
 } sleeper;
+
+static sleeper* sleeping;
+static memo_status sleeping_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                 const void* from, int64_t n, memo_error* e) {
+    sleeper* m = sleeping;
+    const char* on_host = kind == MEMO_COPY_TO_HOST ? (const char*)to : (const char*)from;
+    if (n == m->beside_bytes && (!m->first || on_host < m->first)) m->first = on_host;
+    if (n == m->beside_bytes && (!m->last || on_host > m->last)) m->last = on_host;
+    return m->host->copy(context, stream, kind, to, from, n, e);
+}
 
 #define SLOWDOWN 0.8e-8
 static void sleep_step(sleeper* m, memo_session* s, int32_t is_backward) {
     const double n_bytes = (double)s->beside.size_bytes * s->beside.n_copies[is_backward];
     const int is_beside = s->spans_s && s->repetition % 2;
+    if (is_beside) m->beside_bytes = s->beside.size_bytes;
     CHECK_OK(memo_host_device_sleep(m->host, m->desc.compute_stream,
                                     0.02 + is_beside * SLOWDOWN * n_bytes, &error));
 }
@@ -1497,17 +1510,21 @@ TEST(costs_of_copies_and_calls_are_measured) {
     static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_profile profile;
-    sleeper m;
+    sleeper m = {0};
+    sleeping = &m;
     m.desc = memo_session_desc_default();
     host.to_host_bytes_per_s = host.to_device_bytes_per_s = 1e8;
     CHECK_OK(memo_host_device_create(&host, &m.host, &error));
     CHECK_OK(memo_stream_create(m.host, "compute", 0, &m.desc.compute_stream, &error));
-    m.desc.device = m.host;
+    memo_device table = *m.host;
+    table.copy = sleeping_copy;
+    m.desc.device = &table;
     m.desc.tensors = tensors;
     m.desc.n_tensors = 1;
     m.desc.n_layers = 3;
     m.desc.n_rows = 64;
     m.desc.tile_rows = 8;
+    m.desc.host_bytes = 8 << 20;
     m.desc.n_outputs = MEMO_NO_OUTPUTS;
     m.desc.user = &m;
     m.desc.forward = sleep_forward;
@@ -1520,6 +1537,9 @@ TEST(costs_of_copies_and_calls_are_measured) {
     for (int i = 0; i < 2; i++) CHECK(fabs(profile.slowdown_s_per_byte[i] / SLOWDOWN - 1) < 0.4);
     CHECK(fabs(profile.recompute_call_s / 0.01 - 1) < 0.5);
     CHECK(fabs(profile.tensors[0].recompute_s_per_row[0] / 0.0003 - 1) < 0.4);
+    /* Copies take all of the host budget in turn, so that caches do not hold it. */
+    CHECK_CASE(m.last - m.first + 2 * m.beside_bytes > m.desc.host_bytes, "%lld of %lld bytes",
+               (long long)(m.last - m.first + m.beside_bytes), (long long)m.desc.host_bytes);
     memo_stream_destroy(m.host, m.desc.compute_stream, NULL);
     memo_host_device_destroy(m.host);
 }
