@@ -100,7 +100,7 @@ bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
 # -O3 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
-OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
+OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% comm_mpi draw_memory,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/%: examples/tools/%.c build/config.mk Makefile

@@ -19,8 +19,9 @@ fi
 # numpy, if the machine has it; pip then leaves it alone.
 sed -i.bak 's/^include-system-site-packages.*/include-system-site-packages = true/' "$folder/venv/pyvenv.cfg"
 
+# make test-all builds with the optimizer of users; it takes five times as long.
 installs() { # PATH
-    "$python" -m pip install --no-index --disable-pip-version-check --force-reinstall "$1"
+    CFLAGS="$(tests_all || echo -O0) ${CFLAGS:-}" "$python" -m pip install --no-index --disable-pip-version-check --force-reinstall "$1"
 }
 
 # The first block in README.md is the program, the first block after `prints` its output.
