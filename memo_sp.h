@@ -294,11 +294,10 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * PEERS.  The calling threads of a message, or of a collective, wait for each other, but for no
  * stream: a call returns when the peers have enqueued, too.  So ranks must call in an order in
  * which no two wait for each other, as with NCCL, each rank in a thread of its own.  A failure is
- * returned by the call, after its copies have ended.  If a rank's device has failed, peers may still
- * read the rank's buffers: call memo_comm_abort, then a collective, which returns when none does.
- * Calls cannot be captured.  Destroy no device
- * before all ranks have synchronized their streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets
- * GPUs reach each other.  Not yet run on GPUs.
+ * returned by the call, after its copies have ended.  If a rank's device has failed, peers may
+ * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
+ * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
+ * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and their calls.
@@ -515,7 +514,7 @@ typedef struct memo_run {
 
 typedef struct memo_sharding_desc {
     memo_sharding_kind kind;
-    int32_t ring, ulysses; /* degrees; 0: 1 */
+    int32_t ring, ulysses; /* degrees; 0: 1; ring of documents: at most 65536 */
     int64_t n_tokens;      /* of the whole sequence */
     /* MEMO_SHARDING_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
@@ -5239,7 +5238,8 @@ MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sh
     int64_t unit;
     memset(sharding, 0, sizeof *sharding);
     if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
-        MEMOI_INTEGER(name, desc, ring, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, ring, 0,
+                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;

@@ -270,8 +270,8 @@ TEST(invalid_arguments_are_refused) {
     documents.document_begins = begins;
     documents.n_documents = 2;
     CHECK_OK(keep_sharding(&documents, &sharding, &error));
-    for (int k = 0; k < 11; k++) {
-        memo_sharding_desc bad = k < 4 || k > 7 ? plain : documents;
+    for (int k = 0; k < 12; k++) {
+        memo_sharding_desc bad = k < 4 || (k > 7 && k < 11) ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
         if (k == 1) bad.ring = -1;
         if (k == 2) bad.ring = bad.ulysses = 0x7fffffff;
@@ -283,6 +283,7 @@ TEST(invalid_arguments_are_refused) {
         if (k == 8) bad.slice_tokens = -4;
         if (k == 9) bad.slice_tokens = 6, bad.ring = 2;
         if (k == 10) bad.slice_tokens = 4, bad.kind = MEMO_SHARDING_STRIPED;
+        if (k == 11) bad.ring = (1 << 16) + 1; /* memory grows with the ranks */
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
     }
