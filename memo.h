@@ -7998,8 +7998,8 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED ones, or
- * those of the others. */
+/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED ones,
+ * or those of the others. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
     const memob_swap_placement* p = &swap->placement;
     const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;

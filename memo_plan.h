@@ -827,8 +827,8 @@ MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: n
 
 /* Sets the rows of ROUTED tensors in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
- * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than declared
- * are an error of the session. */
+ * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
+ * declared are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
@@ -10433,8 +10433,8 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
            memoi_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
-/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of tensors
- * have work in a WEIGHTS turn. */
+/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of
+ * tensors have work in a WEIGHTS turn. */
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
@@ -11640,8 +11640,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         }
     }
 
-    /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in the
-     * last one's backward.  The times of a profile then add up to the micro-batch. */
+    /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in
+     * the last one's backward.  The times of a profile then add up to the micro-batch. */
     for (step = 0; step <= last; step++) {
         k = memob_layer_kind(s->steps, step);
         beyond_s +=
@@ -12041,6 +12041,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     int n_fit = 0;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
+
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
@@ -12050,6 +12051,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
+
         status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
         if (status && *plan && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
         if (status && error) *error = failed;

@@ -1033,6 +1033,7 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
     const void* weight = is_weights ? a->dweight : is_fp8 ? c->weight_codes : a->weight;
     gpt_gemm_call g;
     if (is_fp8 && gpt_fp8_weight(c, stream, a, is_forward, error)) return error->status;
+
     for (int64_t row = 0, n; row < n_rows; row += n) {
         const char* x = (const char*)a->x + row * a->n_inputs * size;
         char* y = (char*)a->y + row * a->n_outputs * size;
