@@ -4783,7 +4783,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M, and an order of twins. */
+ * where U is the best peak known.  Added: bounds on M. */
 
 enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
@@ -4809,23 +4809,13 @@ MEMOI int memoi_mip_row(const memoi_mip* mip, int a, int b, int z, double factor
     return add_constraintex(mip->lp, z ? 3 : 2, value, column, LE, limit);
 }
 
-/* The same sections, size and freedom: exchanging the two changes nothing. */
-MEMOI int memoi_mip_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
-    const memoi_item* a = &problem->items[i];
-    const memoi_item* b = &problem->items[j];
-    return !problem->held && a->size == b->size && a->fixed < 0 && b->fixed < 0 &&
-           a->n_ranges == b->n_ranges && a->alignment == b->alignment &&
-           memcmp(&problem->ranges[a->first_range], &problem->ranges[b->first_range],
-                  (size_t)a->n_ranges * sizeof(memoi_range)) == 0;
-}
-
 /* Columns: o_i at 1 + i, M at 1 + n, the pairs after it. */
 MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_problem* problem = mip->problem;
     const memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, i, j, k;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
-    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size, one = 1;
+    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -4853,8 +4843,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
         ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
     }
 
-    /* One of each conflicting pair lies below the other.  Twins have a fixed order, which removes
-     * equal plans. */
+    /* One of each conflicting pair lies below the other. */
     for (i = 0; i < n; i++) {
         for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
             if ((j = neighbors->list[k]) < i) continue;
@@ -4863,8 +4852,6 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
             ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit, limit - size);
             size = (double)problem->items[j].size * mip->scale;
             ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
-            if (!MEMOI_WITHOUT(mip_twins) && memoi_mip_items_twins(problem, i, j))
-                ok &= add_constraintex(lp, 1, &one, &z, GE, 1);
         }
     }
 

@@ -1927,7 +1927,6 @@ typedef struct ablation_case {
     char name[32];
     memo_plan* plan;
     memo_trace* trace; /* its layers, or NULL */
-    memo_plan_engine engine;
     int64_t capacity;
     outcome whole; /* with all stages */
 } ablation_case;
@@ -2029,12 +2028,6 @@ static void add_cases(ablation* a, int seed) {
                  NULL);
     for (k = 0; k < N_PATTERNS; k++)
         add_case(a, "streams", pattern_of_streams((pattern)k, 4, 128, (uint64_t)(7 + seed)), NULL);
-
-    /* For the mixed-integer program. */
-    for (n = 12; n <= 40; n += 2) {
-        add_case(a, "mip", cut_rectangle(n, 100, (uint64_t)(n + 100 * seed)), NULL);
-        a->cases[a->n - 1].engine = MEMO_PLAN_ENGINE_MIP;
-    }
 }
 
 static double gap_of(const outcome* result) {
@@ -2042,8 +2035,8 @@ static double gap_of(const outcome* result) {
 }
 
 /* Runs all cases without a stage, and compares them with the run with all stages. */
-static void print_ablation_row(ablation* a, const char* stage, int is_mip, int is_whole,
-                               uint64_t seed, double limit) {
+static void print_ablation_row(ablation* a, const char* stage, int is_whole, uint64_t seed,
+                               double limit) {
     int n_worse = 0, n_better = 0, n_lost = 0, n_won = 0, n_proven = 0, n = 0, k;
     double gap = 0, seconds = 0;
     left_out = stage;
@@ -2052,8 +2045,8 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
         const outcome* whole = &here->whole;
         outcome result;
         int is_proven, was_proven;
-        if ((here->engine == MEMO_PLAN_ENGINE_MIP) != is_mip) continue;
-        result = run_traced(here->plan, here->trace, here->engine, here->capacity, limit, seed);
+        result =
+            run_traced(here->plan, here->trace, MEMO_PLAN_ENGINE_AUTO, here->capacity, limit, seed);
         is_proven = here->capacity ? result.is_met : result.proof == MEMO_PROOF_OPTIMAL;
         was_proven = here->capacity ? whole->is_met : whole->proof == MEMO_PROOF_OPTIMAL;
         n++;
@@ -2081,37 +2074,32 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
     fflush(stdout);
 }
 
-/* Of AUTO, and of the mixed-integer program. */
-static const char* const stages[2][16] = {{"orders", "first_fit", "repeat", "full_sections",
-                                           "windows", "reuse", "cover", "parts", "cores", "styles",
-                                           "weights", "ejections", "search", "bricks"},
-                                          {"mip_twins"}};
+static const char* const stages[] = {"orders",  "first_fit", "repeat", "full_sections", "windows",
+                                     "reuse",   "cover",     "parts",  "cores",         "styles",
+                                     "weights", "ejections", "search", "bricks"};
+enum { N_STAGES = sizeof stages / sizeof *stages };
 
 static int is_stage(const char* name) {
     int k;
-    for (k = 0; stages[0][k]; k++)
-        if (!strcmp(stages[0][k], name)) return 1;
-    return !strcmp(stages[1][0], name);
+    for (k = 0; k < N_STAGES; k++)
+        if (!strcmp(stages[k], name)) return 1;
+    return 0;
 }
 
 static void print_ablation(int seeds, double limit) {
     static ablation a;
     const char* only = left_out;
-    int is_mip, k, seed;
+    int k, seed;
     is_cpu = 1;
     left_out = "";
     for (seed = 0; seed < seeds; seed++) add_cases(&a, seed);
     printf("\n## Without one stage: limit %.2f s of processor time\n\n", limit);
     printf("| without | worse | better | proofs lost | won | mean gap %% | s |\n"
            "|---|---|---|---|---|---|---|\n");
-    for (is_mip = 0; is_mip < 2; is_mip++) {
-        if (*only && is_mip == !!strncmp(only, "mip", 3)) continue;
-        print_ablation_row(&a, "", is_mip, 1, 0, limit);
-        print_ablation_row(&a, "", is_mip, 0, 1, limit);
-        for (k = 0; stages[is_mip][k]; k++)
-            if (!*only || !strcmp(only, stages[is_mip][k]))
-                print_ablation_row(&a, stages[is_mip][k], is_mip, 0, 0, limit);
-    }
+    print_ablation_row(&a, "", 1, 0, limit);
+    print_ablation_row(&a, "", 0, 1, limit);
+    for (k = 0; k < N_STAGES; k++)
+        if (!*only || !strcmp(only, stages[k])) print_ablation_row(&a, stages[k], 0, 0, limit);
 }
 
 /* Is this table selected?  Without names, all are. */
@@ -2160,8 +2148,8 @@ int main(int argc, char** argv) {
         }
     }
     if (*left_out && !is_stage(left_out)) {
-        fprintf(stderr, "plan: --without %s: unknown stage; the stages are mip_twins", left_out);
-        for (k = 0; stages[0][k]; k++) fprintf(stderr, ", %s", stages[0][k]);
+        fprintf(stderr, "plan: --without %s: unknown stage; the stages are", left_out);
+        for (k = 0; k < N_STAGES; k++) fprintf(stderr, "%s %s", k ? "," : "", stages[k]);
         fprintf(stderr, "\n");
         return 2;
     }
