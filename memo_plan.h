@@ -8530,11 +8530,12 @@ MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_tra
     return (int64_t)(digest >> 2);
 }
 
-/* Of the tables of states and of buffers, but for their names. */
+/* Of the tables of states and of buffers, but for their names.  Without update_host, update_on
+ * changes nothing. */
 MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
+    const int32_t update_on = s->desc.update_host ? 1 + (int32_t)s->desc.update_on : 0;
     uint64_t digest =
-        (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0) +
-                   128 * (s->desc.update_host != NULL) + 256 * (int32_t)s->desc.update_on);
+        (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0) + 128 * update_on);
     int32_t i;
     for (i = 0; i < s->desc.n_states; i++) {
         const memo_state* state = &s->states_table[i];
@@ -11902,25 +11903,38 @@ MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile
     return status;
 }
 
-/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits. */
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
+ * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
-    memo_status status = MEMO_STATUS_OK, waited;
+    const int64_t most = (int64_t)1 << 20;
+    memo_status status = MEMO_STATUS_OK, freed;
+    void* pinned = NULL;
     int32_t i;
+    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
     for (i = 0; i < s->desc.n_outputs && !status; i++) {
-        const int64_t n_bytes = s->desc.outputs[i].size_bytes;
-        void* output = s->desc.outputs[i].address;
-        if (s->desc.computes_on_host)
-            memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
-        else
+        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
+        char* output = (char*)s->desc.outputs[i].address;
+        int64_t at, n_bytes;
+        for (at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
+            void* piece = pinned ? pinned : bytes;
+            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
+            if (s->desc.computes_on_host) {
+                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
+                continue;
+            }
+            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
             status = memo_copy(s->device, s->desc.compute_stream,
                                is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                               is_back ? output : bytes, is_back ? bytes : output, n_bytes, error);
-        bytes += n_bytes;
+                               is_back ? (void*)(output + at) : piece,
+                               is_back ? piece : (void*)(output + at), n_bytes, error);
+            if (!status) status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
+        }
     }
-    if (s->desc.computes_on_host) return MEMO_STATUS_OK;
-    waited = memo_stream_synchronize(s->device, s->desc.compute_stream, status ? NULL : error);
-    return status ? status : waited;
+
+    freed = pinned ? memo_host_free(s->device, pinned, status ? NULL : error) : MEMO_STATUS_OK;
+    return status ? status : freed;
 }
 
 /* Takes host memory for the outputs and fills it. */

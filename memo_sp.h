@@ -5416,18 +5416,18 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
     n_halves[0] = n_halves[1] = 0;
     for (r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
     for (i = 0; i < n_parts; i++) {
-        int half = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
+        int side = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
         memoi_spread_part part = parts[i];
         while (part.begin < part.end) {
-            memoi_spread_part* here = &s->halves[half][n_halves[half]];
+            memoi_spread_part* here = &s->halves[side][n_halves[side]];
             *here = part;
-            here->end = memob_min(part.end, part.begin + n_free[half]);
+            here->end = memob_min(part.end, part.begin + n_free[side]);
             part.n_before += here->end - here->begin;
             part.begin = here->end;
-            n_free[half] -= here->end - here->begin;
-            n_halves[half] += here->begin < here->end;
-            scores[half] += memoi_spread_scores(here);
-            half = !half;
+            n_free[side] -= here->end - here->begin;
+            n_halves[side] += here->begin < here->end;
+            scores[side] += memoi_spread_scores(here);
+            side = !side;
         }
     }
     return fabs(scores[0] / n_ranks[0] - scores[1] / n_ranks[1]);

@@ -41,7 +41,7 @@ static const memo_session_buffer buffers[N_BUFFERS] = {
     {"out", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0, 0},
     {"dout", 0, sizeof(float) * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
     {"dhidden", 0, sizeof(float) * 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
-     0}};
+     0, 0}};
 #define BUFFER(b) ((float*)memo_session_get_buffer(session, b))
 
 /* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread

@@ -717,13 +717,6 @@ static int32_t groups_of(const attention_case* c) {
            : c->ulysses_groups > 1                           ? most
                                                              : 1;
 }
-/* Rings that the rank runs in one pass. */
-static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
-    int32_t n = 0, g;
-    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
-    return n;
-}
-
 /* The keys that each query sees, pair by pair.  A query that sees none is between others. */
 static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* end) {
     for (int64_t q = 0, k; q < c->n_tokens; q++) {

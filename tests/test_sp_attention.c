@@ -1519,6 +1519,13 @@ TEST(groups_of_heads_are_exact) {
     report_worst();
 }
 
+/* Rings that the rank runs in one pass. */
+static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
+    int32_t n = 0, g;
+    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
+    return n;
+}
+
 /* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no
  * wait too many. */
 TEST(gathered_keys_are_exact) {

@@ -827,7 +827,6 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
     const int64_t a_columns = is_turned ? of->n_outputs : of->n_inputs;
     const int64_t b_columns = is_forward ? of->n_inputs : of->n_outputs;
     const int64_t d_columns = is_forward ? of->n_outputs : of->n_inputs;
-    const float *scale_a = &c->scales[0].scale, *scale_b = &c->scales[1].scale;
 
     memset(g, 0, sizeof *g);
     g->beta = of->kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
@@ -850,6 +849,7 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
         return error->status;
 
     if (!of->is_fp8) return MEMO_STATUS_OK;
+    const float *scale_a = &c->scales[0].scale, *scale_b = &c->scales[1].scale;
     if (GPT_LT(cublasLtMatmulDescSetAttribute,
                (&g->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale_a, sizeof scale_a)))
         return error->status;
