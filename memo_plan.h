@@ -12031,9 +12031,15 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     return fits ? step_s : 1e20 * n_bytes;
 }
 
+/* 1: a trainer's function cannot work with so many slices; no other failure. */
+MEMOI int memoi_session_is_too_fine(memo_status status) {
+    return status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
+           status == MEMO_STATUS_INFEASIBLE;
+}
+
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
- * end where the trainer's functions fail with so many slices.  All ranks choose the same, because
- * sizes, times and errors are agreed. */
+ * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
+ * because sizes, times and this end are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     const int64_t tile_rows = memob_max(desc->tile_rows, 1);
@@ -12054,7 +12060,11 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
         status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
-        if (status && *plan && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
+        if (status && *plan) { /* all ranks have failed */
+            if (memoi_session_is_too_fine(status)) status = MEMO_STATUS_OK;
+            status = memoi_session_verdict(desc, status, &failed);
+            if (!status) break;
+        }
         if (status && error) *error = failed;
         n_fit += !status && memoi_step_plan_fits(trial);
         is_better =

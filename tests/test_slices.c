@@ -820,10 +820,11 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
 
 /* slice_rows 0: the largest size that fits, and a plan whose time is that of the schedule. */
 static int32_t most_slices = INT32_MAX;
+static memo_status refusal;
 static void refuse_slices(void* user, memo_session* s) {
     (void)user;
     if (memo_session_get_n_slices(s) > most_slices)
-        memo_session_fail(s, MEMO_STATUS_UNSUPPORTED, "too many slices");
+        memo_session_fail(s, refusal, "too many slices");
 }
 
 TEST(the_planner_chooses_the_size) {
@@ -847,9 +848,14 @@ TEST(the_planner_chooses_the_size) {
         n_sliced += plan->swap.n_slices > 1;
         m.desc.setup = refuse_slices; /* the sizes end there, without an error */
         most_slices = plan->swap.n_slices;
+        refusal = MEMO_STATUS_UNSUPPORTED;
         CHECK_OK(memo_session_plan(&m.desc, &profile, &larger, &error));
         CHECK(larger && larger->fits && larger->swap.n_slices == most_slices);
         memo_step_plan_destroy(larger);
+        refusal = MEMO_STATUS_COMM; /* a lost rank is one */
+        most_slices = 1;
+        if (plan->swap.n_slices > 1)
+            CHECK_ERROR(memo_session_plan(&m.desc, &profile, &larger, &error), COMM, "too many");
         m.desc.setup = NULL;
         if (plan->swap.n_slices > 1) { /* a larger one does not fit, or is no faster */
             m.desc.slice_rows = 2 * plan->swap.n_rows;
