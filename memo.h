@@ -7806,8 +7806,7 @@ MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only
  * trainer computes. */
 
 struct memo_swap {
-    memob_engine
-        engine; /* events: MEMOB_SWAP_COMPUTED and so on; spill_ops: of each spilled layer */
+    memob_engine engine; /* events: MEMOB_SWAP_COMPUTED to _FILE_DONE; spill_ops: (layers, 2) */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */

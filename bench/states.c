@@ -65,12 +65,6 @@ static void update_host(void* user, memo_session* session, int32_t layer) {
     if (layer >= 0 && layer < N_LAYERS) nanosleep(&duration, NULL);
 }
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* A throttled device, and the session of one way to update. */
 static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on, int is_fused) {
     memo_host_device_desc host = memo_host_device_desc_default();
@@ -112,9 +106,9 @@ static double measure(const memo_session_desc* desc, const memo_step_plan* plan)
     for (step = 0; step <= N_STEPS; step++) {
         run_step(session, desc->update_is_fused);
         check(memo_stream_synchronize(desc->device, desc->compute_stream, &error));
-        if (step == 0) begin_s = now_s();
+        if (step == 0) begin_s = memob_now_s();
     }
-    begin_s = (now_s() - begin_s) / N_STEPS;
+    begin_s = (memob_now_s() - begin_s) / N_STEPS;
     memo_session_destroy(session);
     return begin_s;
 }

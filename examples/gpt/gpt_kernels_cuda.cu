@@ -1244,8 +1244,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
     c->scales = (gpt_fp8_scale*)(void*)(c->rows + gpt_cuda_rows_bytes(shapes));
     c->weight_codes = (uint8_t*)c->scales + GPT_CUDA_SCALES;
-    c->row_codes = c->weight_codes +
-                   shapes->hidden * (shapes->up > shapes->hidden ? shapes->up : shapes->hidden);
+    c->row_codes = c->weight_codes + gpt_cuda_code_bytes(shapes, shapes->hidden);
     c->of_attention = (char*)c->scales + gpt_cuda_fp8_bytes(shapes);
 
     if (GPT_CUDA(cudaMemsetAsync,

@@ -28,10 +28,13 @@ static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
+/* Codes of n rows in FP8, of the widest operand. */
+static inline int64_t gpt_cuda_code_bytes(const gpt_shapes* shapes, int64_t n_rows) {
+    return n_rows * (shapes->up > shapes->hidden ? shapes->up : shapes->hidden);
+}
 static inline int64_t gpt_cuda_fp8_bytes(const gpt_shapes* shapes) {
-    const int64_t widest = shapes->up > shapes->hidden ? shapes->up : shapes->hidden;
-    if (!shapes->fp8_rows) return 0;
-    return GPT_CUDA_SCALES + ((shapes->fp8_rows + shapes->hidden) * widest + 511) / 512 * 512;
+    const int64_t n_bytes = gpt_cuda_code_bytes(shapes, shapes->fp8_rows + shapes->hidden);
+    return shapes->fp8_rows ? GPT_CUDA_SCALES + (n_bytes + 511) / 512 * 512 : 0;
 }
 static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
