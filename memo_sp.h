@@ -821,17 +821,6 @@ typedef struct memo_ulysses_heads {
  * first_query of the mask is the slice's first token.  k and v are this rank's rows of the slices
  * so far.  Backward sets their gradients, which the caller adds up over slices. */
 
-/* How keys and values reach the ranks that read them. */
-typedef enum memo_exchange_way {
-    MEMO_EXCHANGE_DIRECT = 0, /* from each owner to each reader (chapter 6) */
-    /* An all-gather brings all keys and values of the ring before attention (as in Llama 3), and a
-     * reduce-scatter returns their gradients.  The local attention is called once, with all keys in
-     * the order of positions, and nothing is merged.  But no computation hides the transfer, and
-     * scratch memory grows with the ring.  For few key heads and fast links; memo_parallel_predict
-     * (extras/memo_layout.h) compares both ways. */
-    MEMO_EXCHANGE_GATHER
-} memo_exchange_way;
-
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
     memo_stream stream;        /* runs everything except the ring's exchanges */
@@ -867,7 +856,6 @@ typedef struct memo_sp_attention_desc {
     /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
      * Each step's contribution is rounded once (test_sp_attention, "rounded"). */
     int32_t rounds_gradients;
-    memo_exchange_way way; /* chapter 6 */
     /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps these in tensors.saved.
      * 1: backward sends these again, and saved is not used. */
     int32_t sends_again;
@@ -896,8 +884,8 @@ typedef struct memo_sp_attention_sizes {
      *   ring forward       Hkv m D (rd - 1), in type
      *   ring backward      the same, and as much in fp32 (rounds_gradients: in type)
      * With latent keys, Hkv is 1, and D of keys the latent's size.
-     * The ring's bytes are upper bounds, exact for GATHER and a full mask: only rows that are read
-     * travel (chapter 6). */
+     * The ring's bytes are upper bounds, exact for a full mask: only rows that are read travel
+     * (chapter 6). */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
@@ -974,7 +962,7 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Rows of keys that this rank sends in a forward, and rows of gradients in a backward, of all
  * sequences of the batch; and the fewest that would do: each row once to each rank that reads the
- * row, each gradient once from that rank.  needed_rows is -1 in the way GATHER. */
+ * row, each gradient once from that rank. */
 typedef struct memo_exchange_info {
     int32_t n_steps; /* with step 0, which needs no exchange */
     int64_t sent_rows[2], needed_rows[2];
@@ -5872,18 +5860,12 @@ MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* n
 
 /* --- messages --- */
 
-/* Of the next group or collective. */
-MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
-                              int64_t number) {
-    if (!target->status) /* otherwise nothing is called that ends the label */
-        memoi_comm_label(comm, target->agreed, 0, text, number);
-}
-
 /* The label holds until the group ends. */
 MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
                                     int64_t number) {
-    memoi_target_label(target, comm, label, number);
-    if (!target->status) target->status = memo_group_begin(comm, target->error);
+    if (target->status) return; /* nothing would end the label */
+    memoi_comm_label(comm, target->agreed, 0, label, number);
+    target->status = memo_group_begin(comm, target->error);
 }
 
 MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
@@ -6366,7 +6348,6 @@ typedef struct memoi_shape_tokens {
     memo_run* runs;   /* (ring, max_runs) */
     int32_t* n_runs;  /* (ring) */
     int64_t max_runs; /* of a rank */
-    memo_run all;     /* of all ranks in the order of positions, padding included */
 } memoi_shape_tokens;
 
 /* An attention on one rank.  Its documents come with each exchange. */
@@ -6382,10 +6363,9 @@ typedef struct memoi_shape {
     float scale, softcap;
     int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
-    memo_type carried_type;             /* of d_k and d_v in the ring: F32, or type */
-    int32_t gathers_keys, has_gathered; /* now all keys are one run of this rank */
-    int32_t n_groups;                   /* of the heads of each rank */
-    int32_t group;                      /* the one that heads are of; -1: all */
+    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
+    int32_t n_groups;       /* of the heads of each rank */
+    int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
@@ -6406,8 +6386,6 @@ MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, 
 MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t part,
                                        int32_t ring_rank, int32_t* n) {
     const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv, part);
-    *n = 1;
-    if (is_kv && shape->has_gathered) return &tokens->all;
     *n = tokens->n_runs[ring_rank];
     return tokens->runs + ring_rank * tokens->max_runs;
 }
@@ -6756,8 +6734,6 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
     tokens->runs =
         (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
     tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
-    tokens->all.stride = 1;
-    tokens->all.count = sharding->padded_tokens;
     for (r = 0; r < sharding->ring && !arrays->failed; r++)
         tokens->n_runs[r] =
             memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
@@ -6805,17 +6781,15 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
 
 /* Step 0 has all queries, because it sets every row. */
 MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t part) {
-    memoi_shape shape = plan->shape;
-    const int32_t rd = shape.sharding.ring, distance = plan->distances[s];
+    const memoi_shape* shape = &plan->shape;
+    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
     const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
-    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape.n_parts + part];
-    shape.has_gathered = shape.gathers_keys;
-    r->q_runs = memoi_shape_runs(&shape, 0, part, shape.ring_rank, &r->n_q_runs);
-    r->k_runs =
-        memoi_shape_runs(&shape, 1, part, (shape.ring_rank - distance + rd) % rd, &r->n_k_runs);
+    memoi_exchange_step* r = &plan->steps[(int64_t)s * shape->n_parts + part];
+    r->q_runs = memoi_shape_runs(shape, 0, part, me, &r->n_q_runs);
+    r->k_runs = memoi_shape_runs(shape, 1, part, (me - distance + rd) % rd, &r->n_k_runs);
     if (s) { /* pieces arrive one after another */
-        memo_run* runs = plan->piece_runs +
-                         ((int64_t)s * shape.n_parts + part) * (plan->most_runs + MEMOI_PIECES_MAX);
+        memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
+                                                (plan->most_runs + MEMOI_PIECES_MAX);
         r->n_k_runs = memoi_exchange_runs_of(p, r->k_runs, r->n_k_runs, runs);
         r->k_runs = runs;
         r->q_row = memoi_exchange_runs_rows(r->q_runs, p->q_begin);
@@ -6932,7 +6906,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     if (!plan->sees) return;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !shape->gathers_keys; s++) {
+    for (s = n = 1; s < rd; s++) {
         int64_t n_rows = !finds_all;
         for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
             const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
@@ -6972,10 +6946,6 @@ void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info)
             info->needed_rows[0] += each * sends->n_needed;
             info->needed_rows[1] += each * gets->n_needed;
         }
-    if (shape->gathers_keys)
-        info->sent_rows[0] = info->sent_rows[1] =
-            (rd - 1) * shape->n_batch * shape->key_sharding.ring_tokens;
-    if (shape->gathers_keys) info->needed_rows[0] = info->needed_rows[1] = -1;
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6992,9 +6962,6 @@ typedef struct memoi_ring_buffers {
      * first address on.  In carried_type: that it sends; that arrives. */
     float* d_kv_step[2];
     char *d_kv_out, *d_kv_in;
-    /* Keys gathered from all ranks, by rank and by position. */
-    char *gathered, *kv_all[2];
-    float* d_kv_all[2];
     /* Keys and values of latent rows: of a step's, and of some heads. */
     char* expanded[2];
     float* d_expanded[2];
@@ -7014,15 +6981,14 @@ typedef struct memoi_ring {
     float *out, *lse; /* merged so far; final at the end */
     const float* row_dots;
     float* d_q;
-    char* d_kv_final[2]; /* fp32 sums; GATHER: of this rank's rows, in kept_type */
+    float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t last_step;   /* the plan's; 0 on a rank without heads */
-    memo_type kept_type; /* of d_kv_final */
-    int32_t is_ready;    /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
-    int32_t is_open;     /* the end needs no wait: a later ring of this pass waits for it */
-    int32_t n_awaited;   /* exchanges that the compute stream has waited for */
-    int32_t has_worked;  /* this rank computed in the previous step */
+    int32_t last_step;  /* the plan's; 0 on a rank without heads */
+    int32_t is_ready;   /* exchange 0 needs no wait: an earlier ring of this pass waited for it */
+    int32_t is_open;    /* the end needs no wait: a later ring of this pass waits for it */
+    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
+    int32_t has_worked; /* this rank computed in the previous step */
 
     /* Exchanges in which this rank takes no part are left out. */
     int32_t has_begun;   /* an exchange of this ring */
@@ -7145,9 +7111,9 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
-        block.d_k = s ? buffers->d_kv_step[0] : (float*)(void*)ring->d_kv_final[0];
+        block.d_k = s ? buffers->d_kv_step[0] : ring->d_kv_final[0];
         block.d_v = s ? block.d_k + *memoi_exchange_rows_of(ring->plan, 1, s) * block.k_row_stride
-                      : (float*)(void*)ring->d_kv_final[1];
+                      : ring->d_kv_final[1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -7471,7 +7437,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
-MEMOI void memoi_ring_steps(memoi_ring* ring) {
+MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1 + ring->is_backward;
     int32_t s;
     memoi_ring_begin(ring);
@@ -7480,88 +7446,6 @@ MEMOI void memoi_ring_steps(memoi_ring* ring) {
         memoi_ring_step(ring, s);
     }
     if (ring->n_exchanged && !ring->is_open) memoi_ring_await(ring, ring->n_exchanged - 1);
-}
-
-/* --- all keys gathered --- */
-
-/* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
-MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* by_position,
-                                   int64_t row_bytes, int to_rank) {
-    const memoi_shape* shape = ring->shape;
-    char* rows = by_rank;
-    int32_t r, b, k, n_runs;
-    for (r = 0; r < shape->sharding.ring; r++)
-        for (b = 0; b < shape->n_batch; b++) {
-            const memo_run* runs = memoi_shape_runs(shape, 1, b, r, &n_runs);
-            char* sequence = by_position + b * shape->key_sharding.padded_tokens * row_bytes;
-            for (k = 0; k < n_runs; k++) {
-                /* Neighbors are one row. */
-                int64_t n = runs[k].stride == 1 ? 1 : runs[k].count;
-                int64_t bytes = runs[k].count / n * row_bytes, stride = runs[k].stride * bytes;
-                char* at = sequence + runs[k].start * row_bytes;
-                memoi_target_copy_rows(ring->target, MEMOI_TARGET_COMPUTE, to_rank ? rows : at,
-                                       to_rank ? bytes : stride, to_rank ? at : rows,
-                                       to_rank ? stride : bytes, bytes, n);
-                rows += runs[k].count * row_bytes;
-            }
-        }
-}
-
-/* On the compute stream: before attention k or v of all ranks; after backward the sums of d_k or
- * d_v go to their ranks. */
-MEMOI void memoi_ring_gather(const memoi_ring* ring, int is_v, int is_back) {
-    const memoi_shape* shape = ring->shape;
-    const memo_type type = is_back ? shape->carried_type : shape->type;
-    const int64_t n = memoi_ring_kv_elements(shape, is_v), n_bytes = n * memo_type_bytes(type);
-    const int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(type);
-    const int64_t rd = shape->sharding.ring;
-    const char* name = is_back ? "scatter gradients" : "gather keys";
-    const void* from = is_back ? ring->buffers.gathered : ring->kv[is_v];
-    void* to = is_back ? ring->d_kv_final[is_v] : ring->buffers.gathered;
-    const memo_range read = memob_range_at(from, is_back ? rd * n_bytes : n_bytes);
-    const memo_range write = memob_range_at(to, is_back ? n_bytes : rd * n_bytes);
-    memoi_target* target = ring->target;
-    char* all = ring->buffers.kv_all[is_v];
-
-    if (!n) return; /* latent keys have no values */
-    if (is_back && type == MEMO_TYPE_F32)
-        all = (char*)(void*)ring->buffers.d_kv_all[is_v];
-    else if (is_back) /* the keys are no longer used */
-        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, all, type, ring->buffers.d_kv_all[is_v],
-                          MEMO_TYPE_F32, n * rd);
-    if (is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
-
-    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, name, &read, 1, &write, 1,
-                          (rd - 1) * n_bytes);
-    memoi_target_label(target, ring->comm, name, ring->is_backward);
-    if (!target->status)
-        target->status =
-            memoi_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE],
-                             is_back ? MEMO_COLLECTIVE_REDUCE_SCATTER : MEMO_COLLECTIVE_ALL_GATHER,
-                             from, to, n, type, MEMO_REDUCTION_SUM, 0, target->error);
-    if (!is_back) memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 0);
-}
-
-/* All keys gathered are those of a ring of one step, in fp32. */
-MEMOI void memoi_ring_run(memoi_ring* ring) {
-    memoi_shape shape = *ring->shape;
-    memoi_ring all = *ring;
-    int is_v;
-    if (!shape.gathers_keys) {
-        memoi_ring_steps(ring);
-        return;
-    }
-    if (!shape.heads.n_q) return;
-    shape.has_gathered = 1;
-    shape.key_sharding.ring_tokens = shape.key_sharding.padded_tokens;
-    all.shape = &shape;
-    for (is_v = 0; is_v < 2; is_v++) {
-        memoi_ring_gather(ring, is_v, 0);
-        all.kv[is_v] = ring->buffers.kv_all[is_v];
-        all.d_kv_final[is_v] = (char*)(void*)ring->buffers.d_kv_all[is_v];
-    }
-    memoi_ring_steps(&all);
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather(ring, is_v, 1);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -7662,7 +7546,6 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, way, MEMO_EXCHANGE_DIRECT, MEMO_EXCHANGE_GATHER) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
@@ -7766,7 +7649,6 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->gathers_keys = desc->sharding.ring > 1 && desc->way == MEMO_EXCHANGE_GATHER;
     shape->group = -1;
     shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
@@ -7887,7 +7769,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
     int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
-    int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
+    int has_ring = shape->sharding.ring > 1;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
             carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
@@ -7914,16 +7796,15 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
-        float** unused = has_ring ? buffers->ring.d_kv_step : buffers->ring.d_kv_all;
-        for (is_v = 0; is_v < 2; is_v++) buffers->results[1 + is_v] = (char*)(void*)unused[is_v];
+        for (is_v = 0; is_v < 2; is_v++)
+            buffers->results[1 + is_v] = (char*)(void*)buffers->ring.d_kv_step[is_v];
     }
 }
 
 /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
 MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
                                        int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows =
-        shape->gathers_keys ? shape->key_sharding.padded_tokens : shape->key_sharding.ring_tokens;
+    const int64_t n_rows = shape->key_sharding.ring_tokens;
     const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
     const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
     const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
@@ -7942,28 +7823,17 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
                                       int is_backward, memoi_hybrid_buffers* buffers) {
     const memoi_shape* shape = &largest->shape;
     int64_t n_lse = shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
-    int64_t n_kv[2], bytes = memo_type_bytes(shape->type), rd = shape->sharding.ring;
+    int64_t bytes = memo_type_bytes(shape->type);
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int has_ring = rd > 1 && !shape->gathers_keys, is_v, i;
+    int has_ring = shape->sharding.ring > 1, i;
     memoi_hybrid_carver carver = {base, 0};
     memset(buffers, 0, sizeof *buffers);
-    for (is_v = 0; is_v < 2; is_v++) n_kv[is_v] = memoi_ring_kv_elements(shape, is_v);
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
     for (i = 0; has_ring && i < 4; i++)
-        buffers->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&carver, n_kv[i % 2] * bytes);
-    if (shape->gathers_keys) {
-        int64_t wide = is_backward ? memo_type_bytes(shape->carried_type) : 0;
-        buffers->ring.gathered =
-            memoi_hybrid_carve(&carver, rd * memob_max(n_kv[0], n_kv[1]) * memob_max(wide, bytes));
-        for (is_v = 0; is_v < 2; is_v++) {
-            buffers->ring.kv_all[is_v] = memoi_hybrid_carve(&carver, rd * n_kv[is_v] * bytes);
-            if (is_backward)
-                buffers->ring.d_kv_all[is_v] =
-                    (float*)memoi_hybrid_carve(&carver, rd * n_kv[is_v] * 4);
-        }
-    }
+        buffers->ring.kv[i % 2][i / 2] =
+            memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, i % 2) * bytes);
     memoi_hybrid_carve_expanded(shape, &carver, is_backward, &buffers->ring);
     if (shape->sharding.ulysses > 1)
         memoi_hybrid_carve_ulysses(largest, &carver, is_backward, buffers);
@@ -8044,8 +7914,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
-    K(WAY, "memo_sp_attention_desc: way, rounds_gradients, sends_again or "                        \
-           "ulysses_groups")                                                                       \
+    K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
     K(SHARDING, "memo_sp_attention_desc: sharding or row_shardings")                               \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
@@ -8067,8 +7936,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
-    const int64_t way[] = {shape->gathers_keys, shape->carried_type, shape->sends_again,
-                           shape->n_groups};
+    const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
     int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
@@ -8129,8 +7997,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
 MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
                                               memo_error* error) {
-    const int has_ring = a->shape.sharding.ring > 1 && !a->shape.gathers_keys;
-    const char* const names[] = {NULL, has_ring ? "ring" : NULL,
+    const char* const names[] = {NULL, a->shape.sharding.ring > 1 ? "ring" : NULL,
                                  a->shape.n_groups > 1 ? "ulysses" : NULL}; /* its own streams */
     const memo_device* device = desc->device;
     const int64_t n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
@@ -8468,11 +8335,9 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->d_q = is_direct ? (float*)t->d_q : b->out;
 
     /* A step reads k while step 0 adds to d_k, which may be k. */
-    ring->kept_type = group->gathers_keys ? group->carried_type : MEMO_TYPE_F32;
-    is_direct = !has_ulysses && group->type == ring->kept_type &&
-                (group->sharding.ring == 1 || group->gathers_keys);
-    ring->d_kv_final[0] = is_direct ? (char*)t->d_k : (char*)(void*)b->ring.d_kv[0];
-    ring->d_kv_final[1] = is_direct ? (char*)t->d_v : (char*)(void*)b->ring.d_kv[1];
+    is_direct &= group->sharding.ring == 1;
+    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -8490,7 +8355,6 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memo_sp_attention_tensors* t = &walk->tensors;
     const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
-    const memo_type type = i ? ring->kept_type : MEMO_TYPE_F32; /* as it was computed */
     const int32_t k = ring->is_backward + i, size = i        ? group->kv_size[i - 1]
                                                     : k == 1 ? group->head_size
                                                              : group->v_head_size;
@@ -8503,12 +8367,13 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     result.to = rows[k];
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
         return result; /* a later group adds to it */
-    if (has_ulysses && group->n_groups == 1 && type == result.x.type)
+    if (has_ulysses && group->n_groups == 1 && result.x.type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 
     to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
     if (to != result.from) /* not computed in place */
-        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, result.x.type, result.from, type,
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, result.x.type, result.from,
+                          MEMO_TYPE_F32,
                           group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
                               (i ? group->heads.n_kv : group->heads.n_q) * result.x.n);
     result.from = to;

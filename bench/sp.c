@@ -1,11 +1,11 @@
 /* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
  * against the ideal.
  *
- *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | ways]
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS | host | windows]
  *
  * host prints the host's time alone: of a sharding, of a plan of the exchange, and of a call of a
- * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  ways prints
- * simulated times beside the ideal ones.
+ * layer; the causal scores of the busiest rank; and rows of keys that all ranks send.  windows
+ * prints simulated times beside the ideal ones.
  *
  * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
  * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
@@ -18,7 +18,6 @@
  *   measured     the fastest of the repetitions, because other programs only add time, and of up to
  *                12 times as many if it is more than 5 % above the simulated one; from a common
  *                start to the end of the last rank
- *   gathered     zigzag with keys gathered before attention instead of a ring
  *   simulated    makespan of ring_schedule.h with the same rates
  *   efficiency   ideal / measured
  *   work         scores of the rank with most / scores of the rank with fewest
@@ -110,7 +109,7 @@ static memo_status sleeping_backward(void* user, memo_stream stream,
 
 typedef struct run {
     memo_sharding_kind sharding;
-    int32_t ring, ulysses, n_heads, groups, gathers;
+    int32_t ring, ulysses, n_heads, groups;
     double s_per_score, bytes_per_s;
     int repetitions;
     memo_device* devices[MAX_RANKS];
@@ -138,7 +137,6 @@ static memo_sp_attention_desc desc_of(const run* r) {
     desc.n_q_heads = desc.n_kv_heads = r->n_heads;
     desc.head_size = HEAD_SIZE;
     desc.ulysses_groups = r->groups;
-    desc.way = r->gathers ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
     return desc;
 }
 
@@ -296,8 +294,8 @@ static void measure(run* r, double measured_s[2]) {
     }
 }
 
-static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses, int32_t gathers,
-                     double hop, int repetitions) {
+static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses, double hop,
+                     int repetitions) {
     static run r;
     int32_t n = ring * ulysses, rank;
     double ideal_s, all_s[2], most = 0, fewest = HUGE_VAL, worst = 0;
@@ -308,7 +306,6 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     r.sharding = sharding;
     r.ring = ring;
     r.ulysses = ulysses;
-    r.gathers = gathers;
     r.n_heads = N_HEADS;
     r.s_per_score = S_PER_SCORE;
     r.repetitions = repetitions;
@@ -329,7 +326,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
         double expected_s = simulated_s(&r, is_backward);
         double ideal = ideal_s * (is_backward ? BACKWARD : 1), off = measured_s / expected_s - 1;
         printf("%-8s %d x %d  %4.2f  %-8s %8.0f %8.1f %9.1f %9.1f  %+5.1f %%  %5.1f %%  %6.2f\n",
-               gathers ? "gathered" : memo_sharding_name(sharding), (int)ring, (int)ulysses, hop,
+               memo_sharding_name(sharding), (int)ring, (int)ulysses, hop,
                is_backward ? "backward" : "forward", (double)r.sent_bytes[is_backward] / 1024,
                1e3 * ideal, 1e3 * expected_s, 1e3 * measured_s, 100 * off, 100 * ideal / measured_s,
                most / fewest);
@@ -594,56 +591,52 @@ static void report_memory(void) {
     printf("\n");
 }
 
-/* ---- ways of the exchange ---- */
+/* ---- windows ---- */
 
 /* Causal attention of 131,072 tokens on a zigzag ring of 16, 32 heads, 8 key heads of 128, bf16:
  * 600 TFLOP/s, links of 50 GB/s and 10 us.  window 0: none. */
-static void report_ways(int64_t window, int32_t rounds_gradients) {
-    static const char* const names[] = {"direct", "gather"};
-    int way, is_backward;
-    for (way = MEMO_EXCHANGE_DIRECT; way <= MEMO_EXCHANGE_GATHER; way++) {
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_mask mask = memo_mask_default();
-        memo_error error;
-        ring_costs costs;
-        int64_t n_pairs = 0, q;
-        sharding_desc.ring = 16;
-        sharding_desc.n_tokens = 131072;
-        desc.n_q_heads = 32;
-        desc.n_kv_heads = 8;
-        desc.head_size = 128;
-        desc.type = MEMO_TYPE_BF16;
-        desc.rounds_gradients = rounds_gradients;
-        desc.way = (memo_exchange_way)way;
-        mask.window_before = window;
-        if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
-        for (q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
-        memset(&costs, 0, sizeof costs);
-        costs.forward_s_per_score = 4 * 128 / 600e12;
-        costs.backward_s_per_score = 2.5 * costs.forward_s_per_score;
-        costs.ring_bytes_per_s = 50e9;
-        costs.ring_latency_s = 1e-5;
-        for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_schedule* schedule = NULL;
-            memo_simulation* simulation = NULL;
-            double ideal_s = (double)n_pairs / 16 * 32 *
-                             (is_backward ? costs.backward_s_per_score : costs.forward_s_per_score);
-            if (memo_schedule_create(&schedule, &error) ||
-                ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
-                memo_schedule_simulate(schedule, &simulation, &error))
-                fail(&error);
-            printf("%6lld  %-6s  %-9s  %-8s  %8.2f  %9.2f  %5.2f\n", (long long)window, names[way],
-                   rounds_gradients ? "bf16" : "fp32", is_backward ? "backward" : "forward",
-                   1e3 * ideal_s, 1e3 * simulation->makespan_s, simulation->makespan_s / ideal_s);
-            memo_simulation_destroy(simulation);
-            memo_schedule_destroy(schedule);
-        }
+static void report_window(int64_t window, int32_t rounds_gradients) {
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+    memo_mask mask = memo_mask_default();
+    memo_error error;
+    ring_costs costs;
+    int64_t n_pairs = 0, q;
+    int is_backward;
+    sharding_desc.ring = 16;
+    sharding_desc.n_tokens = 131072;
+    desc.n_q_heads = 32;
+    desc.n_kv_heads = 8;
+    desc.head_size = 128;
+    desc.type = MEMO_TYPE_BF16;
+    desc.rounds_gradients = rounds_gradients;
+    mask.window_before = window;
+    if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
+    for (q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
+    memset(&costs, 0, sizeof costs);
+    costs.forward_s_per_score = 4 * 128 / 600e12;
+    costs.backward_s_per_score = 2.5 * costs.forward_s_per_score;
+    costs.ring_bytes_per_s = 50e9;
+    costs.ring_latency_s = 1e-5;
+    for (is_backward = 0; is_backward < 2; is_backward++) {
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        double ideal_s = (double)n_pairs / 16 * 32 *
+                         (is_backward ? costs.backward_s_per_score : costs.forward_s_per_score);
+        if (memo_schedule_create(&schedule, &error) ||
+            ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+            memo_schedule_simulate(schedule, &simulation, &error))
+            fail(&error);
+        printf("%6lld  %-9s  %-8s  %8.2f  %9.2f  %5.2f\n", (long long)window,
+               rounds_gradients ? "bf16" : "fp32", is_backward ? "backward" : "forward",
+               1e3 * ideal_s, 1e3 * simulation->makespan_s, simulation->makespan_s / ideal_s);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
     }
 }
 
 int main(int argc, char** argv) {
-    bench_help(argc, argv, "[REPETITIONS | host | ways]");
+    bench_help(argc, argv, "[REPETITIONS | host | windows]");
     if (argc == 2 && !strcmp(argv[1], "host")) {
         int64_t n;
         printf("2^20 tokens, ring 64\n\n"
@@ -653,11 +646,11 @@ int main(int argc, char** argv) {
         for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
         return 0;
     }
-    if (argc == 2 && !strcmp(argv[1], "ways")) {
-        printf("window  way     gradients  pass      ideal ms  simulated  ratio\n");
-        report_ways(4096, 0);
-        report_ways(4096, 1);
-        report_ways(0, 0);
+    if (argc == 2 && !strcmp(argv[1], "windows")) {
+        printf("window  gradients  pass      ideal ms  simulated  ratio\n");
+        report_window(4096, 0);
+        report_window(4096, 1);
+        report_window(0, 0);
         return 0;
     }
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
@@ -674,23 +667,16 @@ int main(int argc, char** argv) {
     for (sharding = 0; sharding < 3; sharding++)
         for (hop = 0; hop < 3; hop++) {
             static const double hops[] = {0.25, 1, 2};
-            off = report((memo_sharding_kind)sharding, 4, 1, 0, hops[hop], repetitions);
+            off = report((memo_sharding_kind)sharding, 4, 1, hops[hop], repetitions);
             if (fabs(off) > fabs(worst)) worst = off;
         }
-
-    /* Keys of all ranks gathered, instead of a ring. */
-    for (hop = 0; hop < 3; hop++) {
-        static const double hops[] = {0.25, 1, 2};
-        off = report(MEMO_SHARDING_ZIGZAG, 4, 1, 1, hops[hop], repetitions);
-        if (fabs(off) > fabs(worst)) worst = off;
-    }
 
     /* Hybrid, then Ulysses alone. */
     for (hop = 0; hop < 2; hop++) {
         static const double hops[] = {0.25, 1};
-        off = report(MEMO_SHARDING_ZIGZAG, 2, 2, 0, hops[hop], repetitions);
+        off = report(MEMO_SHARDING_ZIGZAG, 2, 2, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
-        off = report(MEMO_SHARDING_ZIGZAG, 1, 4, 0, hops[hop], repetitions);
+        off = report(MEMO_SHARDING_ZIGZAG, 1, 4, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
     }
 

@@ -86,8 +86,6 @@ extern "C" {
  *   ring             max(block, hop), block_s and one merge; dK and dV of   ring step
  *                    a step go to their owner behind the next step, those
  *                    of the last step after it
- *   gathered keys    instead of hops: bytes / bandwidth, not hidden;        layer and pass
- *                    two copies that order the keys
  *   ulysses, tensor  4 (bytes / bandwidth + collective_s); with groups of   layer and pass
  *                    heads, what the attention of other groups does not
  *                    hide
@@ -201,9 +199,6 @@ typedef struct memo_parallel_desc {
      * fastest number that fits and divides the key heads of a rank or, without a ring, the query
      * heads.  Each group counts as an equal part of all bytes. */
     int32_t max_ulysses_groups;
-    /* 0: keys and values are gathered instead of going round
-     * (MEMO_EXCHANGE_GATHER) if that is faster and fits. */
-    int32_t never_gathers_keys;
     /* 1: memory.attention_bytes is not counted, as in the papers. */
     int32_t excludes_attention_memory;
     /* Filters for memo_plan_layouts; 0: all. */
@@ -269,8 +264,8 @@ typedef struct memo_parallel_memory {
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
     /* Buffers of attention over ulysses x ring ranks, shared by all layers: device_bytes of
-     * memo_sp_attention_sizes for the prediction's groups and gathered keys, in fp32 if
-     * element_bytes is 4 or more, otherwise in bf16.  0 for one rank. */
+     * memo_sp_attention_sizes for the prediction's groups, in fp32 if element_bytes is 4 or more,
+     * otherwise in bf16.  0 for one rank. */
     double attention_bytes;
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
@@ -306,7 +301,6 @@ typedef struct memo_parallel_prediction {
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
     double alpha;           /* of the rows that are swapped; 0 without swapping */
     int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
-    int32_t gathers_keys;   /* instead of a ring */
     /* Of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts, of the keys
      * that are seen; of experts the active ones. */
     double flops;
@@ -854,15 +848,10 @@ typedef struct memoi_parallel_share {
     double read;       /* part of the other ranks' keys that is read */
 } memoi_parallel_share;
 
-/* How attention is computed over the ranks. */
-typedef struct memoi_parallel_way {
-    int32_t n_groups, gathers_keys;
-} memoi_parallel_way;
-
 /* What memo_sp.h states of the attention of a tensor rank's heads on ulysses rank u, without
  * sends_again.  It counts bytes with 63 bits, so a larger case is `scale` times the one of fewer
  * tokens.  0: no number of tokens is small enough. */
-MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_way way, int32_t u,
+MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, int32_t n_groups, int32_t u,
                                   memo_sp_attention_sizes* sizes, double* scale) {
     const memo_parallel_model* m = &s->desc->model;
     const double size = fmax(m->head_size, m->v_head_size);
@@ -891,8 +880,7 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     attention.latent.size = m->latent_size;
     attention.type = s->desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     attention.rounds_gradients = s->desc->kv_gradient_bytes < 4;
-    attention.ulysses_groups = way.n_groups;
-    attention.way = way.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
+    attention.ulysses_groups = n_groups;
     return !memo_sharding_make(&sharding, &attention.sharding, NULL) &&
            !memo_sp_attention_desc_get_sizes(&attention, sizes, NULL);
 }
@@ -919,14 +907,13 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     double d_out_bytes = v_bytes + 4 * s->attention_rows / s->l->ulysses; /* with a row dot */
     const int32_t period = memoi_parallel_period(s);
     const double kv_bytes = latent ? row_bytes * latent : head_bytes + v_bytes;
-    const memoi_parallel_way alone = {1, 0};
     double n_kv_all = 0, d_kv_scale = 1, scale;
     memo_sp_attention_sizes sizes;
     int32_t u;
 
     /* Uneven heads: the rank with most heads sets memory and compute time. */
     for (u = 0; u < period; u++) {
-        (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
+        (void)memoi_parallel_sp_sizes(s, 1, u, &sizes, &scale);
         n_kv_all += (latent ? 1 : (double)sizes.heads.n_kv) * (s->l->ulysses / period);
         if (sizes.heads.n_q > s->n_q) s->n_q = sizes.heads.n_q;
         if (sizes.heads.n_kv > s->n_kv) s->n_kv = sizes.heads.n_kv;
@@ -940,7 +927,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     for (u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
         double n_kv;
-        (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
+        (void)memoi_parallel_sp_sizes(s, 1, u, &sizes, &scale);
         others = n_q_heads - sizes.heads.n_q;
         own = (double)sizes.heads.n_q * (s->l->ulysses - 1);
         n_kv = latent ? 1 : sizes.heads.n_kv;
@@ -1072,9 +1059,8 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     return exchange_s - n_groups * compute_s;
 }
 
-MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* s,
-                                                    memoi_parallel_way way, int is_backward) {
-    const int32_t n_groups = way.n_groups;
+MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* s, int32_t n_groups,
+                                                    int is_backward) {
     const memo_parallel_cluster* c = &s->desc->cluster;
     double head = s->desc->model.head_size, v_head = s->desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
@@ -1084,7 +1070,6 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * s->seen *
                   (double)s->desc->sequence * s->attention_rows * n_q / flops / s->l->ring;
     double link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses * s->l->ring);
-    double hop_bytes = s->kv_bytes + (is_backward ? s->d_kv_bytes : 0);
     double kv_s = s->read * s->kv_bytes / n_groups / link + c->collective_s;
     double d_kv_s = is_backward ? s->read * s->d_kv_bytes / n_groups / link : 0;
     memo_parallel_attention a;
@@ -1098,24 +1083,16 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
         double elements = s->attention_rows * n_q * v_head;
         double moved = s->l->ring * c->merge_bytes * elements;
         a.compute_s += (s->l->ring - 1) * later;
-        if (way.gathers_keys) {
-            /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
-            a.hops_s = (s->l->ring - 1) * hop_bytes / n_groups / link +
-                       (is_backward ? 4 : 2) * c->collective_s;
-            moved = 2 * s->l->ring * hop_bytes / n_groups;
-        } else {
-            /* Behind each step travel keys of the next step and gradients of the one before.  The
-             * first two steps send no gradients, the last step sends no keys, and the gradients of
-             * the last step travel alone. */
-            a.hops_s = fmax(0, kv_s - step);
-            if (s->l->ring > 2)
-                a.hops_s +=
-                    fmax(0, kv_s - later) + (s->l->ring - 3) * fmax(0, kv_s + d_kv_s - later);
-            if (is_backward && s->l->ring > 2)
-                a.hops_s += fmax(0, d_kv_s + c->collective_s - later);
-            if (is_backward) a.hops_s += d_kv_s + c->collective_s;
-            a.blocks_s = s->l->ring * c->block_s;
-        }
+
+        /* Behind each step travel keys of the next step and gradients of the one before.  The first
+         * two steps send no gradients, the last step sends no keys, and the gradients of the last
+         * step travel alone. */
+        a.hops_s = fmax(0, kv_s - step);
+        if (s->l->ring > 2)
+            a.hops_s += fmax(0, kv_s - later) + (s->l->ring - 3) * fmax(0, kv_s + d_kv_s - later);
+        if (is_backward && s->l->ring > 2) a.hops_s += fmax(0, d_kv_s + c->collective_s - later);
+        if (is_backward) a.hops_s += d_kv_s + c->collective_s;
+        a.blocks_s = s->l->ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
@@ -1124,8 +1101,7 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
         double all_bytes = is_backward ? s->backward_bytes : s->forward_bytes;
         double first_bytes = is_backward ? s->d_out_bytes : s->to_heads_bytes;
         int n_first = is_backward ? 1 : 3;
-        if (n_groups > 1 && (s->l->ring == 1 || way.gathers_keys))
-            a.blocks_s += c->block_s; /* a start for each group */
+        if (n_groups > 1 && s->l->ring == 1) a.blocks_s += c->block_s; /* a start for each group */
         link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses);
         if (c->is_shared_bus) link /= s->l->ulysses - 1;
         a.all_to_all_s = memoi_parallel_exposed(
@@ -1140,14 +1116,14 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* 
 }
 
 /* Buffers of attention, of the rank that needs most. */
-MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, memoi_parallel_way way) {
+MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, int32_t n_groups) {
     const int32_t period = memoi_parallel_period(s);
     memo_sp_attention_sizes sizes;
     double most = 0, scale;
     int32_t u;
     if (s->desc->excludes_attention_memory || (s->l->ulysses == 1 && s->l->ring == 1)) return 0;
     for (u = 0; u < period; u++) {
-        if (!memoi_parallel_sp_sizes(s, way, u, &sizes, &scale)) return INFINITY;
+        if (!memoi_parallel_sp_sizes(s, n_groups, u, &sizes, &scale)) return INFINITY;
         most = fmax(most, scale * (double)sizes.device_bytes);
     }
     return most;
@@ -1331,14 +1307,14 @@ MEMOI double memoi_parallel_expert_bytes(const memoi_parallel_share* s) {
 }
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
-                                                   memoi_parallel_way way) {
+                                                   int32_t n_groups) {
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
     const double n_ranks = memoi_parallel_expert_ranks(s->l);
     memoi_parallel_layer layer;
     memset(&layer, 0, sizeof layer);
-    layer.forward = memoi_parallel_attend(s, way, 0);
-    layer.backward = memoi_parallel_attend(s, way, 1);
+    layer.forward = memoi_parallel_attend(s, n_groups, 0);
+    layer.backward = memoi_parallel_attend(s, n_groups, 1);
     layer.weights =
         memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, memoi_parallel_active(m));
     memoi_parallel_add_products(s, &layer);
@@ -1419,9 +1395,8 @@ typedef struct memoi_parallel_again {
  * last layer's rows are still on the device. */
 MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_share* s,
                                                          const memoi_parallel_layer* layer,
-                                                         memoi_parallel_way way, double alpha) {
+                                                         double alpha) {
     const memo_parallel_model* m = &s->desc->model;
-    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     memoi_parallel_again again;
     memset(&again, 0, sizeof again);
     again.n_layers = s->n_micro * (1 - alpha) * (s->stage.n_layers - 1);
@@ -1430,7 +1405,7 @@ MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_sh
     again.ulysses_bytes = s->to_heads_bytes;
     if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
         again.ulysses_s =
-            memoi_parallel_attend(s, alone, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
+            memoi_parallel_attend(s, 1, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
     return again;
 }
 
@@ -1487,7 +1462,7 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
 
 /* Recomputation sends again what its part of the forward sent. */
 MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parallel_again* again,
-                               double read, double* sent) {
+                               double* sent) {
     const double n = s->n_micro * s->stage.n_layers;
     sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
     sent[MEMO_PARALLEL_EXPERTS] =
@@ -1495,7 +1470,7 @@ MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parall
     sent[MEMO_PARALLEL_ULYSSES] =
         n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
-        (s->l->ring - 1) * read *
+        (s->l->ring - 1) * s->read *
         (s->kv_bytes * (2 * n + again->attention * again->n_layers) + s->d_kv_bytes * n);
 }
 
@@ -1528,7 +1503,7 @@ MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
 }
 
 /* Memory, time and sent bytes of s->stage, without ZeRO and the bubble. */
-MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_parallel_way way,
+MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s,
                                         const memoi_parallel_layer* layer, double buffers_bytes,
                                         memo_parallel_prediction* prediction) {
     const double row_bytes = s->desc->element_bytes * s->rows;
@@ -1549,7 +1524,7 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_par
         memory->activations_bytes = row_bytes * s->input_elements * n_held + s->work_bytes;
     } else {
         memoi_parallel_swap(s, layer, prediction);
-        again = memoi_parallel_recompute_rows(s, layer, way, prediction->alpha);
+        again = memoi_parallel_recompute_rows(s, layer, prediction->alpha);
     }
     if (s->l->activations == MEMO_PARALLEL_RECOMPUTE ||
         s->l->activations == MEMO_PARALLEL_OFFLOAD) {
@@ -1565,7 +1540,7 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s, memoi_par
         (again.gemm_share * layer->gemm_s + layer->rows_s + again.attention * layer->attention_s +
          again.ulysses_s + again.n_collectives * layer->collective_s +
          again.n_collectives / 2 * layer->experts_s);
-    memoi_parallel_send(s, &again, way.gathers_keys ? 1 : s->read, prediction->sent_bytes);
+    memoi_parallel_send(s, &again, prediction->sent_bytes);
 }
 
 /* The expected largest of n normal variables of deviation 1, to the second term (Cramer, 1946,
@@ -1582,14 +1557,14 @@ MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
 
 /* The stages, ZeRO, the bubble and MFU, which counts the model's flops only: recomputation is no
  * useful work. */
-MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_way way,
-                                      memo_parallel_prediction* prediction) {
-    const memoi_parallel_layer layer = memoi_parallel_layer_of(s, way);
+MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_groups,
+                                         memo_parallel_prediction* prediction) {
+    const memoi_parallel_layer layer = memoi_parallel_layer_of(s, n_groups);
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
     const double tokens = (double)s->desc->sequence * (double)s->desc->global_batch;
     const double vocabulary = (double)m->vocabulary * m->hidden;
-    const double buffers_bytes = memoi_parallel_buffers(s, way);
+    const double buffers_bytes = memoi_parallel_buffers(s, n_groups);
     memo_parallel_time* time = &prediction->time;
     double busy_s = -1, n_layers = 0, head_s = 0;
     int32_t k;
@@ -1603,7 +1578,7 @@ MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_wa
         const memo_parallel_memory most = prediction->memory;
         memo_parallel_prediction trial;
         s->stage = s->stages[k];
-        memoi_parallel_predict_stage(s, way, &layer, buffers_bytes, &trial);
+        memoi_parallel_predict_stage(s, &layer, buffers_bytes, &trial);
         if (memoi_parallel_busy_s(&trial.time) > busy_s) {
             *prediction = trial;
             busy_s = memoi_parallel_busy_s(time);
@@ -1614,8 +1589,7 @@ MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_wa
         prediction->memory = trial.memory.device_bytes > most.device_bytes ? trial.memory : most;
         prediction->memory.host_bytes = fmax(trial.memory.host_bytes, most.host_bytes);
     }
-    prediction->ulysses_groups = way.n_groups;
-    prediction->gathers_keys = way.gathers_keys;
+    prediction->ulysses_groups = n_groups;
     prediction->forward = layer.forward;
     prediction->backward = layer.backward;
     memoi_parallel_leave(s, prediction->leaves_node);
@@ -1641,8 +1615,7 @@ MEMOI void memoi_parallel_predict_way(memoi_parallel_share* s, memoi_parallel_wa
                        prediction->memory.host_bytes <= memoi_parallel_host_share(c);
 }
 
-/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
- * if none fits. */
+/* Of the numbers of groups: the fastest that fits.  The fastest if none fits. */
 MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l,
                                         memo_parallel_prediction* prediction) {
@@ -1651,22 +1624,16 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
     const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
     memo_parallel_prediction trial;
-    memoi_parallel_way way;
-    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
-         way.gathers_keys++)
-        for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
-            /* Equal groups: of key heads, or of the query heads of one. */
-            if (share.n_kv % way.n_groups &&
-                (way.n_groups % share.n_kv || share.n_q % way.n_groups))
-                continue;
-            memoi_parallel_predict_way(&share, way, &trial);
-            if ((way.gathers_keys || way.n_groups > 1) &&
-                (trial.fits < prediction->fits ||
-                 (trial.fits == prediction->fits &&
-                  trial.time.step_s >= prediction->time.step_s * (1 - 1e-9))))
-                continue;
+    int32_t n;
+    for (n = 1; n == 1 || n <= most_groups; n++) {
+        /* Equal groups: of key heads, or of the query heads of one. */
+        if (share.n_kv % n && (n % share.n_kv || share.n_q % n)) continue;
+        memoi_parallel_predict_groups(&share, n, &trial);
+        if (n == 1 || trial.fits > prediction->fits ||
+            (trial.fits == prediction->fits &&
+             trial.time.step_s < prediction->time.step_s * (1 - 1e-9)))
             *prediction = trial;
-        }
+    }
 }
 
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,

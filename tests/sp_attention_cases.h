@@ -57,7 +57,6 @@ typedef struct attention_case {
     int32_t latent_heads;
     memo_type type;
     int32_t sends_again, rounds_gradients, ulysses_groups;
-    memo_exchange_way way;
     int32_t overwrites;  /* d_k is k, and d_v is v; takes several ranks and one repeat */
     int32_t is_poisoned; /* scratch memory begins as NaN; the local attention refuses NaN */
     double spread;       /* of q and k; 0: 1 */
@@ -96,7 +95,7 @@ static const char* case_text(const attention_case* c) {
              "ring %d ulysses %d%s %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
              "%d tokens %d keys "
              "%d heads "
-             "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s%s",
+             "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
@@ -106,7 +105,6 @@ static const char* case_text(const attention_case* c) {
              c->v_head_size, c->latent_size, (int)c->slice_tokens, c->ulysses_groups, c->attracts,
              memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
-             c->way == MEMO_EXCHANGE_GATHER ? ", gathers keys" : "",
              c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
@@ -823,8 +821,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
     memo_check* check = NULL;
     memo_error error;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
-    CHECK_IS(recorded->n_streams, ==,
-             1 + (c->ring > 1 && c->way != MEMO_EXCHANGE_GATHER) + (groups_of(c) > 1));
+    CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1));
     check_announced(recorded, c);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
     CHECK_CASE(check->n_races == 0, "%s: %d races, the first between ops %d (%s) and %d (%s)",
@@ -916,7 +913,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
     desc.ulysses_groups = c->ulysses_groups;
-    desc.way = c->way;
     desc.latent.size = c->latent_size;
     desc.latent.n_heads = c->latent_heads;
     desc.latent.expand = latent_expand;
@@ -1263,7 +1259,6 @@ static void report_worst(void) {
 typedef struct disagreement {
     const char* field; /* what the error must name */
     int32_t ring, ulysses;
-    memo_exchange_way way;
     memo_sharding_kind sharding;
     int32_t odd_rank; /* -1: none */
     int32_t is_later; /* after a pass of an exchange that all ranks made alike */
@@ -1271,9 +1266,9 @@ typedef struct disagreement {
 
 /* Some ways to exchange do not use the field. */
 static inline int disagreement_is_possible(const disagreement* p) {
-    return strstr(p->field, "way") || strstr(p->field, "rounds_gradients") ? p->ring > 1
-           : strstr(p->field, "ulysses_groups")                            ? p->ulysses > 1
-                                                                           : 1;
+    return strstr(p->field, "rounds_gradients") ? p->ring > 1
+           : strstr(p->field, "ulysses_groups") ? p->ulysses > 1
+                                                : 1;
 }
 
 static inline memo_status no_latent(void* user, memo_stream stream, const memo_latent_block* rows,
@@ -1351,7 +1346,6 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
     desc.softcap = IS_ODD("softcap") ? 30 : 0;
     desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;
-    desc.way = IS_ODD("way") ? (memo_exchange_way)!p->way : p->way;
     desc.rounds_gradients = IS_ODD("rounds_gradients");
     desc.sends_again = IS_ODD("sends_again");
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;

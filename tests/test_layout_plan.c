@@ -33,7 +33,7 @@ static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64
     d.cluster.host_bytes_per_s = 10e9;
     d.sequence = sequence;
     d.global_batch = batch;
-    d.excludes_attention_memory = d.max_ulysses_groups = d.never_gathers_keys = 1;
+    d.excludes_attention_memory = d.max_ulysses_groups = 1;
     return d;
 }
 
@@ -536,10 +536,10 @@ TEST(memory_is_the_papers) {
     }
 }
 
-/* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each group and
- * way. */
+/* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each
+ * group. */
 TEST(attention_memory_is_that_of_memo_sp) {
-    int n, n_predicted = 0, n_grouped = 0, n_gathered = 0;
+    int n, n_predicted = 0, n_grouped = 0;
     for (n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
@@ -550,7 +550,6 @@ TEST(attention_memory_is_that_of_memo_sp) {
         d.sequence = memo_test_int(2 * l.ring * l.ulysses * l.tensor, 500000);
         d.excludes_attention_memory = 0;
         d.max_ulysses_groups = (int32_t)memo_test_int(0, 8);
-        d.never_gathers_keys = (int32_t)memo_test_int(0, 1);
         d.element_bytes = memo_test_int(0, 2) ? 2 : 4;
         d.kv_gradient_bytes = memo_test_int(0, 1) ? 4 : d.element_bytes;
         memo_parallel_prediction p = predict(&d, &l);
@@ -568,22 +567,20 @@ TEST(attention_memory_is_that_of_memo_sp) {
         a.type = d.element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         a.rounds_gradients = d.kv_gradient_bytes < 4;
         a.ulysses_groups = p.ulysses_groups;
-        a.way = p.gathers_keys ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT;
         for (a.ulysses_rank = 0; a.ulysses_rank < l.ulysses; a.ulysses_rank++) {
             CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
             if (sizes.device_bytes > most) most = sizes.device_bytes;
         }
         n_predicted++;
         n_grouped += p.ulysses_groups > 1;
-        n_gathered += p.gathers_keys;
         CHECK_CASE(near((double)most, p.memory.attention_bytes),
-                   "%d tokens, ring %d ulysses %d tensor %d, heads %d/%d, %g bytes, %d groups%s: "
+                   "%d tokens, ring %d ulysses %d tensor %d, heads %d/%d, %g bytes, %d groups: "
                    "%lld, predicted %.0f",
                    (int)d.sequence, (int)l.ring, (int)l.ulysses, (int)l.tensor, (int)a.n_q_heads,
-                   (int)a.n_kv_heads, d.element_bytes, (int)p.ulysses_groups,
-                   p.gathers_keys ? ", gathered" : "", (long long)most, p.memory.attention_bytes);
+                   (int)a.n_kv_heads, d.element_bytes, (int)p.ulysses_groups, (long long)most,
+                   p.memory.attention_bytes);
     }
-    CHECK(n_predicted > 500 && n_grouped > 30 && n_gathered > 30);
+    CHECK(n_predicted > 500 && n_grouped > 30);
 }
 
 /* A long sequence: more groups take less memory and more time; of the numbers that fit the fastest
@@ -1391,75 +1388,6 @@ TEST(groups_of_heads_hide_the_all_to_all) {
         }
 }
 
-/* Few key heads and a short sequence: little computation hides a hop, and many blocks are
- * merged. */
-TEST(keys_are_gathered_where_that_is_faster) {
-    memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
-    memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
-    memo_parallel_prediction ring = predict(&d, &l), p;
-    double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
-    CHECK(!ring.gathers_keys && ring.memory.attention_bytes <= 0);
-    d.excludes_attention_memory = 0;
-    ring = predict(&d, &l);
-    d.never_gathers_keys = 0;
-    p = predict(&d, &l);
-    CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
-    CHECK(near(p.forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
-    CHECK(near(p.forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
-    CHECK(near(p.backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
-    CHECK(near(p.forward.blocks_s, 2 * 4 * kv / 1.5e12));
-    CHECK(near(p.backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
-    CHECK(near(p.time.ring_s, 8 * (p.forward.hops_s + p.forward.blocks_s + p.backward.hops_s +
-                                   p.backward.blocks_s)));
-    /* Three times the rank's keys each way, and three times their gradients, in both ways. */
-    CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
-    CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], p.sent_bytes[MEMO_PARALLEL_RING]));
-    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32; beside them dQ, row
-     * dots, and the rank's own gradients, all in fp32. */
-    CHECK(
-        near(p.memory.attention_bytes, 4 * kv * (1 + 1 + 2) + S / 4 * 32 * (128 + 1) * 4 + 2 * kv));
-    CHECK(near(p.memory.device_bytes,
-               ring.memory.device_bytes - ring.memory.attention_bytes + p.memory.attention_bytes));
-
-    /* Not if they do not fit.  With eight key heads they take more memory than a ring. */
-    d = make_case(make_model(8, 4096, 14336, 32, 8, 32000), 4, 2048, 1);
-    d.excludes_attention_memory = 0;
-    ring = predict(&d, &l);
-    d.never_gathers_keys = 0;
-    p = predict(&d, &l);
-    CHECK(p.gathers_keys && p.memory.attention_bytes > ring.memory.attention_bytes);
-    device_bytes = (ring.memory.device_bytes + p.memory.device_bytes) / 2;
-    d.cluster.device_bytes = (int64_t)device_bytes;
-    p = predict(&d, &l);
-    CHECK(!p.gathers_keys && p.fits);
-
-    /* Many key heads and a long sequence: the ring hides its hops. */
-    d = make_case(llama2_7b(), 4, 1 << 20, 1);
-    d.cluster.device_bytes = (int64_t)1 << 50;
-    d.never_gathers_keys = 0;
-    CHECK(!predict(&d, &l).gathers_keys);
-}
-
-TEST(gathering_keys_never_loses) {
-    int k, n_gathered = 0;
-    for (k = 0; k < 400; k++) {
-        memo_parallel_desc d;
-        memo_parallel_layout l;
-        if (!random_legal(&d, &l)) continue;
-        memo_parallel_prediction without = predict(&d, &l);
-        d.never_gathers_keys = 0;
-        memo_parallel_prediction with = predict(&d, &l);
-        n_gathered += with.gathers_keys;
-        CHECK(with.fits > without.fits ||
-              (with.fits == without.fits && with.time.step_s <= without.time.step_s));
-        CHECK(l.ring > 1 || !with.gathers_keys);
-        if (with.gathers_keys)
-            CHECK(with.sent_bytes[MEMO_PARALLEL_RING] <= without.sent_bytes[MEMO_PARALLEL_RING] ||
-                  l.activations == MEMO_PARALLEL_SWAP);
-    }
-    CHECK(n_gathered > 0);
-}
-
 TEST(groups_of_heads_never_lose) {
     int k, n_smaller = 0, n_larger = 0;
     for (k = 0; k < 300; k++) {
@@ -1740,7 +1668,6 @@ static void tool_prints(const char* const (*cases)[3], size_t n) {
 TEST(tool_prints_the_list) {
     static const char* const cases[][3] = {
         {"0 --model llama2-7b --gpus 8 --sequence 64K --top 0", " keep        groups 4 "},
-        {"0 --gpus 4 --layers 2 --kv-heads 1 --sequence 8K --top 0", " keep        gathers "},
         {"1 --gpus 8 --memory 1 --top 0", "does not fit", " 0 fit"},
         /* The preset comes first wherever it stands. */
         {"1 --layers 2 --model gpt-7b --explain 1,8,1,1,1", "is above the 2 layers"},
@@ -1820,10 +1747,8 @@ TEST(tool_explains) {
         {"0 --experts 64 --active-experts 4 --ffn 1024 --expert-ranks 8 --explain 8,1,1,1,1 "
          "--batch 8",
          "experts 240.518,", "experts 1.6060,"},
-        {FEW_KEYS, "keys are gathered"},
-        {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "!gathered, ", "!keys are gathered"},
-        {FEW_KEYS " --never-gather-keys --ulysses-groups 1", "ring 0.025"},
-        {FEW_KEYS " --never-gather-keys --rounds-gradients", "ring 0.019"}};
+        {FEW_KEYS " --ulysses-groups 1", "ring 0.025"},
+        {FEW_KEYS " --rounds-gradients", "ring 0.019"}};
     tool_prints(cases, sizeof cases / sizeof *cases);
 }
 

@@ -303,7 +303,6 @@ TEST(every_mask_in_every_sharding_is_exact) {
                             set_documents(&c, begins, 5);
                         else
                             c.prefixes[0] = 23;
-                        if (i == 1 && window % 3 == 2) c.way = MEMO_EXCHANGE_GATHER;
                         expect_exact(&c);
                     }
     report_worst();
@@ -328,7 +327,6 @@ TEST(sinks_are_exact) {
                 c.window = k == 2 ? 9 : 0;
                 c.sends_again = k == 1;
                 c.ulysses_groups = k;
-                if (k == 2 && i % 2) c.way = MEMO_EXCHANGE_GATHER;
                 c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
                 if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) set_documents(&c, begins, 5);
                 expect_close(&c, 2e-3, 6e-3, NULL);
@@ -422,7 +420,6 @@ TEST(random_cases_are_exact) {
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
-        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         c.are_peers = memo_test_int(0, 3) == 0;
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
@@ -483,7 +480,6 @@ TEST(any_intervals_are_exact) {
                                    memo_test_int(4, 150), 4, 2, 8);
         int64_t first[150], end[150], q = 0;
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
-        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.ulysses_groups = (int32_t)memo_test_int(0, 2);
         c.has_sinks = (int32_t)memo_test_int(0, 1);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -1519,69 +1515,6 @@ TEST(groups_of_heads_are_exact) {
     report_worst();
 }
 
-/* Rings that the rank runs in one pass. */
-static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* heads) {
-    int32_t n = 0, g;
-    for (g = 0; g < groups_of(c); g++) n += group_q_heads(c, heads, groups_of(c), g) > 0;
-    return n;
-}
-
-/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no
- * wait too many. */
-TEST(gathered_keys_are_exact) {
-    for (int i = 0; i < (IS_SLOW ? 8 : 48); i++) {
-        int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
-        attention_case c = case_of((int32_t)memo_test_int(2, 5), (int32_t)memo_test_int(1, 3),
-                                   memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
-                                   n_kv_heads, (int32_t)memo_test_int(2, 16)),
-                       other;
-        world all;
-        c.way = MEMO_EXCHANGE_GATHER;
-        c.rounds_gradients = i % 5 == 4;
-        c.sharding = (memo_sharding_kind)(i % 4);
-        c.mask = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = memo_test_int(0, 1) * memo_test_int(1, 20);
-        c.n_batch = (int32_t)memo_test_int(1, 3);
-        c.v_head_size = (int32_t)(memo_test_int(0, 1) * memo_test_int(2, 20));
-        c.type = i % 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-        c.sends_again = (int32_t)memo_test_int(0, 1);
-        c.ulysses_groups = (int32_t)memo_test_int(0, 3);
-        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
-            random_documents(&c, 5);
-        } else if (c.n_batch == 2) { /* another mask for the second sequence */
-            other = c;
-            other.window = 3;
-            c.others = &other;
-        }
-        c.overwrites = (int32_t)memo_test_int(0, 1);
-        world_init(&all, &c, NULL);
-        all.recorded_rank = i % (c.ring * c.ulysses);
-        all.n_repeats = 2 - c.overwrites;
-        expect_close(&c, 3e-3, c.rounds_gradients ? 1e-2 : 6e-3, &all);
-        for (r = 0; r < c.ring * c.ulysses; r++) {
-            const run_result* x = &all.results[r];
-            int64_t padded, n_rings = n_rings_of(&c, &x->sizes.heads), n, carried;
-            int64_t both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
-            memo_sharding sharding;
-            CHECK_OK(sharding_of_case(&c, &sharding, &error));
-            padded = sharding.ring_tokens;
-            n = x->sizes.heads.n_kv * both * padded * c.n_batch * (c.ring - 1);
-            carried = c.rounds_gradients ? memo_type_bytes(c.type) : 4;
-            CHECK_IS(x->ring_forward_bytes, ==, n * memo_type_bytes(c.type));
-            CHECK_IS(x->ring_backward_bytes, ==, n * (memo_type_bytes(c.type) + carried));
-            CHECK_IS(x->sizes.ring_forward_bytes, ==, x->ring_forward_bytes);
-            CHECK_IS(x->sizes.ring_backward_bytes, ==, x->ring_backward_bytes);
-            for (pass = 0; pass < 2; pass++) /* of up to three parts of heads a ring */
-                CHECK(x->n_asked[pass] >= n_rings * all.n_repeats &&
-                      x->n_asked[pass] <= 3 * n_rings * all.n_repeats * (c.others ? 2 : 1));
-            if (x->n_asked[0])
-                CHECK(x->asked[0][0].k_start == 0 &&
-                      x->asked[0][0].k_rows == sharding.padded_tokens);
-        }
-    }
-    report_worst();
-}
-
 /* Else the trainer's next call would be compared as a step of the ring. */
 TEST(a_pass_that_fails_leaves_no_label) {
     static float tensor[100 * 16];
@@ -1604,28 +1537,6 @@ TEST(a_pass_that_fails_leaves_no_label) {
     CHECK_IS(memo_sp_attention_forward(attention, exchange, &t, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(!ring.label.text && !ring.label.fields && !ring.label.is_first);
-}
-
-/* One collective brings all keys, then all is computed, then one returns the gradients. */
-TEST(gathered_keys_are_simulated) {
-    for (int is_backward = 0; is_backward < 2; is_backward++) {
-        memo_sp_attention_desc desc =
-            desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 1024, 1, 1, 64, MEMO_TYPE_F32);
-        memo_mask mask = memo_mask_default();
-        own_times* simulation = NULL;
-        double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
-        desc.way = MEMO_EXCHANGE_GATHER;
-        ring_costs costs = {.forward_s_per_score = 1e-9,
-                            .backward_s_per_score = 2e-9,
-                            .ring_bytes_per_s = 1e9,
-                            .ring_latency_s = 1e-4};
-        own_schedule* schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
-        /* Zigzag ranks differ by nothing. */
-        CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
-                                                (is_backward ? 2 : 1) * computed_s) -
-                      1),
-                 <, 1e-9);
-    }
 }
 
 /* The same bytes in all, and the scratch memory of a group instead of all heads. */
@@ -1911,7 +1822,6 @@ TEST(latent_keys_are_exact) {
         c.latent_heads = (int32_t)memo_test_int(0, 3);
         c.v_head_size = (int32_t)memo_test_int(0, 12);
         c.sharding = (memo_sharding_kind)memo_test_int(0, 3);
-        c.way = (memo_exchange_way)(memo_test_int(0, 3) == 3);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 3);
@@ -1928,8 +1838,8 @@ TEST(latent_keys_are_exact) {
     report_worst();
 }
 
-/* Outputs and d_q are those of the keys that latent rows stand for, bit by bit, in every way and
- * with any number of heads at a time.  Bytes of the ring are fewer by the ratio of the rows. */
+/* Outputs and d_q are those of the keys that latent rows stand for, bit by bit, with
+ * any number of heads at a time.  Bytes of the ring are fewer by the ratio of the rows. */
 TEST(latent_keys_have_the_bits_of_their_keys) {
     static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {3, 2}, {1, 4}, {8, 1}};
     for (int i = 0; i < 5 * 4; i++) {
@@ -1940,7 +1850,6 @@ TEST(latent_keys_have_the_bits_of_their_keys) {
         c.latent_heads = i % 3;
         c.v_head_size = 8;
         c.window = i % 2 ? 30 : 0;
-        c.way = (memo_exchange_way)(i % 4 == 3);
         c.ring_is_inner = i % 2;
         c.type = i % 5 ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
         whole_create(&latent, &c);
@@ -2009,7 +1918,6 @@ TEST(latent_functions_that_fail_are_seen_by_all) {
         world all;
         own_whole w;
         c.latent_size = 6;
-        c.way = (memo_exchange_way)(i / 8 == 1);
         whole_create(&w, &c);
         world_init(&all, &c, &w);
         all.failing_rank = i / 2 % 4;
@@ -2060,7 +1968,6 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
     desc.v_head_size = c->v_head_size;
     desc.sends_again = c->sends_again;
     desc.ulysses_groups = c->ulysses_groups;
-    desc.way = c->way;
     desc.attention = memo_host_attention_functions(&state);
     desc.latent = (memo_latent){c->latent_size, 0, latent_expand, latent_reduce, &latent};
     for (int64_t i = 0; i <= c->n_documents; i++)
@@ -2153,7 +2060,6 @@ TEST(slices_over_ranks_are_exact) {
         c.v_head_size = (int32_t)memo_test_int(0, 12);
         c.sharding = (memo_sharding_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 1) ? 0 : memo_test_int(1, c.n_tokens);
-        c.way = (memo_exchange_way)memo_test_int(0, 1);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 3);
         c.has_sinks = (int32_t)memo_test_int(0, 1);
@@ -2218,7 +2124,6 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
         disagreement one = {"memo_sp_attention_backward on another",
                             cases[i][0],
                             cases[i][1],
-                            MEMO_EXCHANGE_DIRECT,
                             MEMO_SHARDING_ZIGZAG,
                             cases[i][2],
                             0};
@@ -2230,27 +2135,24 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 TEST(every_exchange_compares_the_ranks) {
     static const char* const fields[] = {"window_before", "has_sinks", "key_first"};
     for (int i = 0; i < 9; i++) {
-        disagreement one = {fields[i % 3],       2,         1, MEMO_EXCHANGE_DIRECT,
-                            MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
+        disagreement one = {fields[i % 3], 2, 1, MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
         run_disagreement(&one);
     }
 }
 
-/* An error on every rank that names the field, with every way to exchange. */
+/* An error on every rank that names the field, over a ring and over Ulysses. */
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
-        "scale",          "softcap",       "first_q_head",  "n_kv_heads",       "n_batch",
-        "has_sinks",      ".kind",         "window_before", "document_begins",  "key_first",
-        "first_query",    "row_shardings", "way",           "rounds_gradients", "sends_again",
-        "ulysses_groups", "key_sharding",  "latent"};
-    static const int32_t ways[][3] = {
-        {3, 1, MEMO_EXCHANGE_DIRECT}, {3, 1, MEMO_EXCHANGE_GATHER}, {1, 4, MEMO_EXCHANGE_DIRECT}};
+        "scale",        "softcap",       "first_q_head",     "n_kv_heads",      "n_batch",
+        "has_sinks",    ".kind",         "window_before",    "document_begins", "key_first",
+        "first_query",  "row_shardings", "rounds_gradients", "sends_again",     "ulysses_groups",
+        "key_sharding", "latent"};
+    static const int32_t degrees[][2] = {{3, 1}, {1, 4}};
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        for (k = 0; k < 2 * sizeof ways / sizeof *ways; k++) {
+        for (k = 0; k < 2 * sizeof degrees / sizeof *degrees; k++) {
             disagreement one = {
-                fields[i], ways[k / 2][0], ways[k / 2][1], ways[k / 2][2], MEMO_SHARDING_ZIGZAG, -1,
-                0};
+                fields[i], degrees[k / 2][0], degrees[k / 2][1], MEMO_SHARDING_ZIGZAG, -1, 0};
             if (!strcmp(fields[i], "row_shardings")) one.sharding = MEMO_SHARDING_DOCUMENTS;
             if (k % 2) one.odd_rank = (int32_t)memo_test_int(0, one.ring * one.ulysses - 1);
             if (!disagreement_is_possible(&one)) continue;

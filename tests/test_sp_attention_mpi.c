@@ -53,7 +53,6 @@ TEST(every_way_to_split_the_ranks_is_exact) {
             c.sends_again = k % 2;
             c.ring_is_inner = k % 2;
             c.ulysses_groups = k % 3;
-            if (k % 4 == 3) c.way = MEMO_EXCHANGE_GATHER;
             expect_exact(&c);
         }
     }
@@ -76,13 +75,13 @@ TEST(packed_documents_and_16_bit_types_are_right) {
 
 /* Not in debug mode: the labels at the begin of a pass tell. */
 TEST(ranks_that_disagree_are_refused) {
-    static const char* const fields[] = {"scale", "document_begins", "way", "ulysses_groups"};
+    static const char* const fields[] = {"scale", "document_begins", "rounds_gradients",
+                                         "ulysses_groups"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        for (size_t way = 0; way < 3; way++) {
+        for (int is_ring = 0; is_ring < 2; is_ring++) {
             disagreement one = {fields[i],
-                                way < 2 ? mpi_size : 1,
-                                way < 2 ? 1 : mpi_size,
-                                way == 1 ? MEMO_EXCHANGE_GATHER : MEMO_EXCHANGE_DIRECT,
+                                is_ring ? mpi_size : 1,
+                                is_ring ? 1 : mpi_size,
                                 MEMO_SHARDING_ZIGZAG,
                                 mpi_size > 1 ? mpi_size - 1 : -1,
                                 0};

@@ -48,7 +48,7 @@ static inline memo_parallel_desc layout_desc(const layout_model* m, const layout
     desc.micro_batch = micro_batch;
     desc.kv_heads_must_divide = 1;
     desc.kv_gradient_bytes = 2;
-    desc.excludes_attention_memory = desc.never_gathers_keys = desc.max_ulysses_groups = 1;
+    desc.excludes_attention_memory = desc.max_ulysses_groups = 1;
     return desc;
 }
 

@@ -34,7 +34,7 @@ typedef struct numbers {
 typedef struct options {
     numbers n;
     int activations; /* -1: all */
-    int kv_heads_must_divide, never_gathers_keys, rounds_gradients, optimizer_on_host, has_zero;
+    int kv_heads_must_divide, rounds_gradients, optimizer_on_host, has_zero;
     int is_explained, is_published;
     const cluster_preset* cluster;
     memo_parallel_layout explained;
@@ -117,8 +117,6 @@ static void print_help(FILE* out) {
         "                          all-to-all of one group overlaps the attention of another; the\n"
         "                          fastest number that fits is used.  With a ring, a group has\n"
         "                          whole key heads: with one of them per rank nothing overlaps\n"
-        "  --never-gather-keys     keys and values go round a ring even if gathering them is\n"
-        "                          faster\n"
         "  --rounds-gradients      the ring sends the gradients of keys and values in bf16, not\n"
         "                          fp32\n"
         "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
@@ -280,10 +278,6 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             o->kv_heads_must_divide = 1;
             continue;
         }
-        if (!strcmp(name, "--never-gather-keys")) {
-            o->never_gathers_keys = 1;
-            continue;
-        }
         if (!strcmp(name, "--rounds-gradients")) {
             o->rounds_gradients = 1;
             continue;
@@ -376,7 +370,6 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.document = (int64_t)n->document;
     desc.optimizer_on_host = o->optimizer_on_host;
     desc.kv_heads_must_divide = o->kv_heads_must_divide;
-    desc.never_gathers_keys = o->never_gathers_keys;
     if (o->rounds_gradients) desc.kv_gradient_bytes = 2;
 
     /* Without these options, the planner chooses. */
@@ -443,7 +436,6 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
     if (l.chunks > 1) fprintf(out, ", %d chunks a stage", (int)l.chunks);
     if (p.ulysses_groups > 1) fprintf(out, ", %d groups of heads", (int)p.ulysses_groups);
-    if (p.gathers_keys) fprintf(out, ", keys are gathered");
     fprintf(out,
             "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
             "%.2f, activations %.2f, attention %.2f, logits %.2f; %.2f of %.2f: %s\n",
@@ -481,20 +473,19 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
     const memo_parallel_layout* l = &entry->layout;
     const memo_parallel_prediction* p = &entry->prediction;
     double inside = 0, between = 0;
-    char way[32] = "", *groups = way;
+    char groups[20] = "";
     int kind;
-    /* How attention is computed: "gathers", "groups 4", or both. */
-    if (p->gathers_keys) groups += snprintf(way, sizeof way, "gathers ");
-    if (p->ulysses_groups > 1) (void)snprintf(groups, 20, "groups %d", (int)p->ulysses_groups);
+    if (p->ulysses_groups > 1)
+        (void)snprintf(groups, sizeof groups, "groups %d", (int)p->ulysses_groups);
     for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
     fprintf(out,
-            "%4d %4d %6d %7d %6d %7d %4d %4d %-11s %-16s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
+            "%4d %4d %6d %7d %6d %7d %4d %4d %-11s %-9s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
             (int)l->data, (int)l->pipeline, (int)l->chunks, (int)l->experts, (int)l->tensor,
             (int)l->ulysses, (int)l->ring, (int)l->zero_stage,
-            memo_parallel_activations_name(l->activations), way, p->memory.device_bytes / GIB,
+            memo_parallel_activations_name(l->activations), groups, p->memory.device_bytes / GIB,
             p->memory.host_bytes / GIB, inside / 1e9, between / 1e9, p->time.step_s, 100 * p->mfu,
             p->fits ? "" : "  does not fit");
 }
@@ -506,9 +497,8 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
-    fprintf(out, "data pipe chunks experts tensor ulysses ring ZeRO activations attention          "
-                 " GiB host GiB  "
-                 "GB inside  between    step s MFU %%\n");
+    fprintf(out, "data pipe chunks experts tensor ulysses ring ZeRO activations attention    GiB "
+                 "host GiB  GB inside  between    step s MFU %%\n");
     for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,

@@ -131,7 +131,7 @@ typedef enum run_mechanism {
     RUN_NO_CHUNKS,     /* stages are not interleaved */
     RUN_NO_HOST,       /* layer inputs and the optimizer on the device */
     RUN_NO_TILES,      /* MLP of all rows at once */
-    RUN_NO_OVERLAP,    /* keys go round, and no all-to-all is hidden */
+    RUN_NO_OVERLAP,    /* no all-to-all is hidden */
     RUN_NO_STRAGGLERS, /* all GPUs are equally fast */
     RUN_N_MECHANISMS
 } run_mechanism;
@@ -167,7 +167,6 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
     desc.loss_tile_bytes = 268435456;
     desc.mlp_tile_bytes = without == RUN_NO_TILES ? 0 : run->mlp_tile_bytes;
     desc.optimizer_on_host = without == RUN_NO_HOST ? 0 : run->optimizer_on_host;
-    desc.never_gathers_keys = without == RUN_NO_OVERLAP;
     desc.max_ulysses_groups = without == RUN_NO_OVERLAP;
     if (without == RUN_NO_CHUNKS) layout.chunks = 1;
     if (without == RUN_NO_HOST && layout.activations == MEMO_PARALLEL_OFFLOAD)
