@@ -1,4 +1,4 @@
-/* gpt_enqueue.h - the model's state, memory from its arena, and its operations.
+/* gpt_enqueue.h - the model's state, memory from its session, and its operations.
  *
  * For each operation, a function fills the arguments (gpt_kernels.h), announces which bytes are
  * read and written, and enqueues it on the compute stream. */
@@ -71,7 +71,6 @@ struct gpt_model {
     memo_device device;
     memo_stream compute;
     memo_session* session;
-    memo_arena* arena; /* owned by the session, as the next two */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
     void* agree_user;
     const memo_mesh* mesh;          /* while gpt_create creates the session */
@@ -349,7 +348,7 @@ static int gpt_is_over_ranks(const gpt_model* model) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* The parts of a block run in the schedule's order, but the arena allows only one order of
+/* The parts of a block run in the schedule's order, but the session allows only one order of
  * requests. */
 static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
     gpt_tensor_state* t = &model->tensor;
@@ -367,12 +366,8 @@ static gpt_array gpt_take_elements(gpt_model* model, gpt_rows rows, int64_t n_co
                                    int64_t element_bytes) {
     const int64_t n_bytes = gpt_count(rows) * n_columns * element_bytes;
     gpt_array x;
-    void* address = NULL;
-    if (model->tensor.is_in_block)
-        address = gpt_take_work(model, n_bytes);
-    else
-        GPT_TRY(model, memo_arena_alloc(model->arena, n_bytes, 0, &address, &model->error));
-    x.address = (char*)address;
+    x.address = (char*)(model->tensor.is_in_block ? gpt_take_work(model, n_bytes)
+                                                  : memo_session_alloc(model->session, n_bytes));
     x.begin = rows.begin;
     x.n_columns = n_columns;
     x.element_bytes = element_bytes;
@@ -386,17 +381,16 @@ static gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_column
 }
 
 static void gpt_give(gpt_model* model, gpt_array x) {
-    if (model->tensor.is_in_block) return;
-    GPT_TRY(model, memo_arena_free(model->arena, x.address, &model->error));
+    if (!model->tensor.is_in_block) memo_session_free(model->session, x.address);
 }
 
 /* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
  * mark names the memory in the picture of the plan. */
 static char* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
-    void* address = NULL;
-    GPT_TRY(model, memo_arena_mark(model->arena, name, &model->error));
-    GPT_TRY(model, memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error));
-    return (char*)address;
+    memo_session_info info;
+    memo_session_get_info(model->session, &info);
+    GPT_TRY(model, memo_arena_mark(info.arena, name, &model->error));
+    return (char*)memo_session_alloc(model->session, size_bytes);
 }
 
 /* phase: forward, recompute or backward. */

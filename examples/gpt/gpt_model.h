@@ -611,7 +611,6 @@ static void gpt_setup(void* user, memo_session* session) {
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
-    model->arena = info.arena;
     model->is_dry_run = !memo_session_computes(session);
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
