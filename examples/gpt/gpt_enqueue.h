@@ -65,7 +65,7 @@ struct gpt_model {
     int32_t shares_keys;           /* as gpt_shares_keys */
     gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
     int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
-    int32_t is_dry_run;
+    int32_t is_in_session;         /* a function of the session runs: setup or step */
 
     gpt_kernels kernels;
     memo_device device;
@@ -137,12 +137,26 @@ enum {
     GPT_TOTAL_LANES = GPT_N_SUMMED /* (parts, GPT_LANES): of squares */
 };
 
-/* A dry run only requests memory.  After a failure nothing more is enqueued. */
-static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
+/* A dry run only requests memory.  After a failure, of the model or of the session, nothing more is
+ * enqueued.  Between micro-batches the session may still have the error of the one before. */
+static int gpt_is_idle(const gpt_model* model) {
+    return model->status || (model->is_in_session && !memo_session_computes(model->session));
+}
 
 static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
     return model->status;
+}
+
+/* Bracket a function of the session, which gets the first failure. */
+static void gpt_enter_session(gpt_model* model, memo_session* session) {
+    model->session = session;
+    model->is_in_session = 1;
+    model->status = MEMO_STATUS_OK;
+}
+static void gpt_leave_session(gpt_model* model) {
+    memo_session_fail(model->session, model->status, model->error.message);
+    model->is_in_session = 0;
 }
 
 /* Bytes of n elements: of activations and weights; of what is summed. */
@@ -440,13 +454,6 @@ static void* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
 static void* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     gpt_writes(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
     return gpt_at(x, rows.begin);
-}
-
-/* The session keeps its own first error and computes nothing afterwards. */
-static void gpt_follow_session(gpt_model* model) {
-    if (!gpt_is_idle(model) && !memo_session_computes(model->session))
-        model->status =
-            memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE, "the session failed");
 }
 
 static void gpt_announce(gpt_model* model, const gpt_op* op) {

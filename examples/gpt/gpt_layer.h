@@ -18,7 +18,7 @@ static int gpt_is_of_layer(const gpt_model* model, int tensor) {
 static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
     gpt_array x;
     memset(&x, 0, sizeof x);
-    if (!model->is_dry_run)
+    if (!gpt_is_idle(model))
         x.address = (char*)memo_session_get_address(model->session, layer, GPT_STREAM);
     x.begin = model->open.begin;
     x.n_columns = model->config.hidden;
@@ -64,7 +64,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
-    if (model->is_dry_run) return x;
+    if (gpt_is_idle(model)) return x;
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.begin = gpt_is_of_layer(model, tensor) ? 0 : model->open.begin;
     x.n_columns = gpt_columns(model, layer, tensor);

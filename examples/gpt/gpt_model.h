@@ -8,7 +8,6 @@
 /* The slice that the session has open: its rows are those that the model computes.  Returns the
  * stream. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
-    gpt_follow_session(model);
     memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
     return gpt_stream(model, layer);
 }
@@ -28,7 +27,6 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
     else
         gpt_forward_plain(model, layer, x);
     memo_session_forward_end(model->session, layer);
-    gpt_follow_session(model);
 }
 
 /* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes
@@ -118,7 +116,6 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
         if (ends) gpt_end_bucket(model, 0);
     }
     memo_session_backward_end(model->session, layer);
-    gpt_follow_session(model);
 }
 
 /* Callback of the session: recomputes rows of a tensor of a layer. */
@@ -199,10 +196,9 @@ static void gpt_step(void* user, memo_session* session) {
     int32_t *inputs = NULL, *targets = NULL;
 
     /* Values, tokens and targets. */
-    model->status = MEMO_STATUS_OK;
+    gpt_enter_session(model, session);
     model->has_summed_bucket = 0;
     void* batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
-    gpt_follow_session(model);
     if (!gpt_is_idle(model)) {
         model->values = (const gpt_batch_values*)batch;
         inputs = gpt_tokens_of(batch);
@@ -223,7 +219,7 @@ static void gpt_step(void* user, memo_session* session) {
     gpt_give_summed_bucket(model);
 
     memo_session_free(session, batch);
-    memo_session_fail(session, model->status, model->error.message);
+    gpt_leave_session(model);
 }
 
 /* The micro-batch at model->place. */
@@ -380,7 +376,7 @@ static void gpt_destroy_graph(gpt_model* model) {
 static void gpt_enqueue_step(gpt_model* model) {
     for (int64_t m = 0; m < model->n_micro_batches && !model->status; m++) {
         model->place = m;
-        if (gpt_enqueue_micro_batch(model, m, &model->error)) model->status = model->error.status;
+        model->status = gpt_enqueue_micro_batch(model, m, &model->error);
     }
     gpt_enqueue_update(model);
 }
@@ -390,20 +386,16 @@ static void gpt_enqueue_step(gpt_model* model) {
 static void gpt_capture_step(gpt_model* model) {
     const gpt_kernels* kernels = &model->kernels;
     memo_session_info info;
-    memo_error error;
     model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
     if (model->status) return;
     gpt_enqueue_step(model);
-    memo_status status =
-        kernels->graph_end(kernels->context, model->compute, &model->graph, &error);
-    if (!model->status && status) {
-        model->status = status;
-        model->error = error;
-    }
+    memo_status status = kernels->graph_end(kernels->context, model->compute, &model->graph,
+                                            model->status ? NULL : &model->error);
+    if (!model->status) model->status = status;
     if (!model->status) return;
     gpt_destroy_graph(model);
     memo_session_get_info(model->session, &info);
-    if (info.swap) (void)memo_swap_abandon(info.swap, &error);
+    if (info.swap) (void)memo_swap_abandon(info.swap, NULL);
 }
 
 GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
@@ -609,12 +601,10 @@ static void gpt_setup(void* user, memo_session* session) {
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
     int64_t scratch_bytes = 0;
+    gpt_enter_session(model, session);
     memo_session_get_info(session, &info);
-    model->session = session;
-    model->is_dry_run = !memo_session_computes(session);
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
-    model->status = MEMO_STATUS_OK;
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
 
@@ -638,7 +628,7 @@ static void gpt_setup(void* user, memo_session* session) {
                                          &model->error));
     if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialize(model);
-    memo_session_fail(session, model->status, model->error.message);
+    gpt_leave_session(model);
 }
 
 static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
