@@ -475,7 +475,6 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *   zigzag     2 rd chunks; ring rank r holds chunks r and 2 rd - 1 - r.  Equal work under a causal
  *              mask (unified SP paper, Algorithm 2).
  *   plain      rd chunks; ring rank r holds chunk r.  The last rank has the most work.
- *   striped    ring rank r holds positions r, r + rd, r + 2 rd, ...
  *   documents  short documents stay on one ring rank, long ones are cut zigzag over as many as
  *              balance needs.  Equal work if attention ends at document borders.
  *
@@ -502,14 +501,13 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 typedef enum memo_sharding_kind {
     MEMO_SHARDING_ZIGZAG = 0,
     MEMO_SHARDING_PLAIN,
-    MEMO_SHARDING_STRIPED,
     MEMO_SHARDING_DOCUMENTS
 } memo_sharding_kind;
 MEMO_API const char* memo_sharding_name(memo_sharding_kind kind); /* "zigzag"; never NULL */
 
-/* The count positions start, start + stride, ... */
+/* The count positions start, start + 1, ... */
 typedef struct memo_run {
-    int64_t start, stride, count;
+    int64_t start, count;
 } memo_run;
 #define MEMO_RUNS_MAX 2
 
@@ -780,8 +778,7 @@ typedef struct memo_ulysses_heads {
  * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
  * calls the local attention once, with the runs that see each other under the mask; once per
  * sequence, if the sequences of a batch have separate masks or shardings.  Rows that see nothing
- * are skipped.  (Exceptions: striped documents shorter than the ring; striped key_first and
- * key_end; keys of cross-attention that no query sees.)
+ * are skipped.  (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
  * which no rank reads anything are left out.  All steps send each row once to each rank that reads
@@ -5195,7 +5192,7 @@ void memo_mesh_destroy(memo_mesh* mesh) {
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
-    static const char* const names[] = {"zigzag", "plain", "striped", "documents"};
+    static const char* const names[] = {"zigzag", "plain", "documents"};
     return MEMOI_NAME(names, kind, "no sharding");
 }
 
@@ -5541,7 +5538,7 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
     const int64_t n = sharding->ring_tokens, rd = sharding->ring;
     const int64_t ring_rank = sequence_rank / sharding->ulysses;
     const int64_t place = sequence_rank % sharding->ulysses * sharding->local_tokens + row;
-    memo_run run = {ring_rank * n + place, 1, n - place};
+    memo_run run = {ring_rank * n + place, n - place};
     if (sharding->slice_tokens) {
         const int64_t rows = memoi_sharding_slice_rows(sharding);
         const int64_t k = memoi_sharding_slice_of(sharding, row, rows);
@@ -5555,10 +5552,6 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
 
     switch (sharding->kind) {
     case MEMO_SHARDING_PLAIN: break;
-    case MEMO_SHARDING_STRIPED:
-        run.start = ring_rank + place * rd;
-        run.stride = rd;
-        break;
     case MEMO_SHARDING_ZIGZAG:
         if (rd == 1) break; /* the two chunks touch */
         run.start = ring_rank * (n / 2) + place;
@@ -5618,10 +5611,7 @@ void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t
     }
 
     /* The row among those of its ring rank. */
-    if (sharding->kind == MEMO_SHARDING_STRIPED) {
-        ring_rank = position % sharding->ring;
-        place = position / sharding->ring;
-    } else if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
         int64_t n = sharding->ring_tokens / 2, chunk = position / n;
         int is_second = chunk >= sharding->ring;
         ring_rank = is_second ? 2 * (int64_t)sharding->ring - 1 - chunk : chunk;
@@ -5665,7 +5655,7 @@ void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_ran
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (i = 0; i < run.count; i++) {
-            int64_t position = run.start + i * run.stride;
+            int64_t position = run.start + i;
             memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
             *positions++ = position - begin;
         }
@@ -5673,7 +5663,7 @@ void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_ran
 
 /* The number of positions of a run below `end`. */
 MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
-    return run->start >= end ? 0 : memob_min((end - 1 - run->start) / run->stride + 1, run->count);
+    return memob_min(memob_max(end - run->start, 0), run->count);
 }
 
 /* Copies the rank's rows from whole to share, or back. */
@@ -5681,15 +5671,12 @@ MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_r
                                int64_t n_batch, int64_t row_bytes, char* whole, char* share,
                                int is_back) {
     memo_run run;
-    int64_t b, i, row;
+    int64_t b, row;
     for (b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
-            for (i = 0; i < n_rows; i++) {
-                char* there = whole + (run.start + i * run.stride) * row_bytes;
-                char* here = share + i * row_bytes;
-                memcpy(is_back ? there : here, is_back ? here : there, (size_t)row_bytes);
-            }
+            const int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
+            char* there = whole + memob_min(run.start, sharding->n_tokens) * row_bytes;
+            memcpy(is_back ? there : share, is_back ? share : there, (size_t)(n_rows * row_bytes));
             if (!is_back)
                 memset(share + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
             share += run.count * row_bytes;
@@ -5717,7 +5704,7 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
         int64_t row = 0, begin = 0, end = 0;
         while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
             for (i = 0; i < run.count; i++) {
-                int64_t position = run.start + i * run.stride;
+                int64_t position = run.start + i;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
                                         &end);
                 /* Padding has no label, nor has a token whose label is in another document. */
@@ -5738,8 +5725,7 @@ MEMOI void memoi_sharding_put_rank(const memo_sharding* sharding, int32_t rank, 
                   (int)(rank / sharding->ulysses), (int)(rank % sharding->ulysses));
     while (memoi_sharding_next(sharding, rank, &row, &run)) {
         memo_text_put(text, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
-                      (long long)(run.start + (run.count - 1) * run.stride));
-        if (run.stride > 1) memo_text_put(text, " step %lld", (long long)run.stride);
+                      (long long)(run.start + run.count - 1));
         n_tokens += memoi_sharding_run_below(&run, sharding->n_tokens);
     }
     if (n_tokens < sharding->local_tokens)
@@ -5948,7 +5934,7 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
 }
 
 /* The positions that the queries of a run see together, with those in between that none of them
- * sees, as key_first and key_end or a stride may have. */
+ * sees, as key_first and key_end may have. */
 MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
                                int64_t* end) {
     const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
@@ -5956,7 +5942,7 @@ MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t
     *begin = *end = 0;
     if (!n_queries) return;
     memo_mask_interval(mask, q->start, begin, &ignored);
-    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, end);
+    memo_mask_interval(mask, q->start + n_queries - 1, &ignored, end);
 }
 
 /* ---- >>host attention ---------------------------------------------------------------------------
@@ -6017,8 +6003,7 @@ MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_
     tile->min_low = INT64_MAX;
     tile->max_high = 0;
     for (i = 0; i < tile->n; i++) {
-        memo_mask_interval(&block->mask, run->start + (first + i) * run->stride, &tile->low[i],
-                           &tile->high[i]);
+        memo_mask_interval(&block->mask, run->start + first + i, &tile->low[i], &tile->high[i]);
         if (tile->low[i] == tile->high[i]) continue;
         if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
         if (tile->high[i] > tile->max_high) tile->max_high = tile->high[i];
@@ -6741,17 +6726,6 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
 
 /* --- steps --- */
 
-/* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
- * contain none of them. */
-MEMOI int memoi_ring_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
-    int64_t behind; /* from the query back to the nearest key */
-    if (q->stride == 1 || q->stride != k->stride || mask->key_first) return 1;
-    if (!mask->window_before || !memoi_mask_after(mask)) return 1;
-    behind = (mask->first_query + q->start - k->start) % q->stride;
-    if (behind < 0) behind += q->stride;
-    return behind < mask->window_before || q->stride - behind < memoi_mask_after(mask);
-}
-
 /* The number of rows of the first n runs. */
 MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
@@ -6771,7 +6745,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
             memo_run* run = &made[n_made++];
             for (; k < n && row + runs[k].count <= at; k++) row += runs[k].count;
             *run = runs[k];
-            run->start += (at - row) * run->stride;
+            run->start += at - row;
             run->count = memob_min(row + runs[k].count, p->rows[i].end) - at;
             at += run->count;
         }
@@ -6848,12 +6822,11 @@ MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
-    const memo_mask* mask = &plan->masks[part];
     /* A group has a message for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    int32_t n_runs, n_q_runs, q, k = 0, i;
+    const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0, part)->n_runs[reader];
+    int32_t n_runs, q, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
-    const memo_run* q_runs = memoi_shape_runs(shape, 0, part, reader, &n_q_runs);
     const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p;
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
@@ -6862,14 +6835,14 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
         const int64_t low = sees[q].begin, high = sees[q].end;
         if (low >= high) continue;
         for (; k < n_runs; first += runs[k++].count)
-            if (runs[k].start + (runs[k].count - 1) * runs[k].stride >= low &&
+            if (runs[k].start + runs[k].count > low &&
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
             memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
-            if (begin >= end || !memoi_ring_runs_may_meet(mask, &q_runs[q], &runs[i])) continue;
+            if (begin >= end) continue;
             memoi_exchange_add_rows(&p, most, row + begin, row + end);
-            latest = runs[i].start + (end - 1) * runs[i].stride;
+            latest = runs[i].start + end - 1;
         }
         if (latest < low) continue;
         if (!p.q_end) p.q_begin = q;

@@ -25,11 +25,11 @@ static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, in
     int32_t q, k;
     for (q = 0; q < n_q_runs; q++)
         for (i = 0; i < q_runs[q].count; i++) {
-            memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
+            memo_mask_interval(mask, q_runs[q].start + i, &low, &high);
             for (k = 0; k < n_k_runs; k++) {
                 const memo_run* run = &k_runs[k];
-                first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
-                end = high > run->start ? (high - run->start + run->stride - 1) / run->stride : 0;
+                first = low > run->start ? low - run->start : 0;
+                end = high > run->start ? high - run->start : 0;
                 if (end > run->count) end = run->count;
                 if (end > first) n += (double)(end - first);
             }

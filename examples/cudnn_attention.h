@@ -744,7 +744,7 @@ static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs,
     int64_t n = 0;
     for (int32_t i = 0; i < n_runs; i++) {
         n += runs[i].count;
-        *last = runs[i].start + (runs[i].count - 1) * runs[i].stride;
+        *last = runs[i].start + runs[i].count - 1;
     }
     return n;
 }
@@ -762,8 +762,7 @@ static inline memo_status attention_classify(const memo_attention_block* b,
     const bool is_causal = b->mask.kind == MEMO_MASK_CAUSAL;
     /* The last query sees the last key, and each query before it a key less. */
     const bool is_own =
-        own ? b->n_q_runs == 1 && b->n_k_runs == 1 && b->q_runs[0].stride == 1 &&
-                  b->k_runs[0].stride == 1 && own + q_last == k_last && n_q <= n_k
+        own ? b->n_q_runs == 1 && b->n_k_runs == 1 && own + q_last == k_last && n_q <= n_k
             : b->n_q_runs == b->n_k_runs &&
                   !memcmp(b->q_runs, b->k_runs, (size_t)b->n_q_runs * sizeof(memo_run));
     if (b->type != MEMO_TYPE_BF16)

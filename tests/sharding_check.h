@@ -39,10 +39,7 @@ static int check_take_documents(const memo_sharding* sharding, int64_t* dealt) {
 /* dealt[ring rank * rows of a ring rank + place] = position. */
 static void check_deal(const memo_sharding* sharding, int64_t n_rows, int64_t* dealt) {
     int64_t rd = sharding->ring, t = 0, chunk, i;
-    if (sharding->kind == MEMO_SHARDING_STRIPED) {
-        for (i = 0; i < n_rows; i++)
-            for (chunk = 0; chunk < rd; chunk++) dealt[chunk * n_rows + i] = t++;
-    } else if (sharding->kind == MEMO_SHARDING_PLAIN) {
+    if (sharding->kind == MEMO_SHARDING_PLAIN) {
         for (chunk = 0; chunk < rd; chunk++)
             for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
     } else { /* there and back */
@@ -93,7 +90,7 @@ static memo_status check_compare(const memo_sharding* sharding, const int64_t* d
                 run++;
                 in_run = 0;
             }
-            if (runs[run].start + in_run++ * runs[run].stride != position)
+            if (runs[run].start + in_run++ != position)
                 return check_wrong(error, "the runs say otherwise", position, rank, row);
         }
     }

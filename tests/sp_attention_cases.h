@@ -543,7 +543,7 @@ typedef struct biased_args {
 
 static int64_t block_position(const memo_run* runs, int64_t row) {
     for (; row >= runs->count; runs++) row -= runs->count;
-    return runs->start + row * runs->stride;
+    return runs->start + row;
 }
 static int64_t block_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;

@@ -53,7 +53,7 @@ static memo_sharding sharding_of_slices(int32_t ring, int32_t ulysses, int64_t n
 /* Any kind; begins as above. */
 static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_tokens,
                                      int64_t* begins) {
-    memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 3);
+    memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 2);
     if (memo_test_int(0, 3) == 0) return sharding_of_slices(ring, ulysses, n_tokens);
     return kind == MEMO_SHARDING_DOCUMENTS
                ? sharding_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
@@ -61,7 +61,7 @@ static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_to
 }
 
 TEST(every_sharding_validates) {
-    for (int32_t kind = 0; kind < 3; kind++)
+    for (int32_t kind = 0; kind < 2; kind++)
         for (int32_t ring = 1; ring <= 9; ring++)
             for (int32_t ulysses = 1; ulysses <= 9; ulysses++)
                 for (int64_t n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
@@ -282,7 +282,7 @@ TEST(invalid_arguments_are_refused) {
         if (k == 7) bad.slice_tokens = 4;
         if (k == 8) bad.slice_tokens = -4;
         if (k == 9) bad.slice_tokens = 6, bad.ring = 2;
-        if (k == 10) bad.slice_tokens = 4, bad.kind = MEMO_SHARDING_STRIPED;
+        if (k == 10) bad.slice_tokens = 4, bad.kind = MEMO_SHARDING_DOCUMENTS;
         if (k == 11) bad.ring = (1 << 16) + 1; /* memory grows with the ranks */
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
@@ -363,14 +363,14 @@ TEST(labels_are_shifted_before_sharding) {
         int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(-5, 5);
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
-        int is_documents = k % 4 == 3;
+        int is_documents = k % 3 == 2;
         begins[0] = 0;
         begins[1] = memo_test_int(0, n_tokens);
         begins[2] = memo_test_int(begins[1], n_tokens);
         begins[3] = n_tokens;
         memo_sharding sharding =
             is_documents ? sharding_of_documents(ring, ulysses, begins, 3)
-                         : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
+                         : sharding_of((memo_sharding_kind)(k % 3), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
             for (i = 0; i < n_tokens; i++) {
@@ -453,12 +453,6 @@ TEST(who_holds_what_is_printed) {
     CHECK(prints(&sharding, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
                             "rank 0 (ring 0, ulysses 0): 0..3, 12..15 (1 of padding)\n"
                             "rank 1 (ring 1, ulysses 0): 4..7, 8..11\n"));
-    sharding = sharding_of(MEMO_SHARDING_STRIPED, 2, 2, 8);
-    CHECK(prints(&sharding, "striped, ring 2 x ulysses 2: 8 tokens, 0 of padding, 2 a rank\n"
-                            "rank 0 (ring 0, ulysses 0): 0..2 step 2\n"
-                            "rank 1 (ring 0, ulysses 1): 4..6 step 2\n"
-                            "rank 2 (ring 1, ulysses 0): 1..3 step 2\n"
-                            "rank 3 (ring 1, ulysses 1): 5..7 step 2\n"));
     sharding = sharding_of_documents(2, 1, begins, 2);
     CHECK(prints(&sharding, "documents, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
                             "rank 0 (ring 0, ulysses 0): 0..1, 6..7, 8..9, 13..14\n"

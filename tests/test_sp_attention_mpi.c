@@ -44,7 +44,7 @@ TEST(every_way_to_split_the_ranks_is_exact) {
     int sharding, k = 0;
     for (int32_t ring = 1; ring <= mpi_size; ring++) {
         if (mpi_size % ring) continue;
-        for (sharding = 0; sharding < 3; sharding++, k++) {
+        for (sharding = 0; sharding < 2; sharding++, k++) {
             attention_case c = case_of(ring, mpi_size / ring, 77, 8, k % 2 ? 2 : 8, 32);
             c.sharding = (memo_sharding_kind)sharding;
             c.mask = k % 3 == 1 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
