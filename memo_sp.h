@@ -325,14 +325,10 @@ typedef struct memo_comm_threads_desc {
     const char* name; /* copied; NULL: "threads world" */
     double timeout_s; /* must exceed the longest transfer; 0: 30 */
 
-    /* Simulated links, not of peers.  A transfer starts when send and receive have met, and takes
-     * latency_s plus bytes / bytes_per_s (0: no limit).  Transfers to a rank take turns, over all
-     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
-    double bytes_per_s, latency_s;
-    /* Ranks of different nodes use the outer link, which has the same latency.  0: all ranks are on
-     * one node. */
-    int32_t ranks_per_node;
-    double outer_bytes_per_s;
+    /* A simulated link, not of peers; 0: none.  A receive from another rank takes bytes /
+     * bytes_per_s, and a collective memo_comm_bytes / bytes_per_s.  Transfers of a communicator to
+     * a rank take turns. */
+    double bytes_per_s;
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
@@ -3280,9 +3276,8 @@ typedef struct memoi_message {
 /* From a rank to a peer. */
 typedef struct memoi_way {
     /* The first posted message that is not copied: the receiver moves it on.  NULL: the sender may
-     * post the next chain, after posted_ns. */
+     * post the next chain. */
     memoi_message* current;
-    int64_t posted_ns;
     uint32_t n_messages; /* copied so far */
     memo_event copied;   /* peers: after the last copy of a chain; the receiver's */
     char apart[64];      /* so that two threads write different cache lines, here and below */
@@ -3309,7 +3304,6 @@ typedef struct memoi_threads_rank {
     memo_comm table;
     struct memoi_threads_group* group;
     memo_device* device;
-    int32_t world_rank;
 
     /* Used by the caller's thread: a ring buffer of messages.  Positions count in twos, as counters
      * do. */
@@ -3344,18 +3338,10 @@ typedef struct memoi_threads_rank {
     char apart3[64];
 } memoi_threads_rank;
 
-/* When the last transfer to a rank will have arrived.  Relaxed: it orders no memory. */
-typedef struct memoi_threads_port {
-    int64_t free_ns[2]; /* inside the node, from other nodes */
-    char apart[64];
-} memoi_threads_port;
-
 typedef struct memoi_threads_world {
     memo_comm_threads_desc desc; /* without the caller's arrays */
-    int32_t has_links;
-    int32_t n_groups; /* that use it */
+    int32_t n_groups;            /* that use it */
     memob_failure failure;
-    memoi_threads_port* ports; /* behind the world */
 } memoi_threads_world;
 
 /* Lives until every rank has destroyed it. */
@@ -3594,29 +3580,13 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     return 1;
 }
 
-/* --- links --- */
-
-MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank) {
-    int32_t n = group->world->desc.ranks_per_node;
-    return n ? group->ranks[rank].world_rank / n : 0;
-}
-
-/* Sleeps as long as the simulated link to this rank takes for n_bytes that may start at start_ns.
- * Returns 0 if the world fails meanwhile. */
-MEMOI int memoi_threads_transfer(memoi_threads_rank* me, int is_outer, int64_t start_ns,
-                                 int64_t n_bytes, int32_t n_latencies) {
-    memoi_threads_world* world = me->group->world;
-    int64_t* free_ns = &world->ports[me->world_rank].free_ns[is_outer];
-    double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
-    int64_t before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED), due_ns = start_ns, now_ns;
-    if (rate > 0) {
-        do {
-            due_ns = memob_max(before_ns, start_ns) + (int64_t)((double)n_bytes / rate * 1e9);
-        } while (!__atomic_compare_exchange_n(free_ns, &before_ns, due_ns, 0, __ATOMIC_RELAXED,
-                                              __ATOMIC_RELAXED));
-    }
-    due_ns += (int64_t)(world->desc.latency_s * 1e9 * n_latencies);
-    while ((now_ns = memob_now_ns()) < due_ns) {
+/* Sleeps until the simulated link has moved n_bytes, from start_ns on.  Returns 0 if the world fails
+ * meanwhile. */
+MEMOI int memoi_threads_sleep(memoi_threads_rank* me, int64_t start_ns, int64_t n_bytes) {
+    const double rate = me->group->world->desc.bytes_per_s;
+    const int64_t due_ns = rate > 0 ? start_ns + (int64_t)((double)n_bytes / rate * 1e9) : 0;
+    int64_t now_ns;
+    while (due_ns && (now_ns = memob_now_ns()) < due_ns) {
         if (memoi_threads_has_failed(me)) return 0;
         memob_sleep_until(memob_min(due_ns, now_ns + MEMOI_THREADS_NAP_NS));
     }
@@ -3716,16 +3686,16 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
 
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
  * if there is nothing yet, -1 if the world has failed. */
-MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
-                             int64_t start_ns) {
+MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive) {
     memoi_threads_group* group = me->group;
-    const int32_t peer = receive->call.peer, rank = me->table.rank;
+    const int32_t peer = receive->call.peer;
     memoi_way* way = memoi_threads_way(me, &receive->call);
     const memoi_message* sent;
     memoi_message* next;
-    int64_t n_bytes;
+    int64_t n_bytes, start_ns;
     int is_same;
     if (!memoi_threads_is_ready(way, 0)) return 0;
+    start_ns = memob_now_ns();
 
     /* Copy while is_busy is set: the sender's memory must not go away. */
     if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
@@ -3745,12 +3715,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     if (!is_same || (me->posted && memoi_threads_has_failed(me))) return -1;
     way->n_messages++;
 
-    if (start_ns && peer != rank &&
-        !memoi_threads_transfer(me,
-                                memoi_threads_node(group, peer) != memoi_threads_node(group, rank),
-                                memob_max(start_ns, way->posted_ns), n_bytes, 1))
-        return -1;
-
+    if (peer != me->table.rank && !memoi_threads_sleep(me, start_ns, n_bytes)) return -1;
     __atomic_store_n(&way->current, next, __ATOMIC_RELEASE);
     if (!next) memoi_threads_ring(&group->ranks[peer]);
     return 1;
@@ -3758,7 +3723,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
 
 /* Advances a chain as far as possible, and moves *current on.  Returns 1 if it did something, 0 if
  * not, -1 if the world has failed. */
-MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
+MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current) {
     const memo_message_call* call = &(*current)->call;
     int has_moved = 0;
     if (call->is_send) {
@@ -3768,7 +3733,7 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
         return 1;
     }
     while (*current) {
-        int result = memoi_threads_take(me, *current, start_ns);
+        int result = memoi_threads_take(me, *current);
         if (result < 0) return -1;
         if (result == 0) break;
         *current = (*current)->next;
@@ -3777,19 +3742,17 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     return has_moved;
 }
 
-MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, int64_t start_ns) {
+MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message) {
     memoi_way* way;
     if (!message->current || !message->call.is_send) return;
     way = memoi_threads_way(me, &message->call);
-    way->posted_ns = start_ns;
     __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
     memoi_threads_ring(&me->group->ranks[message->call.peer]);
 }
 
 /* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
  * failed. *n_left: chains that are not done. */
-MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t start_ns,
-                                  int* n_left) {
+MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_left) {
     uint32_t position;
     int has_moved = 0;
     *n_left = 0;
@@ -3797,7 +3760,7 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t s
         memoi_message* message = memoi_threads_message(run->me, position);
         int result;
         if (!message->current) continue;
-        result = memoi_threads_advance(run->me, &message->current, start_ns);
+        result = memoi_threads_advance(run->me, &message->current);
         if (result < 0) return -1;
         has_moved |= result;
         *n_left += message->current != NULL;
@@ -3809,19 +3772,18 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t s
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
-    int64_t start_ns = me->group->world->has_links ? memob_now_ns() : 0;
     memoi_threads_patience patience = {0, 0, 0};
     uint32_t position;
     int n_left = 1;
     memoi_threads_record(me, me->posted);
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
     for (position = run->begin; position != run->end; position += 2)
-        memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
+        memoi_threads_post(me, memoi_threads_message(me, position));
 
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
         uint32_t bell = __atomic_fetch_and(&me->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
-        int looks, has_moved = memoi_threads_try_group(run, start_ns, &n_left);
+        int looks, has_moved = memoi_threads_try_group(run, &n_left);
         if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
         if (has_moved || !n_left) continue;
@@ -3935,16 +3897,6 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     }
 }
 
-/* Sleeps as long as the simulated links take. */
-MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_collective_call* call,
-                                        int64_t start_ns) {
-    int32_t n = me->table.size, is_outer = 0, r;
-    for (r = 1; r < n; r++)
-        is_outer |= memoi_threads_node(me->group, r) != memoi_threads_node(me->group, 0);
-    return memoi_threads_transfer(me, is_outer, start_ns, memo_comm_bytes(call, n, me->table.rank),
-                                  (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1));
-}
-
 /* The ranks of a collective meet, and of peers the streams, too.  Returns 0 if the world has
  * failed. */
 MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
@@ -3974,12 +3926,14 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
         memcpy(me->few[turn], call->from, (size_t)(call->count * memo_type_bytes(call->type)));
     if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 
-    start_ns = me->group->world->has_links ? memob_now_ns() : 0;
+    start_ns = memob_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
-        if (start_ns && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, call, start_ns))
+        if (stage == n_stages - 1 &&
+            !memoi_threads_sleep(me, start_ns,
+                                 memo_comm_bytes(call, me->table.size, me->table.rank)))
             return 0;
         /* No rank goes on while others read its buffers. */
         if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name))
@@ -4145,14 +4099,12 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
                                       memo_comm** part, memo_error* error);
 
 /* Makes a rank of the group from one of the world. */
-MEMOI memo_comm* memoi_threads_sit(memoi_threads_group* group, int32_t rank, int32_t world_rank,
-                                   memo_device* device) {
+MEMOI memo_comm* memoi_threads_sit(memoi_threads_group* group, int32_t rank, memo_device* device) {
     const int64_t first_message = (int64_t)rank * MEMOI_THREADS_MESSAGES;
     memoi_threads_rank* me = &group->ranks[rank];
     memo_comm* table = &me->table;
     me->group = group;
     me->device = device;
-    me->world_rank = world_rank;
     me->messages = group->messages + first_message;
     me->sources = group->sources + (int64_t)rank * group->n_ranks;
     table->name = group->name;
@@ -4207,8 +4159,8 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
         for (r = 0; r < group->n_ranks && made; r++) {
             memoi_threads_rank* from = &group->ranks[r];
             if (from->color == color)
-                from->part = memoi_threads_sit(made, memoi_threads_place(group, r, &n),
-                                               from->world_rank, from->device);
+                from->part =
+                    memoi_threads_sit(made, memoi_threads_place(group, r, &n), from->device);
         }
         memoi_threads_end_work(me, MEMOI_LANE_CALLER);
     }
@@ -4252,17 +4204,14 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, i
                                  (int)r, (const void*)device);
         *are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
     }
-    if (*are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0 ||
-                       desc->outer_bytes_per_s > 0 || desc->latency_s > 0))
-        return MEMOB_INVALID(error,
-                             "memo_comm_threads_desc: %d peers, or simulated links of peers; up to "
-                             "%d peers without links are valid",
-                             (int)desc->n_ranks, MEMO_REDUCE_MAX);
+    if (*are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0))
+        return MEMOB_INVALID(
+            error,
+            "memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
+            "%d peers without a link are valid",
+            (int)desc->n_ranks, MEMO_REDUCE_MAX);
     if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
-        memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error) ||
-        memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error) ||
-        MEMOI_REAL(name, desc, latency_s, 0, 1e3) ||
-        MEMOI_INTEGER(name, desc, ranks_per_node, 0, INT32_MAX))
+        memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return MEMO_STATUS_OK;
 }
@@ -4274,8 +4223,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     int32_t r, are_peers;
     memo_status status = memoi_threads_check_desc(desc, &are_peers, error);
     if (status) return status;
-    world = (memoi_threads_world*)memob_calloc(1, sizeof *world + (size_t)desc->n_ranks *
-                                                                      sizeof(memoi_threads_port));
+    world = (memoi_threads_world*)memob_calloc(1, sizeof *world);
     if (world)
         group = memoi_threads_group_create(world, "", desc->name ? desc->name : "threads world",
                                            desc->n_ranks);
@@ -4288,9 +4236,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     world->desc = *desc;
     world->desc.are_peers = are_peers;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 30;
-    world->has_links = desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0;
-    world->ports = (memoi_threads_port*)(void*)(world + 1);
-    for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, r, desc->devices[r]);
+    for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, desc->devices[r]);
 
     /* The events of peers; ranks do not run yet. */
     for (r = 0; r < desc->n_ranks && !status; r++)

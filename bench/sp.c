@@ -232,9 +232,7 @@ static void run_ranks(run* r) {
         if (memo_host_device_create(&device_desc, &r->devices[rank], &error)) fail(&error);
     desc.n_ranks = n;
     desc.devices = r->devices;
-    /* Ulysses inside a node, the ring between nodes: links of their own, of one rate. */
-    desc.bytes_per_s = desc.outer_bytes_per_s = r->bytes_per_s;
-    desc.ranks_per_node = r->ulysses;
+    desc.bytes_per_s = r->bytes_per_s; /* of the ring and of Ulysses, each */
     if (memo_comm_create_threads(&desc, r->comms, &error)) fail(&error);
     pthread_barrier_init(&r->barrier, NULL, (unsigned)n);
     for (rank = 0; rank < n; rank++) {
