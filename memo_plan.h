@@ -7352,6 +7352,25 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     }
 }
 
+/* 1 if no table fits: the rows that cannot be recomputed exceed all budgets together. */
+MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    double n_bytes = 0;
+    int32_t b, layer;
+    if (!desc->device_bytes || !desc->host_bytes) return 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        if (desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_CARRIED) continue;
+        for (layer = 0; layer < p->n_layers; layer++) {
+            const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+            if (rule == MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_KEPT)
+                n_bytes += (double)p->bundles[b].row_bytes *
+                           (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
+        }
+    }
+    return n_bytes >
+           (double)desc->device_bytes + (double)desc->host_bytes + (double)desc->spill_bytes;
+}
+
 /* p->best: the best table found, from the best so far, or from a table that needs little memory:
  * all is recomputed; what cannot be is kept or swapped. */
 MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
@@ -7366,6 +7385,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
+    if (memoi_rows_is_hopeless(p)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);

@@ -1330,6 +1330,22 @@ TEST(what_only_keeping_fits_is_found) {
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
 }
 
+/* Rows that cannot be recomputed fill both budgets to the last byte: three layers keep them, two
+ * lie in the rounding buffers, three on the host. */
+TEST(budgets_may_be_filled) {
+    memo_swap_plan* plan = NULL;
+    problem p;
+    simple_problem(&p);
+    p.swap.n_layers = 8;
+    p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    p.desc.device_bytes = 5 * 65536;
+    p.desc.host_bytes = 3 * 65536;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    memo_swap_plan_destroy(plan);
+    p.desc.host_bytes -= 1024;
+    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
+}
+
 TEST(out_of_host_memory_is_a_status) {
     memo_status status = MEMO_STATUS_OK;
     refusal r = {.can_do_without = 1};
