@@ -480,9 +480,7 @@ typedef enum memo_type {
 
 /* The row kernels of memo_sp.h, whose chapter 11 has the desc of each. */
 typedef enum memo_row_kind {
-    MEMO_ROW_GATHER = 0,
-    MEMO_ROW_SCATTER,
-    MEMO_ROW_MERGE,
+    MEMO_ROW_MERGE = 0,
     MEMO_ROW_ADD,
     MEMO_ROW_SUMS,
     MEMO_ROW_CAST,

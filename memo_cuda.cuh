@@ -1700,8 +1700,6 @@ MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsi
             item_function(&desc, item);                                                            \
     }
 
-MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
-MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
 MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
@@ -1823,8 +1821,6 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
     case kind:                                                                                     \
         return memoi_cuda_enqueue(memoi_cuda_##kernel##_kernel, stream, &d, n_items, per_block,    \
                                   error);
-        MEMOI_CUDA_CASE(MEMO_ROW_GATHER, gather_rows, memo_rows_items(&d.rows), items)
-        MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memo_rows_items(&d.rows), items)
         MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.add.n_rows, rows)

@@ -1344,8 +1344,8 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
- * sum of products, cast, cross-entropy, attention sinks.  memo_row_run computes on the calling
+ * Operations on rows other than matrix products: merge of partial attention, add, sum of products,
+ * cast, cross-entropy, attention sinks.  memo_row_run computes on the calling
  * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
@@ -1354,8 +1354,7 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
  * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
- * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
- * contiguous rows.  An output may overlap an input only if both are the same array with the same
+ * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output may overlap an input only if both are the same array with the same
  * stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
@@ -1421,21 +1420,6 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
     }
 #endif
 }
-
-/* --- gather and scatter ---
- *
- * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
- * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
- *          row is written. */
-typedef struct memo_rows_desc {
-    void* to;
-    const void* from;
-    const int64_t* index;   /* (n_rows); device memory for CUDA */
-    int64_t n_rows;         /* of the side without index */
-    int64_t n_indexed_rows; /* of the other side */
-    int64_t row_bytes;
-    int64_t to_stride_bytes, from_stride_bytes;
-} memo_rows_desc;
 
 /* --- merge of partial attention ---
  *
@@ -1573,8 +1557,6 @@ typedef struct memo_reduce_desc {
 
 /* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
 #define MEMO_ROW_KERNELS(K)                                                                        \
-    K(MEMO_ROW_GATHER, gather, "gather rows", memo_rows_desc)                                      \
-    K(MEMO_ROW_SCATTER, scatter, "scatter rows", memo_rows_desc)                                   \
     K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
     K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
     K(MEMO_ROW_SUMS, sums, "row sums", memo_add_desc)                                              \
@@ -1598,7 +1580,6 @@ MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stre
 MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
 /* A desc of any kind. */
 typedef union memo_row_desc {
-    memo_rows_desc rows;
     memo_merge_desc merge;
     memo_add_desc add;
     memo_cross_entropy_desc entropy;
@@ -1611,7 +1592,7 @@ typedef union memo_row_desc {
 MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                    memo_error* error);
 
-/* memo_row_gather(device, stream, &rows, error) and so on: memo_row_kernel with the right desc. */
+/* memo_row_add(device, stream, &add, error) and so on: memo_row_kernel with the right desc. */
 #define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
     MEMO_FUNCTION memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
                                               const desc_type* desc, memo_error* error) {          \
@@ -1708,8 +1689,8 @@ MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* rou
  * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
  * neighboring threads write neighboring 16 bytes.
  *
- * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of gather,
- * scatter, add and cast has two groups, half a row apart, and reads both before it writes one.  Row
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of
+ * add and cast has two groups, half a row apart, and reads both before it writes one.  Row
  * sums read two before they add one.  Groups are converted only after all are read, so that no read
  * waits for a conversion. */
 
@@ -1902,74 +1883,6 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
         row = (int64_t)((uint32_t)item / (uint32_t)n_each);
     *rest = item - row * n_each;
     return row;
-}
-
-/* --- gather and scatter --- */
-
-#define MEMOI_ROW_BLOCK_BYTES 16
-/* Items of a row: pairs of blocks of 16 bytes; the last block may be short, the second empty. */
-MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
-    return memoi_n_shifted(rows->row_bytes, 5);
-}
-MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
-    return rows->n_rows * memoi_rows_pairs(rows);
-}
-
-/* Loads n bytes of a row, 0 to 16; zeros if row is NULL. */
-MEMO_INLINE memoi_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
-    memoi_row_group block;
-    int k;
-    MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) block.words[k] = 0;
-    if (!row) return block;
-    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(row + at, MEMOI_ROW_BLOCK_BYTES)) {
-        memoi_words_load(block.words, row + at, 4);
-    } else {
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
-            if (k < n) block.words[k / 4] |= (uint32_t)(unsigned char)row[at + k] << (k % 4 * 8);
-    }
-    return block;
-}
-MEMO_INLINE void memoi_block_store(char* to, memoi_row_group block, int32_t n) {
-    int k;
-    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(to, MEMOI_ROW_BLOCK_BYTES)) {
-        memoi_words_store(to, block.words, 4);
-    } else {
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
-            if (k < n) to[k] = (char)(block.words[k / 4] >> (k % 4 * 8) & 0xff);
-    }
-}
-
-/* Copies an item of a row; zeros if from is NULL. */
-MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
-                                int64_t n_pairs) {
-    int64_t at = item * MEMOI_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMOI_ROW_BLOCK_BYTES;
-    int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
-    memoi_row_group block = memoi_block_load(from, at, n);
-    memoi_row_group second = memoi_block_load(from, second_at, n_second);
-    memoi_block_store(to + at, block, n);
-    memoi_block_store(to + second_at, second, n_second);
-}
-
-MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
-    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
-    int64_t source = rows->index[row];
-    memoi_row_move((char*)rows->to + row * rows->to_stride_bytes,
-                   source >= 0 && source < rows->n_indexed_rows
-                       ? (const char*)rows->from + source * rows->from_stride_bytes
-                       : (const char*)0,
-                   rows->row_bytes, pair, n_pairs);
-}
-
-MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
-    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
-    int64_t target = rows->index[row];
-    if (target < 0 || target >= rows->n_indexed_rows) return;
-    memoi_row_move((char*)rows->to + target * rows->to_stride_bytes,
-                   (const char*)rows->from + row * rows->from_stride_bytes, rows->row_bytes, pair,
-                   n_pairs);
 }
 
 /* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
@@ -2433,22 +2346,46 @@ MEMO_INLINE int memoi_reduce_is_nan(double a) { return a != a; }
     K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, uint32_t)                                   \
     K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, uint64_t)                                   \
     K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, unsigned)
-#define MEMOI_REDUCE_ELEMENT(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                               \
-    case MEMO_TYPE_##NAME: {                                                                       \
-        WIDE result = WIDEN(((const TYPE*)desc->from[0])[i]);                                      \
-        for (r = 1; r < desc->n_from; r++) {                                                       \
-            const WIDE wide = WIDEN(((const TYPE*)desc->from[r])[i]);                              \
-            if (desc->reduction == MEMO_REDUCTION_SUM)                                             \
-                result = (WIDE)((ADDED)result + (ADDED)wide);                                      \
-            else if (wide > result || memoi_reduce_is_nan((double)wide))                           \
-                result = wide;                                                                     \
+#if defined(__CUDA_ARCH__)
+#define MEMOI_REDUCE_CHUNK 1
+#else
+#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
+#endif
+/* Defines memoi_reduce_NAME: to[at .. at + n) = the reduction of elements [begin, begin + n) of
+ * every from, n at most MEMOI_REDUCE_CHUNK, in the order of from.  to may be the same elements of
+ * one of them: it is written last.  A NaN is above everything. */
+#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
+    MEMO_INLINE void memoi_reduce_##NAME(void* to, int64_t at, const void* const* from,            \
+                                         int32_t n_from, int64_t begin, int64_t n,                 \
+                                         memo_reduction reduction) {                               \
+        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
+        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
+        int64_t i;                                                                                 \
+        int32_t r;                                                                                 \
+        for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                           \
+        for (r = 1; r < n_from; r++) {                                                             \
+            x = (const TYPE*)from[r] + begin;                                                      \
+            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
+                for (i = 0; i < n; i++) result[i] = (WIDE)((ADDED)result[i] + (ADDED)WIDEN(x[i])); \
+            } else {                                                                               \
+                for (i = 0; i < n; i++) {                                                          \
+                    const WIDE wide = WIDEN(x[i]);                                                 \
+                    const int is_more = wide > result[i] || memoi_reduce_is_nan((double)wide);     \
+                    result[i] = is_more ? wide : result[i];                                        \
+                }                                                                                  \
+            }                                                                                      \
         }                                                                                          \
-        ((TYPE*)desc->to)[i] = NARROW(result);                                                     \
-        break;                                                                                     \
+        for (i = 0; i < n; i++) ((TYPE*)to)[at + i] = NARROW(result[i]);                           \
     }
+MEMOI_REDUCE_ALL(MEMOI_REDUCE)
+#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
+    case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, at, from, n_from, begin, n, reduction); break;
+MEMO_INLINE void memoi_reduce(void* to, int64_t at, const void* const* from, int32_t n_from,
+                              int64_t begin, int64_t n, memo_type type, memo_reduction reduction) {
+    switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
+}
 MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
-    int32_t r;
-    switch (desc->type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_ELEMENT) }
+    memoi_reduce(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
 }
 
 /* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
@@ -2481,7 +2418,6 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over the row bodies, above; their devices
- *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
@@ -2772,8 +2708,6 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
         int64_t item, n = n_items;                                                                 \
         for (item = 0; item < n; item++) item_function(desc, item);                                \
     }
-MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
-MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
 MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
 MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
 MEMOI_ROW_LOOP(add_packed, memo_pack_desc, memo_add_packed_items(desc), memo_add_packed_item)
@@ -2812,7 +2746,17 @@ MEMOI void memoi_row_loop_merge(const void* desc) {
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
-MEMOI void memoi_row_loop_reduce(const void* desc) { /* memo_reduce_item, but faster */
+
+/* Sums and maxima in the order of ranks: their bits do not depend on timing. */
+void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
+                      memo_type type, memo_reduction reduction) {
+    int64_t at, n;
+    for (at = 0; begin + at < end; at += n) {
+        n = memob_min(end - begin - at, MEMOI_REDUCE_CHUNK);
+        memoi_reduce(to, at, from, n_from, begin + at, n, type, reduction);
+    }
+}
+MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than items */
     const memo_reduce_desc* reduce = (const memo_reduce_desc*)desc;
     memo_comm_reduce(reduce->to, reduce->from, reduce->n_from, 0, reduce->count, reduce->type,
                      reduce->reduction);
@@ -2869,21 +2813,6 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
 /* The arrays of a desc, a function for each desc.  They check counts, on which the sizes depend,
  * and replace 0 by its default. */
-
-MEMOI memo_status memoi_row_arrays_indexed(memo_row_kind kind, memo_rows_desc* x,
-                                           memoi_row_arrays* arrays, memo_error* error) {
-    static const char desc[] = "memo_rows_desc";
-    const int is_gather = kind == MEMO_ROW_GATHER;
-    int64_t n;
-    if (MEMOI_INTEGER(desc, x, n_rows, 0, MEMOB_BYTES_MAX) ||
-        MEMOI_INTEGER(desc, x, n_indexed_rows, 0, MEMOB_BYTES_MAX))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    n = x->n_rows ? x->n_indexed_rows : 0;
-    MEMOI_ROW_ARRAY(WRITES, to, is_gather ? x->n_rows : n, x->row_bytes, 1, &x->to_stride_bytes);
-    MEMOI_ROW_ARRAY(READS, from, is_gather ? n : x->n_rows, x->row_bytes, 1, &x->from_stride_bytes);
-    MEMOI_ROW_ARRAY(READS, index, x->n_rows, 1, 8, NULL);
-    return MEMO_STATUS_OK;
-}
 
 MEMOI memo_status memoi_row_arrays_merge(memo_merge_desc* x, memoi_row_arrays* arrays,
                                          memo_error* error) {
@@ -3020,7 +2949,6 @@ MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
                                       memoi_row_arrays* arrays, memo_error* error) {
     arrays->n = 0;
     if (kind == MEMO_ROW_ADD_PACKED) return memoi_row_arrays_pack(&d->pack, arrays, error);
-    if (kind <= MEMO_ROW_SCATTER) return memoi_row_arrays_indexed(kind, &d->rows, arrays, error);
     if (kind == MEMO_ROW_MERGE) return memoi_row_arrays_merge(&d->merge, arrays, error);
     if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
     if (kind <= MEMO_ROW_LOSS_SUMS)
@@ -3069,7 +2997,7 @@ MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_
     memo_add_desc* add = &taken->add;
     memo_status status;
     int i;
-    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_ADD_PACKED)
+    if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
                              (int)kind, (int)MEMO_ROW_ADD_PACKED);
     if (!desc)
@@ -3178,52 +3106,6 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
     if (MEMO_DEVICE_HAS(device, annotate))
         status = memoi_row_annotate(device, stream, kind, &arrays, error);
     return status ? status : device->row_kernel(device->context, stream, &call, error);
-}
-
-/* ---- >>reductions -------------------------------------------------------------------------------
- * Knows: types and 16-bit conversion.  Knows nothing of ranks.
- *
- * Every result is computed in the order of ranks, so that its bits do not depend on timing. */
-
-#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
-
-/* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every
- * from, n at most MEMOI_REDUCE_CHUNK, as the row kernel, but loop by loop, which is faster.  to may
- * be the same elements of one of them: it is written last.  A NaN is above everything. */
-#define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                       \
-    MEMOI void memoi_reduce_##NAME(void* to, const void* const* from, int32_t n_from,              \
-                                   int64_t begin, int64_t n, memo_reduction reduction) {           \
-        WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
-        const TYPE* x = (const TYPE*)from[0] + begin;                                              \
-        int64_t i;                                                                                 \
-        int32_t r;                                                                                 \
-        for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                           \
-        for (r = 1; r < n_from; r++) {                                                             \
-            x = (const TYPE*)from[r] + begin;                                                      \
-            if (reduction == MEMO_REDUCTION_SUM) {                                                 \
-                for (i = 0; i < n; i++) result[i] = (WIDE)((ADDED)result[i] + (ADDED)WIDEN(x[i])); \
-            } else {                                                                               \
-                for (i = 0; i < n; i++) {                                                          \
-                    const WIDE wide = WIDEN(x[i]);                                                 \
-                    const int is_more = wide > result[i] || memoi_reduce_is_nan((double)wide);     \
-                    result[i] = is_more ? wide : result[i];                                        \
-                }                                                                                  \
-            }                                                                                      \
-        }                                                                                          \
-        for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                                \
-    }
-MEMOI_REDUCE_ALL(MEMOI_REDUCE)
-#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, ADDED)                                  \
-    case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, from, n_from, begin, n, reduction); break;
-
-void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
-                      memo_type type, memo_reduction reduction) {
-    while (begin < end) {
-        int64_t n = memob_min(end - begin, MEMOI_REDUCE_CHUNK);
-        switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
-        to = (char*)to + n * memo_type_bytes(type);
-        begin += n;
-    }
 }
 
 /* ---- >>threads back end -------------------------------------------------------------------------

@@ -24,12 +24,6 @@ static memo_event begin_event, end_event;
 static char *a, *b; /* n_array_bytes each */
 static int64_t n_array_bytes;
 
-__global__ static void shuffle(int64_t* index, int64_t n) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        index[i] = (i * 514229) & (n - 1); /* odd factor, n a power of two: a permutation */
-}
-
 /* In [0, 2) as numbers of every type; zeros would need less power than a trainer's numbers. */
 __global__ static void fill_numbers(uint32_t* to, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -97,24 +91,6 @@ int main(int argc, char** argv) {
         double rate = copy_rate(8.0 * (double)n);
         print("cudaMemcpyAsync, fp32", 8.0 * (double)n, 8.0 * (double)n / rate);
     }
-
-    memo_rows_desc rows;
-    memset(&rows, 0, sizeof rows);
-    rows.to = b;
-    rows.from = a;
-    rows.index = (const int64_t*)(void*)small;
-    rows.n_rows = rows.n_indexed_rows = n_rows;
-    rows.row_bytes = 2 * COLUMNS;
-    shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows);
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_GATHER, &rows, &error)));
-    print("gather rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SCATTER, &rows, &error)));
-    print("scatter rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
-    rows.row_bytes = 2 * COLUMNS * 32; /* a token of 32 heads */
-    rows.n_rows = rows.n_indexed_rows = n_rows / 32;
-    shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows / 32);
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_GATHER, &rows, &error)));
-    print("gather rows of 32 heads", 4.0 * (double)n, seconds);
 
     memo_merge_desc merge;
     memset(&merge, 0, sizeof merge);

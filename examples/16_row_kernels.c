@@ -1,14 +1,14 @@
-/* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters
- * them back, and merges the attention over two parts of the keys (memo_sp.h, chapter 11).
+/* 16_row_kernels.c - runs row kernels on the calling thread: adds rows, sums their products, rounds
+ * them, and merges the attention over two parts of the keys (memo_sp.h, chapter 11).
  *
- * A device has the same kernels as operations of a stream: memo_row_gather(device, stream, ...) and
- * so on.
+ * A device has the same kernels as operations of a stream: memo_row_add(device, stream, ...) and so
+ * on.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/16_row_kernels.c -o 16_row_kernels -lpthread -lm
  * Expected output:
- *     tokens 2, 0 and 3 are doubled: 0 1 4 6
- *     row sums of x and y: 0 4 32 72; as bf16: 0 1 4 6
+ *     doubled: 0 2 4 6
+ *     row sums of x and y: 0 8 32 72; as bf16: 0 2 4 6
  *     merged attention: 2.000, LSE 0.693
  */
 #define MEMO_IMPLEMENTATION
@@ -16,39 +16,19 @@
 #include "memo_sp.h"
 #include <stdio.h>
 
-enum { N_TOKENS = 4, N_PICKED = 3, N_COLUMNS = 4 };
+enum { N_TOKENS = 4, N_COLUMNS = 4 };
 
-/* y = x, with the picked tokens doubled; sums of x * y; y as bf16. */
-static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COLUMNS],
-                           float sums[N_TOKENS], uint16_t narrow[N_TOKENS][N_COLUMNS],
-                           memo_error* error) {
-    const int64_t picked[N_PICKED] = {2, 0, 3}; /* the tokens that a router sends to this expert */
-    float packed[N_PICKED][N_COLUMNS];
-    memo_rows_desc rows = {0};
-    memo_add_desc add = {0}, cast = {0};
-    memo_add_desc products = {0};
+/* y = x + x; sums of x * y; y as bf16. */
+static memo_status twice(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COLUMNS],
+                         float sums[N_TOKENS], uint16_t narrow[N_TOKENS][N_COLUMNS],
+                         memo_error* error) {
+    memo_add_desc add = {0}, products = {0}, cast = {0};
 
-    /* Gather the picked tokens. */
-    rows.index = picked;
-    rows.n_rows = N_PICKED;
-    rows.n_indexed_rows = N_TOKENS;
-    rows.row_bytes = sizeof x[0];
-    rows.from = x;
-    rows.to = packed;
-    if (memo_row_run(MEMO_ROW_GATHER, &rows, error)) return error->status;
-
-    /* The expert doubles the packed rows. */
-    add.to = packed; /* packed + packed, as F32, which is 0 */
-    add.a = add.b = packed;
-    add.n_rows = N_PICKED;
+    add.to = y; /* as F32, which is 0 */
+    add.a = add.b = x;
+    add.n_rows = N_TOKENS;
     add.n_columns = N_COLUMNS;
     if (memo_row_run(MEMO_ROW_ADD, &add, error)) return error->status;
-
-    /* Scatter them back. */
-    memcpy(y, x, sizeof x[0] * N_TOKENS);
-    rows.from = packed;
-    rows.to = y;
-    if (memo_row_run(MEMO_ROW_SCATTER, &rows, error)) return error->status;
 
     products.to = sums;
     products.a = x;
@@ -81,12 +61,12 @@ int main(void) {
     merge.part_lse = &part_lse;
     merge.n_rows = merge.n_columns = 1;
 
-    if (experts(x, y, sums, narrow, &error) || memo_row_run(MEMO_ROW_MERGE, &merge, &error)) {
+    if (twice(x, y, sums, narrow, &error) || memo_row_run(MEMO_ROW_MERGE, &merge, &error)) {
         fprintf(stderr, "16_row_kernels: %s\n", error.message);
         return 1;
     }
 
-    printf("tokens 2, 0 and 3 are doubled:");
+    printf("doubled:");
     for (i = 0; i < N_TOKENS; i++) printf(" %g", y[i][0]);
     printf("\nrow sums of x and y:");
     for (i = 0; i < N_TOKENS; i++) printf(" %g", sums[i]);

@@ -137,52 +137,6 @@ TEST(casts_each_element_and_no_other) {
 
 /* --- rows --- */
 
-TEST(gathers_and_scatters_rows) {
-    static char from_memory[16384], to_memory[16384], expected[16384];
-    int64_t index[40];
-    for (int c = 0; c < 600; c++) {
-        int is_gather = (int)memo_test_int(0, 1), shift = (int)memo_test_int(0, 1);
-        int64_t i, n_from, n_to, unit = memo_test_int(0, 2) ? 16 : 1;
-        memo_rows_desc rows = {.n_rows = memo_test_int(0, 40)};
-        rows.n_indexed_rows = memo_test_int(0, 40);
-        rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 8 : 150);
-        rows.to = to_memory + (unit == 1) * shift;
-        rows.from = from_memory + (unit == 1) * shift * 3;
-        rows.index = index;
-        if (memo_test_int(0, 1)) rows.to_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
-        if (memo_test_int(0, 1))
-            rows.from_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
-        for (i = 0; i < 40; i++) index[i] = i; /* a permutation, so that no row is written twice */
-        for (i = 39; i > 0; i--) {
-            int64_t k = memo_test_int(0, i), other = index[k];
-            index[k] = index[i];
-            index[i] = other;
-        }
-        if (memo_test_int(0, 1)) index[memo_test_int(0, 39)] = -1;
-        for (i = 0; i < (int64_t)sizeof from_memory; i++) from_memory[i] = (char)memo_test_random();
-        memset(to_memory, 0x55, sizeof to_memory);
-        memset(expected, 0x55, sizeof expected);
-        CHECK_OK(memo_row_run(is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &error));
-        n_to = rows.to_stride_bytes ? rows.to_stride_bytes : rows.row_bytes;
-        n_from = rows.from_stride_bytes ? rows.from_stride_bytes : rows.row_bytes;
-        for (i = 0; i < rows.n_rows; i++) {
-            int inside = index[i] >= 0 && index[i] < rows.n_indexed_rows;
-            char* to = expected + ((char*)rows.to - to_memory);
-            if (is_gather) {
-                if (inside)
-                    memcpy(to + i * n_to, (const char*)rows.from + index[i] * n_from,
-                           (size_t)rows.row_bytes);
-                else
-                    memset(to + i * n_to, 0, (size_t)rows.row_bytes);
-            } else if (inside) {
-                memcpy(to + index[i] * n_to, (const char*)rows.from + i * n_from,
-                       (size_t)rows.row_bytes);
-            }
-        }
-        CHECK_CASE(memcmp(to_memory, expected, sizeof expected) == 0, "case %d", c);
-    }
-}
-
 TEST(adds_rows_in_fp32) {
     static float a_memory[4096], b_memory[4096], to_memory[4096];
     for (int c = 0; c < 600; c++) {
@@ -511,7 +465,7 @@ TEST(indices_pass_32_bits) {
     int64_t last = HUGE_ELEMENTS - 1;
     if (a && b) {
         memo_row_desc taken;
-        int64_t index[3] = {0, 0, 0}, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
+        int64_t n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
         float sum = 0;
         memo_add_desc cast = {
             .to = b, .a = a, .to_type = MEMO_TYPE_BF16, .n_columns = HUGE_ELEMENTS, .n_rows = 1};
@@ -530,21 +484,6 @@ TEST(indices_pass_32_bits) {
         ((float*)a)[last - 1] = 5.0f;
         memo_add_item(&add, memo_add_items(&add) - 1);
         CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
-
-        memo_rows_desc rows = {.to = b,
-                               .from = a,
-                               .index = index,
-                               .n_rows = 3,
-                               .n_indexed_rows = HUGE_ELEMENTS / 8,
-                               .row_bytes = 32};
-        index[2] = rows.n_indexed_rows - 1;
-        CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
-        CHECK_IS(((float*)b)[2 * 8 + 7], ==, 3.0f);
-        rows.from = b;
-        rows.to = a;
-        ((float*)b)[2 * 8 + 7] = 4.0f;
-        CHECK_OK(memo_row_run(MEMO_ROW_SCATTER, &rows, &error));
-        CHECK_IS(((float*)a)[last], ==, 4.0f);
 
         memo_add_desc sums = {.a = a,
                               .b = a,
@@ -584,21 +523,12 @@ TEST(indices_pass_32_bits) {
 
 TEST(invalid_arguments_are_refused) {
     static float numbers[64];
-    static const int64_t index[2] = {0, 1};
     memo_row_desc taken;
-    memo_rows_desc rows = {
-        .to = numbers, .from = numbers + 32, .n_rows = 2, .n_indexed_rows = 2, .row_bytes = 16};
-    CHECK_ERROR(memo_row_run(MEMO_ROW_GATHER, &rows, &error), INVALID_ARGUMENT, "index: NULL");
     memo_reduce_desc reduce = {.n_from = 17};
     CHECK_ERROR(memo_row_run(MEMO_ROW_REDUCE, &reduce, &error), INVALID_ARGUMENT, "n_from");
     reduce.n_from = 1;
     reduce.count = 1;
     CHECK_ERROR(memo_row_run(MEMO_ROW_REDUCE, &reduce, &error), INVALID_ARGUMENT, "to: NULL");
-    rows.index = index;
-    CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
-    CHECK_REFUSED(SCATTER, rows, to_stride_bytes, 8, "to: rows overlap (stride 8)");
-    CHECK_REFUSED(SCATTER, rows, to_stride_bytes, (int64_t)1 << 61, "");
-    CHECK_REFUSED(SCATTER, rows, n_indexed_rows, -1, "n_indexed_rows");
     memo_add_desc cast = {
         .to = numbers, .a = numbers + 32, .n_columns = 4, .to_type = MEMO_TYPE_I64};
     CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT,
@@ -611,6 +541,7 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
     CHECK_REFUSED(ADD, add, n_columns, 3, "to: NULL");
     add.n_rows = 2;
+    CHECK_REFUSED(ADD, add, to_stride, 2, "to: rows overlap (stride 2)");
     add.to_stride = INT64_MAX;
     CHECK_ERROR(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error), INVALID_ARGUMENT, "2^62");
     memo_merge_desc merge = {0};
@@ -643,14 +574,13 @@ TEST(invalid_arguments_are_refused) {
     CHECK_REFUSED(SINKS, sinks, n_rows, (int64_t)1 << 61, "n_rows");
 }
 
-/* A cast, an addition and a gather one after the other on a stream, recorded: no race, right
+/* A cast, an addition and row sums one after the other on a stream, recorded: no race, right
  * names. */
 TEST(run_on_a_host_stream) {
     enum { N = 100 };
-    static float from[N], sum[N];
-    static uint16_t narrow[N], gathered[2];
-    static const int64_t index[2] = {99, -1};
-    static const char* const names[] = {"cast", "add", "gather rows"};
+    static float from[N], sum[N], dots[1];
+    static uint16_t narrow[N];
+    static const char* const names[] = {"cast", "add", "row sums"};
     own_device* host = new_device(memo_host_device_desc_default());
     own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_device* device = memo_recorder_get_device(recorder);
@@ -660,16 +590,15 @@ TEST(run_on_a_host_stream) {
     for (i = 0; i < N; i++) from[i] = (float)i;
     memo_add_desc cast = {narrow, from, .to_type = MEMO_TYPE_F16, .n_columns = N};
     memo_add_desc add = {sum, from, narrow, .b_type = MEMO_TYPE_F16, .n_columns = N};
-    memo_rows_desc rows = {gathered,      narrow, index, .n_rows = 2, .n_indexed_rows = N,
-                           .row_bytes = 2};
+    memo_add_desc products = {.to = dots, .a = sum, .b = sum, .n_rows = 1, .n_columns = N};
     CHECK_OK(memo_row_cast(device, stream, &cast, &error));
     CHECK_OK(memo_row_add(device, stream, &add, &error));
-    CHECK_OK(memo_row_gather(device, stream, &rows, &error));
+    CHECK_OK(memo_row_sums(device, stream, &products, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     cast.n_columns = -1;
     CHECK_IS(memo_row_cast(device, stream, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
-    CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
+    CHECK_IS(dots[0], ==, 4 * 328350.0f); /* the sum of squares below N */
     memo_schedule* schedule = recorded(recorder);
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)

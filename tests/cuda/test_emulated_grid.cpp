@@ -286,24 +286,6 @@ TEST(stays_within_its_arrays) {
             pack.packed[t] = guarded(2 * t + 1, n_packed * row_bytes);
         }
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD_PACKED, &pack, &error));
-
-        memo_rows_desc rows = {};
-        rows.n_rows = n_rows;
-        rows.n_indexed_rows = memo_test_int(1, 300);
-        rows.row_bytes = pick(memo_test_int(1, 100), 16 * memo_test_int(1, 12));
-        for (int is_gather = 0; is_gather < 2; is_gather++) {
-            int64_t* index = (int64_t*)guarded(2, n_rows * 8);
-            for (int64_t i = 0; i < n_rows; i++) index[i] = memo_test_int(-1, rows.n_indexed_rows);
-            rows.index = index;
-            rows.from_stride_bytes = is_gather ? rows.row_bytes + stride : 0;
-            rows.to_stride_bytes = is_gather ? 0 : rows.row_bytes + stride;
-            rows.to = guarded(0, extent(is_gather ? n_rows : rows.n_indexed_rows, rows.row_bytes,
-                                        rows.to_stride_bytes));
-            rows.from = guarded(1, extent(is_gather ? rows.n_indexed_rows : n_rows, rows.row_bytes,
-                                          rows.from_stride_bytes));
-            CHECK_OK(memo_cuda_row_kernel(NULL, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
-                                          &rows, &error));
-        }
     }
 }
 
@@ -388,33 +370,6 @@ TEST(adds_far_elements) {
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
         for (int64_t i = (f.n_items - FAR_TAIL) * FAR_ROW; i < f.n_items * FAR_ROW; i++)
             CHECK(((float*)(void*)f.to)[i] == (i % FAR_ROW == FAR_ROW - 1 ? 0 : 2 * far_number(i)));
-    }
-}
-
-/* Rows of three blocks, so two items; index mirrors the last rows. */
-TEST(moves_far_rows) {
-    far f;
-    FOR_FAR(f, MEMOI_CUDA_THREADS) {
-        const int64_t n_rows = f.n_items / 2, n_tail = FAR_TAIL, n_each = 12;
-        int64_t* index = (int64_t*)(void*)f.index;
-        memo_rows_desc rows = {};
-        rows.n_rows = rows.n_indexed_rows = n_rows;
-        rows.row_bytes = n_each * 4;
-        rows.index = index;
-        fill_tail(f.from, n_rows * n_each, n_tail * n_each);
-        for (int64_t k = 0; k < n_tail; k++) index[n_rows - 1 - k] = n_rows - n_tail + k;
-        for (int is_gather = 0; is_gather < 2; is_gather++) {
-            char* to = is_gather ? f.to : f.other;
-            rows.to = to;
-            rows.from = f.from;
-            CHECK_OK(memo_cuda_row_kernel(NULL, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
-                                          &rows, &error));
-            for (int64_t k = 0; k < n_tail * n_each; k++) {
-                int64_t row = n_rows - n_tail + k / n_each, other = n_rows - 1 - k / n_each;
-                CHECK(((float*)(void*)to)[row * n_each + k % n_each] ==
-                      far_number(other * n_each + k % n_each));
-            }
-        }
     }
 }
 

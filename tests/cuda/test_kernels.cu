@@ -137,36 +137,6 @@ TEST(every_sixteen_bits_widen_alike) {
     }
 }
 
-TEST(moves_rows_as_on_the_host) {
-    FOR_CASES(80) {
-        memo_rows_desc rows = {};
-        int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
-        int is_many = memo_test_int(0, 3) == 0; /* short rows */
-        int64_t unit = !is_many && memo_test_int(0, 2) ? 16 : 1, n_most = is_many ? 15000 : 500, i;
-        int is_gather = (int)memo_test_int(0, 1);
-        for (i = 0; i < QUARTER; i++) s.host[i] = (char)memo_test_random();
-        memset(s.host + QUARTER, 0x55, 2 * QUARTER);
-        rows.n_rows = memo_test_int(0, n_most);
-        rows.n_indexed_rows = memo_test_int(0, n_most);
-        rows.row_bytes =
-            is_many ? memo_test_int(1, 8) : unit * memo_test_int(0, unit == 16 ? 20 : 400);
-        rows.to_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 3 * unit);
-        rows.from_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 5 * unit);
-        rows.from = s.host + (unit == 1) * memo_test_int(0, 3);
-        rows.to = s.host + QUARTER + (unit == 1) * memo_test_int(0, 3);
-        rows.index = index;
-        for (i = 0; i < n_most; i++) index[i] = i;
-        for (i = n_most - 1; i > 0; i--) {
-            int64_t k = memo_test_int(0, i), other = index[k];
-            index[k] = index[i];
-            index[i] = other;
-        }
-        index[memo_test_int(0, n_most - 1)] = -1;
-        RUN(rows, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER);
-        CHECK_CASE(is_same(&s), "case %d", c);
-    }
-}
-
 TEST(adds_packed_rows_as_on_the_host) {
     FOR_CASES(80) {
         memo_pack_desc pack = {};
@@ -572,20 +542,12 @@ __global__ static void huge_fill(float* to, int64_t n) {
     for (; i < n; i += (int64_t)gridDim.x * blockDim.x) to[i] = huge_value(i);
 }
 
-/* Counts the elements of x that are not scale times the original value; is_mirrored: of the
- * mirrored row of 8. */
-__global__ static void huge_compare(const float* x, int64_t n, float scale, int is_mirrored,
+/* Counts the elements of x that are not scale times the original value. */
+__global__ static void huge_compare(const float* x, int64_t n, float scale,
                                     unsigned long long* n_wrong) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t from = is_mirrored ? (n / 8 - 1 - i / 8) * 8 + i % 8 : i;
-        if (x[i] != scale * huge_value(from)) atomicAdd(n_wrong, 1ull);
-    }
-}
-
-__global__ static void huge_mirror(int64_t* index, int64_t n) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) index[i] = n - 1 - i;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x)
+        if (x[i] != scale * huge_value(i)) atomicAdd(n_wrong, 1ull);
 }
 
 __global__ static void huge_compare_sums(const float* sums, int64_t n,
@@ -643,8 +605,8 @@ struct huge : cuda_rig {
     }
 };
 
-static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) {
-    launch(huge_compare, h->stream, x, HUGE_ELEMENTS, scale, is_mirrored, h->n_wrong);
+static void compare_huge(huge* h, const float* x, float scale) {
+    launch(huge_compare, h->stream, x, HUGE_ELEMENTS, scale, h->n_wrong);
 }
 
 #define OPEN_HUGE(h)                                                                               \
@@ -666,7 +628,7 @@ TEST(casts_huge_arrays) {
         cast.a_type = types[t];
         cast.to_type = MEMO_TYPE_F32;
         CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
-        compare_huge(&h, h.a, 1, 0);
+        compare_huge(&h, h.a, 1);
     }
 }
 
@@ -677,25 +639,7 @@ TEST(adds_huge_arrays) {
     add.a = add.b = h.a;
     add.n_columns = HUGE_ELEMENTS;
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_ADD, &add, &error));
-    compare_huge(&h, h.b, 2, 0);
-}
-
-TEST(gathers_and_scatters_huge_arrays) {
-    OPEN_HUGE(h);
-    memo_rows_desc rows = {};
-    rows.n_rows = rows.n_indexed_rows = HUGE_ELEMENTS / 8;
-    rows.row_bytes = 32;
-    rows.index = (const int64_t*)h.small;
-    rows.to = h.b;
-    rows.from = h.a;
-    launch(huge_mirror, h.stream, (int64_t*)h.small, HUGE_ELEMENTS / 8);
-    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_GATHER, &rows, &error));
-    compare_huge(&h, h.b, 1, 1);
-    CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
-    rows.to = h.a;
-    rows.from = h.b;
-    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SCATTER, &rows, &error));
-    compare_huge(&h, h.a, 1, 0);
+    compare_huge(&h, h.b, 2);
 }
 
 TEST(merges_huge_arrays) {
@@ -711,7 +655,7 @@ TEST(merges_huge_arrays) {
     CHECK_OK(memo_fill(h.device, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
     CHECK_OK(memo_fill(h.device, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_MERGE, &merge, &error));
-    compare_huge(&h, h.b, 0.5f, 0);
+    compare_huge(&h, h.b, 0.5f);
 }
 
 TEST(sums_huge_arrays) {
