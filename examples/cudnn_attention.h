@@ -707,7 +707,7 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
  * of other ranks, all of them visible.  Without a ring only the first kind exists, for any
  * sharding; a window and packed documents then work, by cuDNN's sliding windows and ragged
  * sequences (cuDNN 9.6).  So do causal slices, whose queries are the last ones of the keys.  Other
- * masks fail with MEMO_STATUS_UNSUPPORTED.
+ * masks fail with MEMO_STATUS_UNSUPPORTED, unless attention_blocks.otherwise computes them.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.
  * cuDNN's backward reads the output only for the row sums of d_out * output.  row_dots holds these
@@ -719,6 +719,8 @@ struct attention_blocks {
     bool is_deterministic;
     int64_t documents; /* the most that a mask packs, as prepared; 0: none */
     char* scratch;     /* shared by all blocks, which run one after the other */
+    /* Computes the blocks that cuDNN cannot, as exact_attention.h does; zeros: they are refused. */
+    memo_attention otherwise;
 };
 
 static inline attention_shape attention_block_shape(const memo_attention_block& b, int64_t n_q,
@@ -803,9 +805,10 @@ static inline memo_status attention_block_forward(void* user, memo_stream memo,
     const cudaStream_t stream = memo_cuda_stream(memo);
     const attention_call* call = nullptr;
     attention_shape whole;
-    if (attention_classify(b, c, false, &whole, error) ||
-        attention_get(c->plans, whole, &call, error))
-        return error->status;
+    if (attention_classify(b, c, false, &whole, error))
+        return c->otherwise.forward ? c->otherwise.forward(c->otherwise.user, memo, b, error)
+                                    : error->status;
+    if (attention_get(c->plans, whole, &call, error)) return error->status;
     const attention_shape& s = call->shape;
     const attention_scratch m = attention_carve(s, c->scratch);
     for (int64_t i = 0; i < call->n_calls; i++) {
@@ -838,9 +841,10 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
     const attention_rows lse_rows = {b->lse_row_stride, b->lse_batch_stride};
     const attention_call* call = nullptr;
     attention_shape whole;
-    if (attention_classify(b, c, true, &whole, error) ||
-        attention_get(c->plans, whole, &call, error))
-        return error->status;
+    if (attention_classify(b, c, true, &whole, error))
+        return c->otherwise.backward ? c->otherwise.backward(c->otherwise.user, memo, b, error)
+                                     : error->status;
+    if (attention_get(c->plans, whole, &call, error)) return error->status;
     const attention_shape& s = call->shape;
     const attention_scratch m = attention_carve(s, c->scratch);
     const placed_rows of_d_out = {s.n_q, s.h_q, s.d, q_rows.row, q_rows.batch};

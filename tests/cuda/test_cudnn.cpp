@@ -13,6 +13,8 @@
 #define ATTENTION_WARP_TERMS 8 /* so that several warps share a row of few */
 #include "gpt/gpt_kernels_cuda.cu"
 #include "gpt/gpt_cudnn.cu"
+#define EXACT_ROWS 8 /* so that queries take several launches */
+#include "exact_attention.h"
 
 #include "thread_ranks.h"
 
@@ -137,7 +139,7 @@ static gpt_attention_shape random_shape(void) {
 TEST(it_is_the_trainer_s_own_but_for_rounding) {
     gpt_cuda_kernels own = {};
     own.type = MEMO_TYPE_BF16;
-    for (int k = 0; k < 24; k++) {
+    for (int k = 0; k < 16; k++) {
         const gpt_attention_shape s = random_shape();
         const int64_t batch = memo_test_int(1, 3);
         one_call x, y;
@@ -391,6 +393,7 @@ static attention_plans ranks_plans;
 static attention_blocks ranks_blocks;
 static int64_t ranks_window, ranks_documents; /* of the masks of a case */
 static std::vector<char> ranks_scratch;
+static bool ranks_are_exact; /* exact_attention.h's, without cuDNN */
 
 struct ranks_args {
     memo_attention_block block;
@@ -398,10 +401,12 @@ struct ranks_args {
 };
 static memo_status ranks_compute(void* user, memo_error* why) {
     ranks_args* a = (ranks_args*)user;
+    const memo_attention exact = exact_attention();
+    const memo_attention cudnn = {attention_block_forward, attention_block_backward, &ranks_blocks};
+    const memo_attention& used = ranks_are_exact ? exact : cudnn;
     pthread_mutex_lock(&one_at_a_time); /* the stand-ins and the scratch memory serve one thread */
     const memo_status status =
-        (a->is_backward ? attention_block_backward : attention_block_forward)(&ranks_blocks, NULL,
-                                                                              &a->block, why);
+        (a->is_backward ? used.backward : used.forward)(used.user, NULL, &a->block, why);
     pthread_mutex_unlock(&one_at_a_time);
     return status;
 }
@@ -426,6 +431,7 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     memo_attention attention = {ranks_forward, ranks_backward, device};
     std::vector<attention_shape> shapes;
     int64_t n_bytes = 0;
+    if (ranks_are_exact) return attention;
     pthread_mutex_lock(&one_at_a_time);
     CHECK_OK(
         attention_shapes_over_ranks(*desc, true, ranks_window, ranks_documents, &shapes, &error));
@@ -512,6 +518,46 @@ TEST(slices_are_the_reference_but_for_rounding) {
         c.n_keys = c.first_query + c.n_tokens;
         expect_right(&c, 6e-3, 1.2e-2, NULL);
     }
+}
+
+/* Any type, sharding and mask: exact_attention.h, which computes what cuDNN cannot. */
+TEST(exact_attention_is_the_reference) {
+    static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+    static const memo_sharding_kind shardings[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
+    ranks_are_exact = true;
+    for (int k = 0; k < 16; k++) {
+        attention_case c = case_of(1 + k % 3, 1 + k % 2, memo_test_int(1, 50), 4, 2, 20);
+        c.v_head_size = (int32_t)memo_test_int(1, 40);
+        c.type = types[memo_test_int(0, 2)];
+        c.sharding = shardings[memo_test_int(0, 1)];
+        c.mask = memo_test_int(0, 3) ? MEMO_MASK_CAUSAL : MEMO_MASK_FULL;
+        c.n_batch = 1 + (int32_t)memo_test_int(0, 1);
+        c.has_intervals = k % 4 == 0;
+        if (k % 4 == 1) c.window = memo_test_int(1, 60);
+        if (k % 4 == 2) {
+            c.n_documents = memo_test_int(1, 4);
+            for (int64_t d = 1; d < c.n_documents; d++)
+                c.document_begins[d] = memo_test_int(c.document_begins[d - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        }
+        if (!memo_test_int(0, 2)) c.softcap = 3;
+        if (!memo_test_int(0, 3)) c.spread = 8; /* one key dominates */
+        expect_close(&c, 6e-3, 1.2e-2, NULL);
+    }
+    ranks_are_exact = false;
+}
+
+/* With attention_blocks.otherwise a mask that cuDNN lacks works, after cuDNN's own. */
+TEST(what_cudnn_lacks_is_computed_otherwise) {
+    const ranks_cudnn cudnn;
+    attention_case c = case_of(1, 2, 2 * 13, 4, 2, 8);
+    c.type = MEMO_TYPE_BF16;
+    c.sharding = MEMO_SHARDING_PLAIN;
+    ranks_blocks.otherwise = exact_attention();
+    expect_right(&c, 6e-3, 1.2e-2, NULL);
+    c.has_intervals = 1;
+    expect_right(&c, 6e-3, 1.2e-2, NULL);
+    ranks_blocks.otherwise = memo_attention();
 }
 
 /* For `ring` x `ulysses` ranks; NULL: it works. */

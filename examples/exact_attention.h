@@ -1,0 +1,293 @@
+/* exact_attention.h - attention on a GPU for every block of memo_sp.h: any mask, any sharding, key
+ * and value heads of unequal sizes, softcaps.  Sums are in fp32 and in a fixed order, so that runs
+ * have the same bits.
+ *
+ *     desc.attention = exact_attention();
+ *
+ * A warp computes a query of a head, or a key of a head, and reads each row from memory, which is
+ * slow: for masks that a fused kernel lacks (cudnn_attention.h takes it for these), and to compare
+ * a fused kernel with.  Calls take no memory and may be captured in a graph.  It has not run on a
+ * GPU yet: the tests run it on an emulated grid.
+ *
+ * Include memo_cuda.cuh first. */
+#ifndef EXACT_ATTENTION_H
+#define EXACT_ATTENTION_H
+
+#include <math.h>
+
+#include "memo_sp.h"
+
+enum {
+    EXACT_HEAD = 256, /* elements of a head, at most */
+    EXACT_WARP = 32
+};
+#ifndef EXACT_ROWS
+#define EXACT_ROWS 128 /* queries of a launch: the keys they see are passed by value */
+#endif
+
+/* Queries of one run, and the keys of one run that some of them see. */
+struct exact_part {
+    memo_attention_block block; /* its arrays on the host are not read */
+    int64_t first_q, n_q;       /* rows */
+    int64_t first_k, n_k, k_position;
+    bool begins;                               /* no launch came before for these queries */
+    int64_t low[EXACT_ROWS], high[EXACT_ROWS]; /* a query sees positions in [low, high) */
+};
+
+/* ---- a head in the registers of a warp ------------------------------------------------------- */
+
+struct exact_head {
+    float v[EXACT_HEAD / EXACT_WARP];
+};
+__device__ static inline exact_head exact_load(const void* x, memo_type type, int64_t at,
+                                               int32_t size) {
+    exact_head head = {};
+    int k = 0;
+    for (int e = (int)threadIdx.x % EXACT_WARP; e < size; e += EXACT_WARP, k++)
+        head.v[k] = type == MEMO_TYPE_F32    ? ((const float*)x)[at + e]
+                    : type == MEMO_TYPE_BF16 ? memo_f32_from_bf16(((const uint16_t*)x)[at + e])
+                                             : memo_f32_from_f16(((const uint16_t*)x)[at + e]);
+    return head;
+}
+__device__ static inline void exact_store(float* x, int64_t at, int32_t size,
+                                          const exact_head& head, bool adds) {
+    int k = 0;
+    for (int e = (int)threadIdx.x % EXACT_WARP; e < size; e += EXACT_WARP, k++)
+        x[at + e] = adds ? x[at + e] + head.v[k] : head.v[k];
+}
+__device__ static inline float exact_dot(const exact_head& a, const exact_head& b) {
+    float sum = 0;
+    for (int k = 0; k < EXACT_HEAD / EXACT_WARP; k++) sum += a.v[k] * b.v[k];
+    for (int apart = EXACT_WARP / 2; apart; apart /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, apart, EXACT_WARP);
+    return sum;
+}
+__device__ static inline void exact_add(exact_head* to, float factor, const exact_head& x) {
+    for (int k = 0; k < EXACT_HEAD / EXACT_WARP; k++) to->v[k] += factor * x.v[k];
+}
+
+/* The score of a product of q and k; *slope: its derivative by scale times the product. */
+__device__ static inline float exact_score(const memo_attention_block& b, float product,
+                                           float* slope) {
+    const float score = b.scale * product;
+    *slope = 1;
+    if (b.softcap == 0) return score;
+    const float capped = tanhf(score / b.softcap);
+    *slope = 1 - capped * capped;
+    return b.softcap * capped;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Where a query and its head lie, and which keys of the part the query sees. */
+struct exact_query {
+    int64_t q, out, lse;
+    int64_t begin, end; /* counted from the first key of the part */
+    int32_t kv_head;
+};
+__device__ static inline exact_query exact_query_of(const exact_part& p, int64_t batch, int64_t i,
+                                                    int32_t head) {
+    const memo_attention_block& b = p.block;
+    const int64_t row = p.first_q + i, low = p.low[i] - p.k_position,
+                  high = p.high[i] - p.k_position;
+    exact_query at;
+    at.q = batch * b.q_batch_stride + row * b.q_row_stride + (int64_t)head * b.head_size;
+    at.out = batch * b.out_batch_stride + row * b.out_row_stride + (int64_t)head * b.v_head_size;
+    at.lse = batch * b.lse_batch_stride + row * b.lse_row_stride + head;
+    at.begin = low > 0 ? low : 0;
+    at.end = high < p.n_k ? high : p.n_k;
+    at.kv_head = head / (b.n_q_heads / b.n_kv_heads);
+    return at;
+}
+__device__ static inline int64_t exact_k(const exact_part& p, int64_t batch, int64_t key,
+                                         int32_t kv_head) {
+    const memo_attention_block& b = p.block;
+    return batch * b.k_batch_stride + (p.first_k + key) * b.k_row_stride +
+           (int64_t)kv_head * b.head_size;
+}
+__device__ static inline int64_t exact_v(const exact_part& p, int64_t batch, int64_t key,
+                                         int32_t kv_head) {
+    const memo_attention_block& b = p.block;
+    return batch * b.v_batch_stride + (p.first_k + key) * b.v_row_stride +
+           (int64_t)kv_head * b.v_head_size;
+}
+
+#define EXACT_EACH_OF_WARP(item, n)                                                                \
+    for (int64_t item = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / EXACT_WARP; item < (n); \
+         item += (int64_t)gridDim.x * blockDim.x / EXACT_WARP)
+
+/* The softmax goes on from out and lse of the launches before. */
+__global__ static void exact_forward_kernel(exact_part p) {
+    const memo_attention_block& b = p.block;
+    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_q * b.n_q_heads) {
+        const int64_t batch = item / b.n_q_heads / p.n_q, i = item / b.n_q_heads % p.n_q;
+        const exact_query at = exact_query_of(p, batch, i, (int32_t)(item % b.n_q_heads));
+        const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
+        exact_head out = {};
+        float max = -INFINITY, slope;
+        if (!p.begins) max = b.lse[at.lse];
+        float sum = max > -INFINITY ? 1.0f : 0.0f;
+        if (sum > 0) out = exact_load(b.out, MEMO_TYPE_F32, at.out, b.v_head_size);
+
+        for (int64_t key = at.begin; key < at.end; key++) {
+            const exact_head k =
+                exact_load(b.k, b.type, exact_k(p, batch, key, at.kv_head), b.head_size);
+            const exact_head v =
+                exact_load(b.v, b.type, exact_v(p, batch, key, at.kv_head), b.v_head_size);
+            const float score = exact_score(b, exact_dot(q, k), &slope);
+            const float larger = fmaxf(max, score);
+            if (larger == -INFINITY) continue;
+            const float shrink = expf(max - larger), weight = expf(score - larger);
+            for (float& e : out.v) e *= shrink;
+            exact_add(&out, weight, v);
+            sum = sum * shrink + weight;
+            max = larger;
+        }
+
+        if (sum > 0)
+            for (float& e : out.v) e /= sum;
+        exact_store(b.out, at.out, b.v_head_size, out, false);
+        __syncwarp(); /* every lane has read lse */
+        if (threadIdx.x % EXACT_WARP == 0) b.lse[at.lse] = sum > 0 ? max + logf(sum) : -INFINITY;
+    }
+}
+
+__global__ static void exact_d_q_kernel(exact_part p) {
+    const memo_attention_block& b = p.block;
+    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_q * b.n_q_heads) {
+        const int64_t batch = item / b.n_q_heads / p.n_q, i = item / b.n_q_heads % p.n_q;
+        const int32_t head = (int32_t)(item % b.n_q_heads);
+        const exact_query at = exact_query_of(p, batch, i, head);
+        const float lse = b.lse[at.lse], row_dot = b.row_dots[at.lse];
+        const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
+        const exact_head d_out = exact_load(b.d_out, b.type, at.out, b.v_head_size);
+        exact_head d_q = {};
+        float slope;
+        if (lse == -INFINITY) continue;
+        for (int64_t key = at.begin; key < at.end; key++) {
+            const exact_head k =
+                exact_load(b.k, b.type, exact_k(p, batch, key, at.kv_head), b.head_size);
+            const exact_head v =
+                exact_load(b.v, b.type, exact_v(p, batch, key, at.kv_head), b.v_head_size);
+            const float weight = expf(exact_score(b, exact_dot(q, k), &slope) - lse);
+            exact_add(&d_q, b.scale * slope * weight * (exact_dot(d_out, v) - row_dot), k);
+        }
+        exact_store(b.d_q, at.q, b.head_size, d_q, true);
+    }
+}
+
+/* Query heads of a key head in order, and their queries in order. */
+__global__ static void exact_d_kv_kernel(exact_part p) {
+    const memo_attention_block& b = p.block;
+    const int32_t group = b.n_q_heads / b.n_kv_heads;
+    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_k * b.n_kv_heads) {
+        const int64_t batch = item / b.n_kv_heads / p.n_k, key = item / b.n_kv_heads % p.n_k;
+        const int32_t kv_head = (int32_t)(item % b.n_kv_heads);
+        const int64_t at_k = exact_k(p, batch, key, kv_head),
+                      at_v = exact_v(p, batch, key, kv_head);
+        const exact_head k = exact_load(b.k, b.type, at_k, b.head_size);
+        const exact_head v = exact_load(b.v, b.type, at_v, b.v_head_size);
+        exact_head d_k = {}, d_v = {};
+        float slope;
+        for (int32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+            for (int64_t i = 0; i < p.n_q; i++) {
+                const exact_query at = exact_query_of(p, batch, i, head);
+                if (key < at.begin || key >= at.end || b.lse[at.lse] == -INFINITY) continue;
+                const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
+                const exact_head d_out = exact_load(b.d_out, b.type, at.out, b.v_head_size);
+                const float weight = expf(exact_score(b, exact_dot(q, k), &slope) - b.lse[at.lse]);
+                const float d_score = weight * (exact_dot(d_out, v) - b.row_dots[at.lse]);
+                exact_add(&d_v, weight, d_out);
+                exact_add(&d_k, b.scale * slope * d_score, q);
+            }
+        exact_store(b.d_k, at_k, b.head_size, d_k, true);
+        exact_store(b.d_v, at_v, b.v_head_size, d_v, true);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static inline memo_status exact_launch(cudaStream_t stream, void (*kernel)(exact_part),
+                                       int64_t n_items, const exact_part& p, memo_error* error) {
+    cudaLaunchConfig_t config = {};
+    const int64_t n_blocks = (n_items * EXACT_WARP + 255) / 256;
+    config.gridDim = dim3((unsigned)(n_blocks < 1 ? 1 : n_blocks < 4224 ? n_blocks : 4224));
+    config.blockDim = dim3(256);
+    config.stream = stream;
+    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, p), "cudaLaunchKernelEx", error);
+}
+
+static inline memo_status exact_compute(cudaStream_t stream, const exact_part& p, bool is_backward,
+                                        memo_error* error) {
+    const memo_attention_block& b = p.block;
+    const int64_t n_queries = b.n_batch * p.n_q * b.n_q_heads;
+    if (!is_backward) return exact_launch(stream, exact_forward_kernel, n_queries, p, error);
+    if (exact_launch(stream, exact_d_q_kernel, n_queries, p, error)) return error->status;
+    return exact_launch(stream, exact_d_kv_kernel, b.n_batch * p.n_k * b.n_kv_heads, p, error);
+}
+
+/* The queries of a part against each run of keys that they see. */
+static inline memo_status exact_compute_keys(cudaStream_t stream, exact_part* p, bool is_backward,
+                                             memo_error* error) {
+    int64_t low = p->low[0], high = p->high[0], row = 0;
+    for (int64_t i = 1; i < p->n_q; i++) { /* padding sees nothing, from 0 to 0 */
+        if (p->low[i] < p->high[i] && (low == high || p->low[i] < low)) low = p->low[i];
+        if (p->high[i] > high) high = p->high[i];
+    }
+    for (int32_t i = 0; i < p->block.n_k_runs; row += p->block.k_runs[i++].count) {
+        const memo_run& run = p->block.k_runs[i];
+        const int64_t begin = low > run.start ? low - run.start : 0;
+        const int64_t end = high - run.start < run.count ? high - run.start : run.count;
+        if (begin >= end) continue;
+        p->first_k = row + begin;
+        p->n_k = end - begin;
+        p->k_position = run.start + begin;
+        if (exact_compute(stream, *p, is_backward, error)) return error->status;
+        p->begins = false;
+    }
+    p->n_k = 0;
+    return p->begins && !is_backward ? exact_compute(stream, *p, false, error) : MEMO_STATUS_OK;
+}
+
+static inline memo_status exact_block(memo_stream memo, const memo_attention_block* b,
+                                      bool is_backward, memo_error* error) {
+    exact_part p = {};
+    int64_t row = 0;
+    p.block = *b;
+    if (b->head_size > EXACT_HEAD || b->v_head_size > EXACT_HEAD)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "exact attention: heads of %d and %d elements; %d or fewer would work", b->head_size,
+            b->v_head_size, (int)EXACT_HEAD);
+    for (int32_t r = 0; r < b->n_q_runs; row += b->q_runs[r++].count)
+        for (int64_t i = 0; i < b->q_runs[r].count; i += p.n_q) {
+            const int64_t left = b->q_runs[r].count - i, most = EXACT_ROWS;
+            p.first_q = row + i;
+            p.n_q = left < most ? left : most;
+            p.begins = true;
+            for (int64_t k = 0; k < p.n_q; k++)
+                memo_mask_interval(&b->mask, b->q_runs[r].start + i + k, &p.low[k], &p.high[k]);
+            if (exact_compute_keys(memo_cuda_stream(memo), &p, is_backward, error))
+                return error->status;
+        }
+    return MEMO_STATUS_OK;
+}
+
+static inline memo_status exact_forward(void*, memo_stream stream, const memo_attention_block* b,
+                                        memo_error* error) {
+    return exact_block(stream, b, false, error);
+}
+static inline memo_status exact_backward(void*, memo_stream stream, const memo_attention_block* b,
+                                         memo_error* error) {
+    return exact_block(stream, b, true, error);
+}
+
+static inline memo_attention exact_attention(void) {
+    memo_attention a;
+    a.forward = exact_forward;
+    a.backward = exact_backward;
+    a.user = NULL;
+    return a;
+}
+
+#endif
