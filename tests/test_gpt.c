@@ -921,6 +921,18 @@ TEST(policies_give_the_same_bits_in_fp8) {
     for (int i = 0; i < 2; i++) history_free(&histories[i]);
 }
 
+/* Not the first and the last layer, the embedding and the classifier. */
+TEST(layers_between_are_in_fp8) {
+    const int32_t n_layers = (int32_t)memo_test_int(3, 6);
+    gpt_model model;
+    memset(&model, 0, sizeof model);
+    model.config = fp8_config(gpt_test_config(n_layers, 32, 4, 2, 50, 1, 8, 0.1));
+    model.layout = gpt_layout_make(&model.config);
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model.config); t++)
+        CHECK_IS(gpt_is_fp8(&model, gpt_parameter_at(&model.config, t).offset), ==,
+                 t > 8 && t <= 8 * (n_layers - 1));
+}
+
 /* Against all numbers that e4m3 has, times the power of 2 with which the largest is at most 448. */
 TEST(e4m3_rounds_to_the_nearest_number) {
     float x[64], rounded[64], scale;

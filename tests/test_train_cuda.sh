@@ -116,13 +116,13 @@ one_gpu() { # ARGUMENT...
 # Products in FP8: policies with the same bits, losses near those of the host.
 in_fp8() {
     # shellcheck disable=SC2086
-    "$trainer" $tiny $budget --batch 2 --hidden 32 --type fp8 --compare 1 --loss-log "$folder/one.log" >"$folder/one.out" 2>&1
+    "$trainer" $tiny $budget --batch 2 --layers 3 --hidden 32 --type fp8 --compare 1 --loss-log "$folder/one.log" >"$folder/one.out" 2>&1
     cat "$folder/one.out"
     # shellcheck disable=SC2086
-    $host $tiny --batch 2 --hidden 32 --type fp8 --loss-log "$folder/host.log" >/dev/null &&
+    $host $tiny --batch 2 --layers 3 --hidden 32 --type fp8 --loss-log "$folder/host.log" >/dev/null &&
         grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" || return 1
     # shellcheck disable=SC2086
-    ! "$trainer" $tiny $budget --batch 2 --hidden 24 --type fp8 >/dev/null 2>"$folder/err" &&
+    ! "$trainer" $tiny $budget --batch 2 --layers 3 --hidden 24 --type fp8 >/dev/null 2>"$folder/err" &&
         grep 'FP8: a weight of 24 x 24; widths that 16 divides, or bf16, would work' "$folder/err"
 }
 

@@ -496,6 +496,13 @@ static char* gpt_gradient(const gpt_model* model, int64_t i) {
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
+/* The first and the last layer, and the classifier, lose most in FP8: they stay in bf16. */
+static int gpt_is_fp8(const gpt_model* model, int64_t weight) {
+    const gpt_layout* at = &model->layout;
+    return model->config.is_fp8 && weight >= at->layers + at->layer_stride &&
+           weight < at->layers + (model->config.n_layers - 1) * at->layer_stride;
+}
+
 static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weight, gpt_rows rows,
                                             int64_t n_outputs, int64_t n_inputs) {
     gpt_linear_args a;
@@ -505,7 +512,7 @@ static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weig
     a.tile_rows = model->config.tile_rows;
     a.n_outputs = n_outputs;
     a.n_inputs = n_inputs;
-    a.is_fp8 = model->config.is_fp8 && weight < model->layout.final_norm; /* not the classifier */
+    a.is_fp8 = gpt_is_fp8(model, weight);
     a.pass = model->pass;
     return a;
 }

@@ -195,8 +195,9 @@ static const option option_table[] = {
     {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, OPTION_TYPE, "NAME",
      "f32\n"
      "bf16: activations and weights are bf16; master weights and sums are fp32\n"
-     "fp8: as bf16, but layers' products of the forward and of dX take operands in e4m3; the host "
-     "rounds them as a GPU does"},
+     "fp8: as bf16, but products of the forward and of dX take operands in e4m3, except in the "
+     "first "
+     "and the last layer and the classifier; the host rounds them as a GPU does"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and "
@@ -587,6 +588,8 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
          "with --dry-run, which does not train"},
         {!o->is_dry_run && o->cluster, "--cluster",
          "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
+        {o->type == 2 && o->cluster && !(clusters[o->cluster - 1].fp8 > 0), "--type fp8",
+         "with this --cluster, whose GPUs have none; h100, h200 or b200 would work"},
         {o->is_dry_run && o->profile && o->flops > 0, o->cluster ? "--cluster" : "--flops",
          "with --profile, which has the times"},
 #ifndef TRAIN_CUDNN

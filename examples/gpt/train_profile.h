@@ -20,10 +20,27 @@ static double estimate_tflops(const train_options* o) {
     return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
 }
 
+/* Products of the forward and of dX with --type fp8, on average over layers: not measured.  FP8 is
+ * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers of an operand are
+ * read twice, and a byte each is written. */
+typedef struct estimate_fp8 {
+    double factor; /* of the time in bf16 */
+    double code_s; /* of a number */
+} estimate_fp8;
+static estimate_fp8 estimate_fp8_of(const train_options* o) {
+    const cluster_preset* cluster = estimate_cluster(o);
+    const double share = (double)(o->layers - 2) / (double)o->layers;
+    estimate_fp8 fp8 = {1, 0};
+    if (o->type != 2 || !cluster || !(cluster->fp8 > 0)) return fp8;
+    fp8.factor = 1 - share + share * cluster->flops / cluster->fp8;
+    fp8.code_s = share * (2 + 2 + 1) / (1e9 * cluster->memory_bandwidth);
+    return fp8;
+}
+
 /* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
  * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the
- * keys that a query sees forward and five backward.  The backward of other products takes twice
- * their forward. */
+ * keys that a query sees forward and five backward.  Other products take their
+ * forward's time again for the gradient of their inputs, and as long in bf16 for that of weights. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
@@ -36,8 +53,13 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
     const double products[GPT_N_TENSORS] = {-1, -1, -1,    4 * h, h * q, h * kv, h * kv,
                                             0,  -1, h * q, -1,    4 * h, h * up, 10 * wide};
-    double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
-    double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
+    const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
+                                          0, 0, q, 0, 0, h, 0}; /* of products */
+    const estimate_fp8 fp8 = estimate_fp8_of(o);
+    /* down; the other tensors it reads are below */
+    double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide;
+    double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h;
+    double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
@@ -48,17 +70,22 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     /* A row of each tensor, and of the layer. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
-        if (products[t] > 0) row_s += product_s * products[t];
-        if (products[t] > 0 && t >= profile->n_tensors) chunk_s += product_s * products[t];
+        double forward_s = product_s * products[t], back_s = 2 * forward_s;
+        if (inputs[t] > 0) {
+            back_s = (1 + fp8.factor) * forward_s + fp8.code_s * products[t] / inputs[t];
+            forward_s = fp8.factor * forward_s + fp8.code_s * inputs[t];
+        }
+        if (products[t] > 0) row_s += forward_s, row_back_s += back_s;
+        if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row[0] = product_s * products[t];
+        tensor->recompute_s_per_row[0] = forward_s;
         if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
         if (products[t] < 0 || tensors[t].rule >= MEMO_TENSOR_SWAPPED)
             tensor->recompute_s_per_row[0] = -1;
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
-    profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+    profile->backward_s[0] = (row_back_s + chunk_s + attention_back_s) * (double)profile->n_rows;
     if (gpt_n_slices(&config) > 1 && !config.window &&
         !config.documents) { /* attention grows with a slice's position */
         profile->tensors[GPT_ATTENTION].recompute_growth_s_per_row[0] = attention_s;
@@ -107,11 +134,17 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
 
 static void print_estimate(const train_options* o) {
     const cluster_rates rates = estimate_rates_of(o);
+    const estimate_fp8 fp8 = estimate_fp8_of(o);
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
         estimate_tflops(o), rates.products, rates.forward, rates.backward,
         cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
+    if (fp8.factor < 1)
+        printf("products in FP8 reach as much of %g TFLOP/s, an assumption; ",
+               estimate_tflops(o) * estimate_cluster(o)->fp8 / estimate_cluster(o)->flops);
+    else if (o->type == 2)
+        printf("FP8 counted as bf16, --cluster would give its rate; ");
     if (o->link_bandwidth)
         printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
     else

@@ -11,7 +11,7 @@
 /* A GPU and its node.
  *
  * TFLOPS and memory: NVIDIA's data sheets of A100 (A800 is alike), H100, H200 and HGX B200, and the
- * GA102 white paper, dense bf16; the memory of H200 is what the CUDA runtime reports.
+ * GA102 white paper, dense bf16 and FP8; the memory of H200 is what the CUDA runtime reports.
  * Bandwidths, each way: what collectives and kernels reach is taken as 0.75 of those data sheets.
  *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
  *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
@@ -31,13 +31,15 @@ typedef struct cluster_preset {
     double shared_bus;                             /* 0 or 1 */
     double host;                                   /* GiB of the node's memory, of a GPU */
     double processors;                             /* multiprocessors of a GPU */
+    double fp8;                                    /* as flops, in FP8; 0: none */
 } cluster_preset;
-static const cluster_preset clusters[] = {{"a800", 8, 80, 312, 150, 20, 1500, 10, 0, 256, 108},
-                                          {"a100", 8, 80, 312, 225, 20, 1500, 12, 0, 256, 108},
-                                          {"h100", 8, 80, 989, 337, 40, 2500, 48, 0, 256, 132},
-                                          {"h200", 8, 139, 989, 337, 40, 3600, 48, 0, 256, 132},
-                                          {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0, 256, 148},
-                                          {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1, 64, 82}};
+static const cluster_preset clusters[] = {
+    {"a800", 8, 80, 312, 150, 20, 1500, 10, 0, 256, 108, 0},
+    {"a100", 8, 80, 312, 225, 20, 1500, 12, 0, 256, 108, 0},
+    {"h100", 8, 80, 989, 337, 40, 2500, 48, 0, 256, 132, 1979},
+    {"h200", 8, 139, 989, 337, 40, 3600, 48, 0, 256, 132, 1979},
+    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0, 256, 148, 4500},
+    {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1, 64, 82, 0}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 /* Returns the index of the preset; N_CLUSTERS if none has this name. */
