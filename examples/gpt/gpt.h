@@ -106,6 +106,10 @@ typedef struct gpt_desc {
     /* Optional: what gpt_plan made; it must outlive the model.  NULL: gpt_create measures and
      * plans. */
     const memo_step_plan* plan;
+    /* Of gpt_plan, if config.slice_rows is 0 and all rows at once do not fit: it takes the largest
+     * slices that fit, of 1,024 rows or more and at most so many; or else the plan that lacks
+     * least.  plan->swap.n_rows is then config.slice_rows.  0: all rows at once. */
+    int64_t most_slices;
     /* Both unused by gpt_plan, but for kernels->scratch_bytes (kernels NULL: none).  device may be
      * a table around the device of the kernels: a recorder's. */
     const gpt_kernels* kernels;

@@ -59,7 +59,8 @@ struct gpt_model {
     int32_t zero;                  /* config.zero, 0 on one rank */
     memo_sp_attention** attention; /* (slices), over the ranks of a sequence; NULL: one rank */
     memo_mask* masks;              /* (sequences) */
-    memo_exchange** exchanges;     /* see gpt_exchange; NULL: not made */
+    memo_exchange** exchanges;     /* see gpt_exchange; NULL: as attention */
+    int64_t most_slices; /* gpt_desc.most_slices, if the session chooses; 0: it does not */
     int64_t n_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
@@ -73,7 +74,7 @@ struct gpt_model {
     memo_session* session;
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
     void* agree_user;
-    const memo_mesh* mesh;          /* while gpt_create creates the session */
+    const memo_mesh* mesh;
     int32_t is_measured;            /* while the session measures */
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */

@@ -469,7 +469,9 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
     if (gpt_is_over_ranks(model)) {
         const int64_t n = gpt_n_slices(&model->config);
         model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
-        if (!model->attention)
+        model->exchanges =
+            (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
+        if (!model->attention || !model->exchanges)
             model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                            "no host memory for attention over ranks");
         for (int64_t slice = 0; slice < n && !model->status; slice++) {
@@ -489,13 +491,13 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
 
 static void gpt_destroy_collectives(gpt_model* model) {
     gpt_destroy_blocks(model);
-    for (int64_t i = 0; model->exchanges && i < gpt_n_exchanges(model); i++) {
+    for (int64_t i = 0; model->exchanges && i < gpt_n_exchanges(model); i++)
         memo_exchange_destroy(model->exchanges[i]);
-        model->exchanges[i] = NULL;
-    }
     for (int64_t slice = 0; model->attention && slice < gpt_n_slices(&model->config); slice++)
         memo_sp_attention_destroy(model->attention[slice]);
+    free(model->exchanges);
     free(model->attention);
+    model->exchanges = NULL;
     model->attention = NULL;
 }
 
@@ -593,6 +595,28 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
+/* What depends on the rows of a slice. */
+static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
+    model->config.slice_rows = slice_rows;
+    model->share = gpt_share_make(&model->config, model->mesh);
+    model->chunk_rows = gpt_chunk_rows(&model->config);
+    model->loss_rows = gpt_loss_rows(&model->config);
+    model->shares_keys = gpt_shares_keys(&model->config);
+}
+
+/* The session plans with other slices, as long as the model can be computed in these. */
+static void gpt_follow_slices(gpt_model* model) {
+    memo_session_info info;
+    memo_session_get_info(model->session, &info);
+    gpt_set_slice_rows(model, gpt_round_up(info.plan->swap.n_rows, model->config.tile_rows));
+    model->status = gpt_check_slices(&model->config, &model->error);
+    if (memo_session_get_n_slices(model->session) > model->most_slices)
+        model->status =
+            memo_error_set(&model->error, MEMO_STATUS_UNSUPPORTED,
+                           "gpt_desc.most_slices: %lld; no more slices were to be tried",
+                           (long long)model->most_slices);
+}
+
 /* Requests the memory that lives as long as the session.  The session calls it for each plan that
  * it tries, and before it runs.  Then all memory is new, the parameters included. */
 static void gpt_setup(void* user, memo_session* session) {
@@ -605,8 +629,9 @@ static void gpt_setup(void* user, memo_session* session) {
     memo_session_get_info(session, &info);
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
-    gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
+    if (model->most_slices) gpt_follow_slices(model);
+    gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
 
     model->rope = gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
     model->token_numbers = (int64_t*)(void*)gpt_take_persistent(
@@ -647,11 +672,11 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
                                           memo_state states[GPT_N_STATES]) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
     gpt_fill_tensors(&desc->config, tensors);
+    if (model->most_slices) tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER;
     for (int t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] = tensors[t].row_bytes / gpt_element_bytes(&desc->config, t);
     model->agree = s.agree;
     model->agree_user = s.user;
-    model->mesh = desc->mesh;
 
     s.device = model->compute ? &model->device : NULL;
     s.compute_stream = model->compute;
@@ -665,7 +690,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
-    s.slice_rows = gpt_slice_rows(&desc->config);
+    s.slice_rows = model->most_slices ? 0 : gpt_slice_rows(&desc->config);
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
@@ -689,22 +714,15 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     if (!model)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
     model->config = *config;
+    model->mesh = desc->mesh;
     model->layout = gpt_layout_make(config);
-    model->share = gpt_share_make(config, desc->mesh);
+    gpt_set_slice_rows(model, config->slice_rows);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
     model->n_micro_batches = desc->n_micro_batches ? desc->n_micro_batches : 1;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
-    model->chunk_rows = gpt_chunk_rows(config);
-    model->loss_rows = gpt_loss_rows(config);
-    model->shares_keys = gpt_shares_keys(config);
-
     model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
-    model->exchanges =
-        (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
-    if (!model->masks || !model->exchanges) {
-        free(model->masks);
-        free(model->exchanges);
+    if (!model->masks) {
         free(model);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
     }
@@ -717,10 +735,6 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
     gpt_model* model = NULL;
     *result = NULL;
     memo_status status = gpt_check_config(&desc->config, error);
-    if (!status && desc->config.slice_rows < 0)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "slice rows: chosen by gpt_plan only; 0, or those of its plan, "
-                                "would work");
     if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "gpt_desc.kernels, device: must be set; gpt_plan needs none");
@@ -797,12 +811,13 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     free(model->masks);
-    free(model->exchanges);
     free(model);
 }
 
-GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
-                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
+/* most_slices: of the session's choice; 0: those of the config. */
+static memo_status gpt_plan_slices(const gpt_desc* desc, int64_t most_slices,
+                                   const memo_profile* profile, memo_step_plan** plan,
+                                   int64_t* least_bytes, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
     memo_state states[GPT_N_STATES];
     gpt_desc dry = *desc;
@@ -811,11 +826,29 @@ GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* prof
     dry.mesh = NULL;
     if (plan) *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
+    model->most_slices = most_slices;
     memo_session_desc s = gpt_session_desc(model, &dry, tensors, states);
     if (plan) status = memo_session_plan(&s, profile, plan, error);
     if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
     model->session = NULL;
     gpt_destroy(model);
+    return status;
+}
+
+/* Keys and values of one slice can be recomputed, so that the tables of tensors differ. */
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
+                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
+    memo_step_plan* sliced;
+    memo_status status = gpt_plan_slices(desc, 0, profile, plan, least_bytes, error);
+    if (status || !plan || (*plan)->fits || desc->config.slice_rows || !desc->most_slices)
+        return status;
+    status = gpt_plan_slices(desc, desc->most_slices, profile, &sliced, NULL, error);
+    if (!status && sliced->swap.n_slices == 1) {
+        memo_step_plan_destroy(sliced);
+        return status;
+    }
+    memo_step_plan_destroy(*plan);
+    *plan = sliced;
     return status;
 }
 

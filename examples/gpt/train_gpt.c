@@ -151,7 +151,8 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, plan, error))) return status;
+    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, plan, error)))
+        return status;
     (*plan)->fits = 1;
 
     status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
@@ -180,12 +181,12 @@ static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     memo_step_plan** plan = &j->plans[policy];
     train_options o = j->options;
     if (*plan) return MEMO_STATUS_OK;
-    memo_status status = train_plan(&o, policy, profile, plan, error);
+    memo_status status = train_plan(&o, policy, 0, profile, plan, error);
     if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed)
         return status;
     memo_step_plan_destroy(*plan);
     o.states_stay = 1;
-    return train_plan(&o, policy, profile, plan, error);
+    return train_plan(&o, policy, 0, profile, plan, error);
 }
 
 static void forget_plans(job* j) {
@@ -245,20 +246,12 @@ static memo_status measure_profile(job* j, memo_error* error) {
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     char shortage[160];
-    memo_step_plan* other = train_plan_that_fits(o, (memo_policy)o->policy, INT64_MAX / 2);
-    const int64_t n_rows = other && other->fits && !o->slice_rows ? other->swap.n_rows : 0;
-    memo_status refused = MEMO_STATUS_OK;
-    if (!n_rows) { /* the least bytes of the policy itself, in these slices */
-        train_options nearest = *o;
-        memo_step_plan* least = NULL;
-        if (other && other->swap.n_slices > 1) nearest.slice_rows = other->swap.n_rows;
-        refused = train_plan(&nearest, (memo_policy)o->policy, NULL, &least, error);
-        if (!refused) refused = refuse(o, least, error);
-        memo_step_plan_destroy(least);
-    }
+    memo_step_plan* other;
+    memo_status status = train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, &other, error);
+    if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
+    if (!status) o->slice_rows = other->swap.n_rows;
     memo_step_plan_destroy(other);
-    if (refused) return refused;
-    o->slice_rows = n_rows;
+    if (status) return status;
     snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
              plan_shortage(plan, shortage, sizeof shortage));
     forget_plans(j);

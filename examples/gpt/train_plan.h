@@ -110,8 +110,8 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
 /* A budget of 0 is no limit. */
 static int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
 
-/* Plans a policy.  profile NULL: without times. */
-static memo_status train_plan(const train_options* o, memo_policy policy,
+/* Plans a policy.  profile NULL: without times.  most_slices: as in gpt_desc. */
+static memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
                               const memo_profile* profile, memo_step_plan** plan,
                               memo_error* error) {
     const memo_session_desc session = train_session(o, policy);
@@ -123,6 +123,7 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     desc.config = train_config(o);
     desc.session = &session;
     desc.kernels = &device.kernels;
+    desc.most_slices = most_slices;
     status = gpt_plan(&desc, profile, plan, NULL, error);
     train_device_close(&device);
     if (status) return status;
@@ -142,76 +143,6 @@ static int64_t train_attention_bytes(const train_options* o) {
     if (!o->cluster) return 0;
 #endif
     return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
-}
-
-/* Plans without times, to see what fits.  Policy memo fits if all is recomputed, or if what cannot
- * be recomputed is swapped.  Only if little lacks, or host memory alone, is there a mixture to
- * search for: the search takes most of the time of a plan. */
-static memo_status train_plan_least(const train_options* o, memo_policy policy,
-                                    memo_step_plan** plan) {
-    const int is_planned = o->alpha < 0 && plans_rows(policy);
-    train_options swaps = *o;
-    memo_step_plan *least = NULL, *other = NULL;
-    memo_status status = MEMO_STATUS_OK;
-    *plan = NULL;
-    if (is_planned) swaps.alpha = 0;
-
-    if (is_planned && policy == MEMO_POLICY_MEMO) {
-        status = train_plan(o, MEMO_POLICY_RECOMPUTE, NULL, &least, NULL);
-        if (!status && !least->fits)
-            status = train_plan(&swaps, MEMO_POLICY_ALPHA, NULL, &other, NULL);
-        if (!status && other &&
-            (other->fits || !is_over(other->device_bytes, o->device_memory) ||
-             other->device_bytes < least->device_bytes)) {
-            memo_step_plan_destroy(least);
-            least = other;
-            other = NULL;
-        }
-        memo_step_plan_destroy(other);
-        /* Mixtures take somewhat less than either. */
-        if (status || least->fits ||
-            is_over(least->device_bytes - least->device_bytes / 8, o->device_memory)) {
-            *plan = least;
-            return status;
-        }
-        memo_step_plan_destroy(least);
-        swaps.alpha = -1;
-    }
-    return train_plan(&swaps, policy, NULL, plan, NULL);
-}
-
-/* Returns whether a plan is nearer to the budgets: first of the device, then of the host. */
-static int is_nearer(const memo_step_plan* plan, const memo_step_plan* other) {
-    const int64_t budget = plan->device_budget_bytes;
-    if (plan->fits || is_over(other->device_bytes, budget))
-        return plan->fits || plan->device_bytes < other->device_bytes;
-    return !is_over(plan->device_bytes, budget) && plan->host_bytes < other->host_bytes;
-}
-
-/* Returns the plan of a run without times: all rows at once or, unless --slice-rows is given, in 2,
- * 4, 8, ... slices, at most `most`.  It is the first plan that fits, or else the nearest.  NULL:
- * there is no plan. */
-static memo_step_plan* train_plan_that_fits(const train_options* o, memo_policy policy,
-                                            int64_t most) {
-    const int64_t n_rows = train_rows(o), least_rows = o->tile > 1024 ? o->tile : 1024;
-    train_options other = *o;
-    memo_step_plan *best = NULL, *plan;
-    int64_t n_slices = 1;
-    while (n_slices <= most && !(best && best->fits)) {
-        if (n_slices > 1) other.slice_rows = gpt_round_up((n_rows - 1) / n_slices + 1, o->tile);
-        if (n_slices > 1 && (o->slice_rows || other.slice_rows < least_rows)) break;
-        if (train_plan_least(&other, policy, &plan)) break; /* too many slices */
-
-        /* Half of the rows take no less than half of the bytes. */
-        int64_t needed = o->device_memory ? plan->device_bytes : 0;
-        do n_slices *= 2;
-        while ((needed /= 2) > o->device_memory && 2 * n_slices <= most &&
-               n_rows / (2 * n_slices) >= least_rows);
-        const int is_better = !best || is_nearer(plan, best);
-        memo_step_plan_destroy(is_better ? best : plan);
-        if (is_better) best = plan;
-    }
-    return best;
 }
 
 static int plan_keeps_all(const memo_step_plan* plan) {

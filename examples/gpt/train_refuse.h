@@ -8,30 +8,41 @@
 
 enum { N_SLICES_TRIED = 16 };
 
-/* Returns whether the run fits, in `most` slices or fewer.  Then *slice_rows is the rows of a slice;
- * 0: all at once. */
+/* Returns whether the run fits, in `most` slices or fewer.  Then *slice_rows is the rows of the
+ * largest slice; 0: all at once. */
 static int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
-    memo_step_plan* plan = train_plan_that_fits(o, policy, most);
-    const int fits = plan && plan->fits;
+    memo_step_plan* plan;
+    const int fits = !train_plan(o, policy, most, NULL, &plan, NULL) && plan->fits;
     if (fits) *slice_rows = plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
     memo_step_plan_destroy(plan);
     return fits;
 }
 
-static int fits_with(const train_options* o, memo_policy policy) {
+/* The same, sooner: policy memo fits if all is recomputed, or if what cannot be recomputed is
+ * swapped.  Only other plans of this policy need a search. */
+static int fits_in(const train_options* o, memo_policy policy, int64_t most) {
+    train_options swaps = *o;
     int64_t slice_rows;
-    return run_fits(o, policy, N_SLICES_TRIED, &slice_rows);
+    swaps.alpha = 0;
+    if (policy == MEMO_POLICY_MEMO && o->alpha < 0 &&
+        (run_fits(&swaps, MEMO_POLICY_RECOMPUTE, most, &slice_rows) ||
+         run_fits(&swaps, MEMO_POLICY_ALPHA, most, &slice_rows)))
+        return 1;
+    return run_fits(o, policy, most, &slice_rows);
+}
+static int fits_with(const train_options* o, memo_policy policy) {
+    return fits_in(o, policy, N_SLICES_TRIED);
 }
 
 /* Returns the longest sequence of whole tiles that fits by plans of the policy, between `fitting`
- * and `beyond` tiles, up to `unit` tiles.  *slice_rows: of `fitting` tiles, then of the longest. */
+ * and `beyond` tiles, up to `unit` tiles. */
 static int64_t longest_between(const train_options* o, int64_t most_slices, int64_t fitting,
-                               int64_t beyond, int64_t unit, int64_t* slice_rows) {
+                               int64_t beyond, int64_t unit) {
     train_options other = *o;
     while (beyond - fitting > unit) {
         const int64_t middle = fitting + (beyond - fitting) / 2;
         other.sequence = middle * o->tile;
-        if (run_fits(&other, (memo_policy)o->policy, most_slices, slice_rows))
+        if (fits_in(&other, (memo_policy)o->policy, most_slices))
             fitting = middle;
         else
             beyond = middle;
@@ -40,33 +51,33 @@ static int64_t longest_between(const train_options* o, int64_t most_slices, int6
 }
 
 /* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none.  n_tiles: a length
- * that fits, in slices of *slice_rows; 0: none is known.  *slice_rows: then of the longest. */
-static int64_t longest_sequence(const train_options* o, int64_t n_tiles, int64_t most_slices,
-                                int64_t* slice_rows) {
-    const memo_policy policy = (memo_policy)o->policy;
+ * that fits; 0: none is known. */
+static int64_t longest_sequence(const train_options* o, int64_t n_tiles, int64_t most_slices) {
     const int64_t n_most = gpt_min(1 << 24, 64 * o->sequence) / o->tile + 1;
     train_options other = *o;
     int64_t beyond = n_tiles ? 2 * n_tiles : 1;
     for (; beyond <= n_most; beyond *= 2) {
         other.sequence = beyond * o->tile;
-        if (!run_fits(&other, policy, most_slices, slice_rows)) break;
+        if (!fits_in(&other, (memo_policy)o->policy, most_slices)) break;
         n_tiles = beyond;
     }
-    return longest_between(&other, most_slices, n_tiles, beyond, (beyond + 63) / 64, slice_rows);
+    return longest_between(&other, most_slices, n_tiles, beyond, (beyond + 63) / 64);
 }
 
 /* Prints the lengths that fit with and without slices, beside one that fits.  given_rows: of
  * --slice-rows; 0: o has the largest slices that fit, and so has each length. */
 static void print_longest(const train_options* o, int64_t given_rows) {
     const int64_t n_slices = o->slice_rows ? (train_rows(o) - 1) / o->slice_rows + 1 : 1;
+    const int64_t most_slices = gpt_round_up(n_slices, N_SLICES_TRIED);
     train_options other = *o;
-    int64_t slice_rows = o->slice_rows, none;
+    int64_t slice_rows = given_rows;
     other.slice_rows = given_rows;
-    const int64_t with = longest_sequence(&other, o->sequence / o->tile,
-                                          gpt_round_up(n_slices, N_SLICES_TRIED), &slice_rows);
+    const int64_t with = longest_sequence(&other, o->sequence / o->tile, most_slices);
+    other.sequence = with;
+    if (with && !given_rows) run_fits(&other, (memo_policy)o->policy, most_slices, &slice_rows);
+    other.sequence = o->sequence;
     other.slice_rows = (int64_t)1 << 28; /* one slice */
-    const int64_t without = longest_sequence(&other, 0, 1, &none);
-    if (given_rows) slice_rows = given_rows;
+    const int64_t without = longest_sequence(&other, 0, 1);
     if (with && slice_rows)
         printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
                "without\n",
@@ -81,8 +92,8 @@ static void print_least(const train_options* o) {
     other.device_memory = 1;
     other.host_memory = 0;
     other.alpha = -1;
-    memo_step_plan* plan = train_plan_that_fits(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED);
-    if (plan)
+    memo_step_plan* plan;
+    if (!train_plan(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED, NULL, &plan, NULL))
         printf("least     a device of %s, with %s on the host, can train this model\n",
                bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes));
     memo_step_plan_destroy(plan);
@@ -140,8 +151,9 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     other = *o;
     other.is_deterministic = 0;
     if (!text->n_bytes && may_differ && o->host_memory) {
-        memo_step_plan* plan = train_plan_that_fits(&other, except, N_SLICES_TRIED);
-        if (plan && !is_over(plan->device_bytes, o->device_memory))
+        memo_step_plan* plan;
+        if (!train_plan(&other, except, N_SLICES_TRIED, NULL, &plan, NULL) &&
+            !is_over(plan->device_bytes, o->device_memory))
             put_way(text, "--deterministic 0 with --host-memory ",
                     bytes_option(enough_host_bytes(&other, except, plan)));
         memo_step_plan_destroy(plan);
@@ -175,9 +187,7 @@ static void put_budgets(const train_options* o, const memo_step_plan* plan, memo
 
 static void put_shorter(const train_options* o, memo_text* text) {
     const int64_t n_tiles = (o->sequence + o->tile - 1) / o->tile;
-    int64_t slice_rows;
-    const int64_t fitting =
-        longest_between(o, N_SLICES_TRIED, 0, n_tiles, (n_tiles + 31) / 32, &slice_rows);
+    const int64_t fitting = longest_between(o, N_SLICES_TRIED, 0, n_tiles, (n_tiles + 31) / 32);
     memo_text_put(text, "%s", text->n_bytes ? ", or " : "");
     if (fitting)
         memo_text_put(text, "--seq %lld", (long long)fitting);
