@@ -589,9 +589,6 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
                                       const int64_t* document_begins, int64_t n_documents,
                                       int32_t ignored, int32_t* labels);
 
-/* Appends a line per rank, the positions in runs. */
-MEMO_API void memo_sharding_put(const memo_sharding* sharding, memo_text* text);
-
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
@@ -851,25 +848,12 @@ typedef struct memo_sp_attention_desc {
     void* device_memory;
 } memo_sp_attention_desc;
 
-/* The memory and the traffic of a desc, before anything is allocated. */
+/* The memory of a desc, before anything is allocated. */
 typedef struct memo_sp_attention_sizes {
     int64_t device_bytes; /* scratch, shared by all layers */
     int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
     int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Bytes that this rank sends to other ranks in a call.  n = n_batch * local_tokens of sharding,
-     * and m the same of key_sharding (without one, m = n); D = head_size + v_head_size; rd = ring;
-     * and ud = ulysses, which divides both numbers of heads:
-     *   ulysses forward    (Hq n + Hkv m) D (ud - 1) / ud, in type
-     *   ulysses backward   the same, and Hq n (ud - 1) / ud of fp32 (row_dots); with sends_again
-     *                      another (Hq n head_size + Hkv m D) (ud - 1) / ud
-     *   ring forward       Hkv m D (rd - 1), in type
-     *   ring backward      the same, and as much in fp32 (rounds_gradients: in type)
-     * With latent keys, Hkv is 1, and D of keys the latent's size.
-     * The ring's bytes are upper bounds, exact for a full mask: only rows that are read travel
-     * (chapter 6). */
-    int64_t ulysses_forward_bytes, ulysses_backward_bytes;
-    int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
 
 /* A layer's tensors in device memory: the rows of this rank, contiguous.  q and d_q are (n_batch,
@@ -2655,6 +2639,15 @@ MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_fi
     comm->label.is_first = is_first;
     comm->label.text = text;
     comm->label.number = number;
+}
+
+/* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin with
+ * a barrier, which compares their digests.  comm NULL: a single rank. */
+MEMOI memo_status memoi_comm_meet(memo_comm* comm, memo_stream stream, const memo_label* agreed,
+                                  const char* text, memo_error* error) {
+    if (!comm || comm->size == 1) return MEMO_STATUS_OK;
+    memoi_comm_label(comm, agreed, 1, text, 0);
+    return memo_barrier(comm, stream, error);
 }
 
 /* Adds bytes to a digest (FNV-1a). */
@@ -5494,32 +5487,6 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
     return n_labels;
 }
 
-MEMOI void memoi_sharding_put_rank(const memo_sharding* sharding, int32_t rank, memo_text* text) {
-    memo_run run;
-    int64_t n_tokens = 0, row = 0;
-    memo_text_put(text, "rank %d (ring %d, ulysses %d):", (int)rank,
-                  (int)(rank / sharding->ulysses), (int)(rank % sharding->ulysses));
-    while (memoi_sharding_next(sharding, rank, &row, &run)) {
-        memo_text_put(text, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
-                      (long long)(run.start + run.count - 1));
-        n_tokens += memoi_sharding_run_below(&run, sharding->n_tokens);
-    }
-    if (n_tokens < sharding->local_tokens)
-        memo_text_put(text, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
-    memo_text_put(text, "\n");
-}
-
-void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
-    int32_t rank;
-    memo_text_put(text, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
-                  memo_sharding_name(sharding->kind), (int)sharding->ring, (int)sharding->ulysses,
-                  (long long)sharding->n_tokens,
-                  (long long)(sharding->padded_tokens - sharding->n_tokens),
-                  (long long)sharding->local_tokens);
-    for (rank = 0; rank < sharding->ring * sharding->ulysses; rank++)
-        memoi_sharding_put_rank(sharding, rank, text);
-}
-
 /* ---- >>target -----------------------------------------------------------------------------------
  * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
  * attention.
@@ -7609,23 +7576,12 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_shape shape;
     memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
-    const int32_t size = shape.head_size, v_size = shape.v_head_size, rd = shape.sharding.ring;
-    const memoi_exchanged q = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, size);
-    const memoi_exchanged out = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_Q, v_size);
-    /* Keys and values together. */
-    const int32_t kv_size = shape.kv_size[0] + shape.kv_size[1];
-    const memoi_exchanged kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_KV, kv_size);
-    const memoi_exchanged d_kv = memoi_hybrid_exchanged(&shape, "", MEMOI_MOVES_D_KV, kv_size);
-    const int64_t n_kv = memoi_ring_kv_elements(&shape, 0) + memoi_ring_kv_elements(&shape, 1);
     memoi_hybrid_buffers buffers[2];
     memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
-    int64_t to_heads;
     int32_t g;
     memset(sizes, 0, sizeof *sizes);
     if (status) return status;
-
-    /* Memory. */
     sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
     for (g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(&shape, g);
@@ -7635,19 +7591,6 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     sizes->lse_bytes = (int64_t)shape.n_batch * shape.sharding.ring_tokens * shape.heads.n_q * 4;
     sizes->heads = memoi_shape_split_heads(shape.n_q_heads, shape.n_read_heads,
                                            shape.sharding.ulysses, shape.ulysses_rank);
-
-    /* Traffic. */
-    to_heads = memoi_ulysses_measure(&shape, &q).to_heads_bytes +
-               memoi_ulysses_measure(&shape, &kv).to_heads_bytes;
-    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_measure(&shape, &out).to_rows_bytes;
-    sizes->ulysses_backward_bytes =
-        memoi_ulysses_measure(&shape, &out).to_heads_bytes +
-        memoi_ulysses_measure(&shape, &memoi_hybrid_dots).to_heads_bytes +
-        memoi_ulysses_measure(&shape, &q).to_rows_bytes +
-        memoi_ulysses_measure(&shape, &d_kv).to_rows_bytes + (shape.sends_again ? to_heads : 0);
-    sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape.type) * (rd - 1);
-    sizes->ring_backward_bytes = sizes->ring_forward_bytes;
-    sizes->ring_backward_bytes += n_kv * memo_type_bytes(shape.carried_type) * (rd - 1);
     return MEMO_STATUS_OK;
 }
 
@@ -7842,27 +7785,13 @@ MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* err
                                           mask->n_documents, mask->n_keys, error);
 }
 
-/* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin
- * with one that all call: a barrier, which compares the digests. */
-MEMOI memo_status memoi_hybrid_meet(const memo_exchange* plan, memo_error* error) {
-    memo_comm* const comms[2] = {plan->attention->ring, plan->attention->ulysses};
-    memo_status status = MEMO_STATUS_OK;
-    int i;
-    for (i = 0; i < 2 && !status; i++) {
-        if (!comms[i] || comms[i]->size == 1) continue;
-        memoi_comm_label(comms[i], &plan->agreed, 1, "exchange", 0);
-        status =
-            memo_barrier(comms[i], plan->attention->target.streams[MEMOI_TARGET_COMPUTE], error);
-    }
-    return status;
-}
-
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_desc* desc,
                                     memo_error* error) {
     memoi_shape* shape = &plan->shape;
     const memo_sharding* shardings = desc->shardings ? desc->shardings : plan->attention->shardings;
     const int64_t n_tokens = (int64_t)shape->n_tokens_of + shape->has_key_sharding;
     const int64_t n_steps = (int64_t)shape->sharding.ring * shape->n_parts;
+    const memo_stream stream = plan->attention->target.streams[MEMOI_TARGET_COMPUTE];
     const memo_mask causal = memo_mask_default();
     memoi_shape_tokens* tokens;
     memo_status status = memoi_hybrid_alike_check("memo_exchange_desc.shardings", shardings,
@@ -7911,7 +7840,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, &plan->attention->shape, shape->tokens);
     memoi_agreed_masks(&plan->agreed, plan);
-    return memoi_hybrid_meet(plan, error);
+    status = memoi_comm_meet(plan->attention->ring, stream, &plan->agreed, "exchange", error);
+    if (status) return status;
+    return memoi_comm_meet(plan->attention->ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -9171,9 +9102,7 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
     scan->agreed.digests[2] = scan->agreed.digests[3] = 0;
     memoi_label_add_array(&scan->agreed, 2, row_begins, (int64_t)scan->n_ranks + 1);
     memoi_label_add_array(&scan->agreed, 3, document_begins, n_documents + 1);
-    if (scan->n_ranks == 1) return MEMO_STATUS_OK;
-    memoi_comm_label(scan->desc.comm, &scan->agreed, 1, "scan", 0);
-    return memo_barrier(scan->desc.comm, scan->desc.stream, error);
+    return memoi_comm_meet(scan->desc.comm, scan->desc.stream, &scan->agreed, "scan", error);
 }
 
 /* --- a pass --- */
@@ -9463,9 +9392,7 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, memo_error* error) {
     x->agreed.fields = memoi_experts_fields;
     memoi_label_add_number(&x->agreed, 0, n);
     memoi_label_add_number(&x->agreed, 0, desc->max_received);
-    if (x->n_ranks == 1) return MEMO_STATUS_OK;
-    memoi_comm_label(desc->comm, &x->agreed, 1, "experts", 0);
-    return memo_barrier(desc->comm, desc->stream, error);
+    return memoi_comm_meet(desc->comm, desc->stream, &x->agreed, "experts", error);
 }
 
 memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** result,

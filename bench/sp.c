@@ -340,7 +340,7 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     memo_sp_attention_desc desc;
     memo_sp_attention_sizes sizes;
     memo_error error;
-    double ideal_s, all_s[2], worst = 0;
+    double ideal_s, forward_bytes, all_s[2], worst = 0;
     int is_backward;
 
     memset(&r, 0, sizeof r);
@@ -351,11 +351,13 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     r.s_per_score = S_PER_SCORE * N_HEADS / r.n_heads;
     r.repetitions = repetitions;
 
-    /* The rate of the links follows from the ratio and the bytes of a forward. */
+    /* The rate of the links follows from the ratio and the bytes of a forward: q, k, v and output,
+     * to and from other ranks. */
+    forward_bytes = 4.0 * N_TOKENS / 4 * r.n_heads * HEAD_SIZE * 4 * (r.ulysses - 1) / r.ulysses;
     desc = desc_of(&r);
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error)) fail(&error);
     ideal_s = (double)N_TOKENS * (N_TOKENS + 1) / 2 / ring * 4 * r.s_per_score;
-    r.bytes_per_s = (double)sizes.ulysses_forward_bytes / (ratio * ideal_s);
+    r.bytes_per_s = forward_bytes / (ratio * ideal_s);
     measure(&r, all_s);
 
     for (is_backward = 0; is_backward < 2; is_backward++) {

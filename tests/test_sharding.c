@@ -439,26 +439,6 @@ TEST(the_mean_loss_matches_one_rank) {
     CHECK_OK(thread_ranks_run(6, mean_loss_rank, tokens, &error));
 }
 
-static int prints(const memo_sharding* sharding, const char* expected) {
-    memo_text text = {0};
-    memo_sharding_put(sharding, &text);
-    int is_same = !strcmp(text.data, expected);
-    memo_text_free(&text);
-    return is_same;
-}
-
-TEST(who_holds_what_is_printed) {
-    static const int64_t begins[] = {0, 8, 15};
-    memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 2, 1, 15);
-    CHECK(prints(&sharding, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
-                            "rank 0 (ring 0, ulysses 0): 0..3, 12..15 (1 of padding)\n"
-                            "rank 1 (ring 1, ulysses 0): 4..7, 8..11\n"));
-    sharding = sharding_of_documents(2, 1, begins, 2);
-    CHECK(prints(&sharding, "documents, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
-                            "rank 0 (ring 0, ulysses 0): 0..1, 6..7, 8..9, 13..14\n"
-                            "rank 1 (ring 1, ulysses 0): 2..5, 10..12, 15..15 (1 of padding)\n"));
-}
-
 TEST(heads_are_dealt_out) {
     for (int32_t group = 1; group <= 5; group++)
         for (int32_t n_kv = 1; n_kv <= 9; n_kv++)
