@@ -759,7 +759,7 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
  * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
  * calls the local attention once, with the runs that see each other under the mask; once per
- * sequence, if the sequences of a batch have separate masks or shardings.  Rows that see nothing
+ * sequence, if the sequences of a batch have separate masks.  Rows that see nothing
  * are skipped.  (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
@@ -811,10 +811,6 @@ typedef struct memo_sp_attention_desc {
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
-    /* n_batch shardings, if each sequence is cut by separate documents, the only difference from
-     * sharding.  Scatter and gather each sequence with its sharding.  NULL: sharding cuts every
-     * sequence. */
-    const memo_sharding* row_shardings;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.   Empty: keys have the queries'
      * sharding. */
@@ -895,16 +891,16 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* What an exchange is made of.  The arrays in masks and shardings are borrowed until it is
+/* What an exchange is made of.  The arrays in masks and sharding are borrowed until it is
  * destroyed. */
 typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks; NULL: causal.  n_tokens of a mask is ignored; the sharding's is
      * used.  If a mask has neither documents nor key_first, the documents of the keys' sharding are
      * used. */
     const memo_mask* masks;
-    /* For a batch with other documents: 1, or n_batch if the attention's desc has row_shardings.
-     * Their kind, degrees and n_tokens must match the desc's.  NULL: the desc's. */
-    const memo_sharding* shardings;
+    /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
+     * NULL: the desc's. */
+    const memo_sharding* sharding;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
 } memo_exchange_desc;
 
@@ -6080,7 +6076,7 @@ typedef struct memoi_shape_tokens {
 
 /* An attention on one rank.  Its documents come with each exchange. */
 typedef struct memoi_shape {
-    memo_sharding sharding, key_sharding; /* not their documents, which may change */
+    memo_sharding sharding, key_sharding; /* the desc's; an exchange may have other documents */
     int32_t has_key_sharding;             /* cross-attention */
     int32_t ring_rank, ulysses_rank;
     int32_t n_batch, n_q_heads, head_size, v_head_size;
@@ -6096,24 +6092,22 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
-    /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
-    int32_t n_parts, n_masks, n_tokens_of; /* each 1 or n_batch */
-    const memoi_shape_tokens* tokens;      /* of an exchange: (n_tokens_of), then those of keys */
+    int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
+    const memoi_shape_tokens*
+        tokens; /* (2) of an exchange: of queries; of cross-attention's keys */
 } memoi_shape;
 
 MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {
     return is_kv ? &shape->key_sharding : &shape->sharding;
 }
 
-MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, int is_kv,
-                                                      int32_t part) {
-    if (is_kv && shape->has_key_sharding) return &shape->tokens[shape->n_tokens_of];
-    return &shape->tokens[shape->n_tokens_of > 1 ? part : 0];
+MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, int is_kv) {
+    return &shape->tokens[is_kv && shape->has_key_sharding];
 }
 
-MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t part,
-                                       int32_t ring_rank, int32_t* n) {
-    const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv, part);
+MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t ring_rank,
+                                       int32_t* n) {
+    const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv);
     *n = tokens->n_runs[ring_rank];
     return tokens->runs + ring_rank * tokens->max_runs;
 }
@@ -6166,12 +6160,10 @@ MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank
                                   : end == all.first_q + all.n_q || end % ratio == 0;
 }
 
-/* The mask of a part of the batch: the caller's, with the tokens and documents of the shardings. */
-MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, const memo_mask* masks,
-                                                int32_t part) {
-    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0, part)->sharding;
-    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1, part)->sharding;
-    memo_mask mask = masks[shape->n_masks > 1 ? part : 0];
+/* The caller's mask with the tokens and documents of the shardings. */
+MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_mask mask) {
+    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0)->sharding;
+    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
     mask.n_tokens = queries->n_tokens;
     mask.n_keys = keys->n_tokens;
     if (!mask.document_begins && !mask.key_first) {
@@ -6423,6 +6415,7 @@ typedef struct memoi_exchange_step {
 struct memo_exchange {
     memo_sp_attention* attention;
     memoi_shape shape; /* the attention's, with tokens */
+    memoi_shape_tokens tokens[2];
     memob_arrays arrays;
     memo_mask* masks;  /* (n_parts), complete */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
@@ -6502,8 +6495,8 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
     const memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, 1, distance, part);
     memoi_exchange_step* r = &plan->steps[(int64_t)s * shape->n_parts + part];
-    r->q_runs = memoi_shape_runs(shape, 0, part, me, &r->n_q_runs);
-    r->k_runs = memoi_shape_runs(shape, 1, part, (me - distance + rd) % rd, &r->n_k_runs);
+    r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
+    r->k_runs = memoi_shape_runs(shape, 1, (me - distance + rd) % rd, &r->n_k_runs);
     if (s) { /* pieces arrive one after another */
         memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
                                                 (plan->most_runs + MEMOI_PIECES_MAX);
@@ -6567,9 +6560,9 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     const memoi_shape* shape = &plan->shape;
     /* A group has a message for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
-    const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0, part)->n_runs[reader];
+    const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0)->n_runs[reader];
     int32_t n_runs, q, k = 0, i;
-    const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
+    const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p;
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
@@ -6615,7 +6608,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     for (part = 0; part < shape->n_parts && plan->sees; part++)
         for (r = 0; r < rd; r++) {
             memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
-            const memo_run* runs = memoi_shape_runs(shape, 0, part, r, &n);
+            const memo_run* runs = memoi_shape_runs(shape, 0, r, &n);
             for (i = 0; i < n; i++)
                 memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
         }
@@ -7184,8 +7177,6 @@ typedef struct memoi_hybrid_buffers {
 
 struct memo_sp_attention {
     memoi_shape shape; /* without tokens */
-    memob_arrays arrays;
-    memo_sharding* shardings; /* (n_tokens_of), then that of keys */
     memo_attention attention;
     memo_comm *ring, *ulysses;
     memoi_target target;
@@ -7204,20 +7195,6 @@ MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) 
            a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
            a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
            a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
-}
-
-/* Do n shardings differ from own in their documents at most?  what: their name in errors. */
-MEMOI memo_status memoi_hybrid_alike_check(const char* what, const memo_sharding* shardings,
-                                           int32_t n, const memo_sharding* own, memo_error* error) {
-    int32_t i;
-    for (i = 0; i < n; i++)
-        if (!memoi_hybrid_is_alike(&shardings[i], own))
-            return MEMOB_INVALID(error,
-                                 "%s[%d]: does not match the desc's sharding, which is %s, ring %d "
-                                 "x ulysses %d, %lld tokens; only its documents may differ",
-                                 what, (int)i, memo_sharding_name(own->kind), (int)own->ring,
-                                 (int)own->ulysses, (long long)own->n_tokens);
-    return MEMO_STATUS_OK;
 }
 
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
@@ -7295,10 +7272,6 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
             error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
             (int)desc->n_masks, (int)n_batch);
 
-    if (desc->row_shardings &&
-        memoi_hybrid_alike_check("memo_sp_attention_desc.row_shardings", desc->row_shardings,
-                                 n_batch, sharding, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
         return MEMOB_INVALID(error,
                              "memo_sp_attention_desc.key_sharding: ring %d x ulysses %d, but "
@@ -7369,9 +7342,7 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->n_groups = memoi_hybrid_n_groups(shape, desc->ulysses_groups);
     shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
     shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
-    shape->n_masks = desc->n_masks ? desc->n_masks : 1;
-    shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
-    shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
+    shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     return MEMO_STATUS_OK;
 }
 
@@ -7607,7 +7578,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
     K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
-    K(SHARDING, "memo_sp_attention_desc: sharding or row_shardings")                               \
+    K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
     K(KIND, "memo_mask.kind")                                                                      \
@@ -7623,11 +7594,10 @@ typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
 /* Of the shape and its shardings. */
-MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
-                              const memoi_shape_tokens* tokens) {
+MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     const int64_t heads[] = {shape->n_q_heads, shape->n_read_heads, shape->head_size,
                              shape->v_head_size, shape->latent.size};
-    const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
+    const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
     const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
     int32_t i;
     memset(label, 0, sizeof *label);
@@ -7638,10 +7608,9 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape,
     memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
     memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
     memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
-    for (i = 0; i < shape->n_tokens_of + shape->has_key_sharding; i++) {
-        const int field =
-            i < shape->n_tokens_of ? MEMOI_AGREED_SHARDING : MEMOI_AGREED_KEY_SHARDING;
-        const memo_sharding* own = &tokens[i].sharding;
+    for (i = 0; i <= shape->has_key_sharding; i++) {
+        const int field = i ? MEMOI_AGREED_KEY_SHARDING : MEMOI_AGREED_SHARDING;
+        const memo_sharding* own = &shape->tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
         memoi_label_add_number(label, field, own->n_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
@@ -7698,12 +7667,6 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->target.device = device;
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->shardings = (memo_sharding*)memob_arrays_add(&a->arrays, (int64_t)a->shape.n_tokens_of + 1,
-                                                    sizeof(memo_sharding));
-    if (!a->shardings) return memob_no_memory(error, "an attention over ranks");
-    for (i = 0; i < a->shape.n_tokens_of; i++)
-        a->shardings[i] = desc->row_shardings ? desc->row_shardings[i] : desc->sharding;
-    a->shardings[i] = desc->key_sharding;
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
@@ -7742,7 +7705,6 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
 void memo_sp_attention_destroy(memo_sp_attention* a) {
     if (!a) return;
     memoi_target_close(&a->target, MEMOI_TARGET_N_EVENTS, a->memory);
-    memob_arrays_free(&a->arrays);
     MEMO_FREE(a);
 }
 
@@ -7788,24 +7750,27 @@ MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* err
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_desc* desc,
                                     memo_error* error) {
     memoi_shape* shape = &plan->shape;
-    const memo_sharding* shardings = desc->shardings ? desc->shardings : plan->attention->shardings;
-    const int64_t n_tokens = (int64_t)shape->n_tokens_of + shape->has_key_sharding;
+    const memo_sharding* sharding = desc->sharding ? desc->sharding : &shape->sharding;
+    const memo_sharding* const shardings[2] = {sharding, &shape->key_sharding};
     const int64_t n_steps = (int64_t)shape->sharding.ring * shape->n_parts;
     const memo_stream stream = plan->attention->target.streams[MEMOI_TARGET_COMPUTE];
     const memo_mask causal = memo_mask_default();
-    memoi_shape_tokens* tokens;
-    memo_status status = memoi_hybrid_alike_check("memo_exchange_desc.shardings", shardings,
-                                                  shape->n_tokens_of, &shape->sharding, error);
+    memo_status status = MEMO_STATUS_OK;
     int32_t i;
-    for (i = 0; i < shape->n_tokens_of && !status; i++)
-        if (shardings[i].kind == MEMO_SHARDING_DOCUMENTS)
-            status = memoi_sharding_check_documents(
-                "memo_exchange_desc.shardings.document_begins", shardings[i].document_begins,
-                shardings[i].n_documents, shardings[i].n_tokens, error);
-    if (status) return status;
+    if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
+        return MEMOB_INVALID(
+            error,
+            "memo_exchange_desc.sharding: does not match the attention's, which is "
+            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+    if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
+        memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
+                                       sharding->document_begins, sharding->n_documents,
+                                       sharding->n_tokens, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    tokens = (memoi_shape_tokens*)memob_arrays_add(&plan->arrays, n_tokens, sizeof *tokens);
     plan->masks = (memo_mask*)memob_arrays_add(&plan->arrays, shape->n_parts, sizeof(memo_mask));
     plan->steps =
         (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
@@ -7813,32 +7778,28 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->n_rows = (int64_t*)memob_arrays_add(&plan->arrays, 2 * (int64_t)shape->sharding.ring, 8);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
-    for (i = 0; i < n_tokens && !plan->arrays.failed; i++) {
-        memoi_exchange_take_tokens(
-            &tokens[i], i < shape->n_tokens_of ? &shardings[i] : &plan->attention->shardings[i],
-            &plan->arrays);
-        plan->most_runs = memob_max(plan->most_runs, tokens[i].max_runs);
+    for (i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
+        plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
-    shape->tokens = tokens;
+    shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    if (!desc->masks) shape->n_masks = 1;
     for (i = 0; i < shape->n_parts && !status; i++) {
-        plan->masks[i] = memoi_shape_mask(shape, desc->masks ? desc->masks : &causal, i);
-        if (shape->has_key_sharding &&
-            tokens[shape->n_tokens_of > 1 ? i : 0].sharding.n_documents &&
-            !plan->masks[i].key_first &&
-            (!desc->masks || !desc->masks[shape->n_masks > 1 ? i : 0].document_begins))
+        const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
+        if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
+            !given->document_begins)
             return MEMOB_INVALID(error,
                                  "memo_mask.key_first: NULL, but queries have documents, and keys "
                                  "a sharding of their own; pass the keys that each query sees");
+        plan->masks[i] = memoi_shape_mask(shape, *given);
         status = memoi_hybrid_mask_check(&plan->masks[i], error);
     }
     if (status) return status;
     memoi_exchange_make(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
-    memoi_agreed_shape(&plan->agreed, &plan->attention->shape, shape->tokens);
+    memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
     status = memoi_comm_meet(plan->attention->ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;

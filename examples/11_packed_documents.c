@@ -74,7 +74,7 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
     memo_exchange_desc desc = memo_exchange_desc_default();
     memo_exchange_info info;
     int32_t me = r->comm->rank;
-    desc.shardings = &s->sharding;
+    desc.sharding = &s->sharding;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     memo_sharding_free(&s->sharding);
     s->exchange = NULL;

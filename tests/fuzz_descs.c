@@ -311,7 +311,6 @@ static void fuzz_attention(fuzz_bytes* in) {
     desc.device = NULL;
     desc.stream = NULL;
     desc.ring = desc.ulysses = NULL;
-    desc.row_shardings = NULL;
     desc.device_memory = NULL;
     memset(&desc.attention, 0, sizeof desc.attention);
     desc.sharding = sharding;

@@ -874,8 +874,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_exchange* exchange = NULL;
     memo_mask masks[MAX_BATCH];
     int64_t* intervals = (int64_t*)malloc((size_t)(2 * c->n_batch * c->n_tokens) * 8);
-    memo_sharding sharding, shardings[MAX_BATCH]; /* of the first sequence, of each */
-    memo_sharding key_shardings[MAX_BATCH];
+    memo_sharding sharding, key_sharding;
     memo_status status = MEMO_STATUS_OK;
     watched_attention watched;
     latent_args latent;
@@ -887,15 +886,16 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     state.device = host;
     state.n_scores = 0;
-    for (int32_t b = 0; b < c->n_batch && !status; b++) {
-        masks[b] = mask_of_case(case_of_row(c, b), intervals + 2 * b * c->n_tokens);
-        status = sharding_of_case(case_of_row(c, b), &shardings[b], error);
-        if (!status) status = key_sharding_of_case(case_of_row(c, b), &key_shardings[b], error);
+    for (int32_t b = 0; b < c->n_batch; b++) {
+        const attention_case* row = case_of_row(c, b);
+        masks[b] = mask_of_case(row, intervals + 2 * b * c->n_tokens);
+        if (!b || masks[b].key_first || !row->n_documents) continue;
+        masks[b].document_begins = row->document_begins; /* not those of the sharding */
+        masks[b].n_documents = row->n_documents;
     }
-    if (status) return status;
-    sharding = shardings[0];
+    if (sharding_of_case(c, &sharding, error) || key_sharding_of_case(c, &key_sharding, error))
+        return error->status;
     if (c->others) desc.n_masks = c->n_batch;
-    if (c->others && c->sharding == MEMO_SHARDING_DOCUMENTS) desc.row_shardings = shardings;
     desc.device = device;
     desc.stream = stream;
     desc.ring = mesh->ring;
@@ -904,7 +904,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.n_batch = c->n_batch;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
-    if (c->n_keys) desc.key_sharding = key_shardings[0];
+    if (c->n_keys) desc.key_sharding = key_sharding;
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
     desc.softcap = (float)c->softcap;
@@ -958,14 +958,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     result->device_bytes -= free_bytes;
     for (int t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
-        n_local[t] = (is_of_keys(t) ? key_shardings : shardings)->local_tokens;
+        n_local[t] = (is_of_keys(t) ? &key_sharding : &sharding)->local_tokens;
         share_bytes = c->n_batch * n_local[t] * row_bytes[t];
         if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         if (is_result(t)) other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         for (int32_t b = 0; b < c->n_batch && !is_result(t); b++) {
-            const memo_sharding* own = is_of_keys(t) ? &key_shardings[b] : &shardings[b];
+            const memo_sharding* own = is_of_keys(t) ? &key_sharding : &sharding;
             char* to = share[t] + b * n_local[t] * row_bytes[t];
             memo_sharding_scatter(own, mesh->sequence_rank, 1, row_bytes[t],
                                   all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t], to);
@@ -1048,8 +1048,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
                     int64_t row = i % sharding.ring_tokens;
                     int32_t holder =
                         result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                    int64_t position = memo_sharding_position(&shardings[i / sharding.ring_tokens],
-                                                              holder, row % sharding.local_tokens);
+                    int64_t position =
+                        memo_sharding_position(&sharding, holder, row % sharding.local_tokens);
                     if (position >= c->n_tokens && !c->has_sinks && !sharding.slice_tokens)
                         n_wrong += lses[i * n_heads + h] != -INFINITY;
                 }
@@ -1065,7 +1065,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     for (int t = 0; t < N_TENSORS; t++) {
         int64_t row, i, n_wrong = 0;
         for (int32_t b = 0; b < c->n_batch && !status && is_result(t); b++) {
-            const memo_sharding* own = is_of_keys(t) ? &key_shardings[b] : &shardings[b];
+            const memo_sharding* own = is_of_keys(t) ? &key_sharding : &sharding;
             const char* rows = share[t] + b * n_local[t] * row_bytes[t];
             memo_sharding_gather(own, mesh->sequence_rank, 1, row_bytes[t], rows,
                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
@@ -1307,17 +1307,16 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     if (p->sharding == MEMO_SHARDING_DOCUMENTS) {
         sharding.document_begins = documents[0];
         sharding.n_documents = 3;
-        desc.row_shardings = rows;
-        desc.n_batch = 2;
     } else {
         mask.document_begins = documents[IS_ODD("document_begins")];
         mask.n_documents = 3;
     }
     memo_status status = keep_sharding(&sharding, &rows[0], &error);
     desc.sharding = rows[0];
-    if (IS_ODD("row_shardings")) sharding.document_begins = documents[1]; /* of one sequence */
+    if (IS_ODD("exchange_desc.sharding")) sharding.document_begins = documents[1];
     if (IS_ODD("key_sharding")) sharding.n_tokens--;
     if (!status) status = keep_sharding(&sharding, &rows[1], &error);
+    if (p->sharding == MEMO_SHARDING_DOCUMENTS) exchange_desc.sharding = &rows[1];
     if (strstr(p->field, "key_sharding")) {
         desc.key_sharding = rows[1];
         mask.document_begins = NULL;

@@ -863,7 +863,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
             int32_t k_rank = (result->ring_rank - step + c->ring) % c->ring;
             const attention_case* own = case_of_row(c, part);
             asked_call expected;
-            CHECK_OK(sharding_of_case(own, &sharding, &error));
+            CHECK_OK(sharding_of_case(c, &sharding, &error));
             n_q_runs = memoi_sharding_ring_runs(&sharding, result->ring_rank, runs);
             n_k_runs = memoi_sharding_ring_runs(&sharding, k_rank, k_runs);
             if (!expected_call(own, runs, n_q_runs, k_runs, n_k_runs, step == 0, &expected,
@@ -1187,7 +1187,7 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_sp_attention* attention = NULL;
     memo_host_attention state;
     memo_device* device = open_device(&desc.stream, &state, &desc.attention);
-    memo_sharding sharding, rows[2];
+    memo_sharding sharding, other;
     memo_exchange* none;
     long long n_mallocs;
     float lse[2 * 40 * 2];
@@ -1195,32 +1195,26 @@ TEST(documents_may_change_from_batch_to_batch) {
                                         .n_tokens = 40,
                                         .document_begins = begins[0],
                                         .n_documents = 1};
-    memo_exchange_desc exchange_desc = {.shardings = rows};
+    memo_exchange_desc exchange_desc = {.sharding = &other};
     CHECK_FAILS(memo_sharding_make(&sharding_desc, &sharding, &error), INVALID_ARGUMENT);
     sharding_desc.n_documents = 3;
     CHECK_OK(keep_sharding(&sharding_desc, &sharding, &error));
     desc.device = device;
     desc.sharding = sharding;
-    rows[0] = rows[1] = sharding;
-    desc.row_shardings = rows;
     desc.n_batch = 2;
     desc.n_q_heads = desc.n_kv_heads = 2;
     desc.head_size = 4;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     for (int k = 0; k < 3; k++) {
-        attention_case c = case_of(1, 1, 40, 2, 2, 4), other;
+        attention_case c = case_of(1, 1, 40, 2, 2, 4);
         own_whole w;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.n_batch = 2;
         c.n_documents = 3;
-        other = c;
-        c.others = &other;
         memcpy(c.document_begins, begins[k], sizeof begins[k]);
-        memcpy(other.document_begins, begins[(k + 1) % 3], sizeof begins[k]);
         whole_create(&w, &c);
         reference_run(&c, &w);
-        CHECK_OK(sharding_of_case(&c, &rows[0], &error));
-        CHECK_OK(sharding_of_case(&other, &rows[1], &error));
+        CHECK_OK(sharding_of_case(&c, &other, &error));
         own_exchange* exchange = NULL;
         CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
         n_mallocs = malloc_count;
@@ -1230,11 +1224,11 @@ TEST(documents_may_change_from_batch_to_batch) {
         CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
         CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
     }
-    rows[0] = rows[1] = sharding;
-    rows[1].n_documents = 2; /* the last of them ends before the sequence */
+    other = sharding;
+    other.n_documents = 2; /* the last of them ends before the sequence */
     CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
-    rows[1].n_documents = 3;
-    rows[0].n_tokens = 39;
+    other.n_documents = 3;
+    other.n_tokens = 39;
     CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
     CHECK(!none);
     memo_sp_attention_destroy(attention);
@@ -2117,18 +2111,31 @@ TEST(every_exchange_compares_the_ranks) {
 
 /* An error on every rank that names the field, over a ring and over Ulysses. */
 TEST(ranks_that_disagree_are_refused) {
-    static const char* const fields[] = {
-        "scale",        "softcap",       "first_q_head",     "n_kv_heads",      "n_batch",
-        "has_sinks",    ".kind",         "window_before",    "document_begins", "key_first",
-        "first_query",  "row_shardings", "rounds_gradients", "sends_again",     "ulysses_groups",
-        "key_sharding", "latent"};
+    static const char* const fields[] = {"scale",
+                                         "softcap",
+                                         "first_q_head",
+                                         "n_kv_heads",
+                                         "n_batch",
+                                         "has_sinks",
+                                         ".kind",
+                                         "window_before",
+                                         "document_begins",
+                                         "key_first",
+                                         "first_query",
+                                         "exchange_desc.sharding",
+                                         "rounds_gradients",
+                                         "sends_again",
+                                         "ulysses_groups",
+                                         "key_sharding",
+                                         "latent"};
     static const int32_t degrees[][2] = {{3, 1}, {1, 4}};
     size_t i, k, n = 0;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
         for (k = 0; k < 2 * sizeof degrees / sizeof *degrees; k++) {
             disagreement one = {
                 fields[i], degrees[k / 2][0], degrees[k / 2][1], MEMO_SHARDING_ZIGZAG, -1, 0};
-            if (!strcmp(fields[i], "row_shardings")) one.sharding = MEMO_SHARDING_DOCUMENTS;
+            if (!strcmp(fields[i], "exchange_desc.sharding"))
+                one.sharding = MEMO_SHARDING_DOCUMENTS;
             if (k % 2) one.odd_rank = (int32_t)memo_test_int(0, one.ring * one.ulysses - 1);
             if (!disagreement_is_possible(&one)) continue;
             run_disagreement(&one);
@@ -2200,7 +2207,7 @@ TEST(memory_that_ends_is_reported) {
 
 TEST(invalid_arguments_are_refused) {
     memo_sp_attention_desc good = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 8, 2, 2, 4, MEMO_TYPE_F32);
-    memo_sharding rows[3] = {good.sharding, good.sharding, good.sharding};
+    const memo_sharding made = good.sharding;
     memo_sharding of_two = desc_of(MEMO_SHARDING_ZIGZAG, 2, 1, 8, 2, 2, 4, MEMO_TYPE_F32).sharding;
     memo_sp_attention_desc desc;
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
@@ -2235,11 +2242,8 @@ TEST(invalid_arguments_are_refused) {
         static const int64_t wrong[] = {0, 3, 7, -1, (int64_t)1 << 40};
         REFUSED(desc.sharding.ring_tokens = wrong[k], "sharding: changed");
         REFUSED(desc.sharding.padded_tokens = wrong[k], "sharding: changed");
-        REFUSED((desc.key_sharding = rows[0], desc.key_sharding.ring_tokens = wrong[k]),
+        REFUSED((desc.key_sharding = made, desc.key_sharding.ring_tokens = wrong[k]),
                 "key_sharding: changed");
-        rows[1].ring_tokens = wrong[k];
-        REFUSED((desc.n_batch = 3, desc.row_shardings = rows), "row_shardings[1]");
-        rows[1] = rows[0];
     }
     REFUSED(desc.sharding.local_tokens = 3, "sharding: changed");
     good.sharding = desc_of(MEMO_SHARDING_PLAIN, 1, 1, 1, 2, 2, 4, MEMO_TYPE_F32).sharding;
@@ -2250,15 +2254,13 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.latent.size = -1, "latent.size");
     REFUSED(desc.latent.size = 1 << 25, "latent.size");
     REFUSED(desc.latent.n_heads = -1, "latent.n_heads");
-    good.sharding = rows[0];
+    good.sharding = made;
     REFUSED(desc.type = MEMO_TYPE_I32, "type");
     REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
     REFUSED(desc.ring_rank = 1, "rank");
     REFUSED((desc.n_batch = 3, desc.n_masks = 2), "n_masks");
     desc.n_masks = 3;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
-    rows[2].n_tokens = 7;
-    REFUSED((desc.n_batch = desc.n_masks = 3, desc.row_shardings = rows), "row_shardings[2]");
     REFUSED(desc.key_sharding = of_two, "key_sharding"); /* keys of other degrees */
 #undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -2340,9 +2342,9 @@ TEST(invalid_arguments_are_refused) {
     desc.sharding.document_begins = falling;
     desc.sharding.n_documents = 3;
     exchange_desc.masks = &mask;
-    exchange_desc.shardings = &desc.sharding;
+    exchange_desc.sharding = &desc.sharding;
     CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
-                INVALID_ARGUMENT, "memo_exchange_desc.shardings.document_begins");
+                INVALID_ARGUMENT, "memo_exchange_desc.sharding.document_begins");
     memo_sp_attention_destroy(attention);
     exchange_desc = (memo_exchange_desc){.masks = &mask};
 #undef REFUSED
