@@ -100,6 +100,10 @@ typedef struct memo_cuda_device_desc {
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind these; 0: 1 GiB, or less if less is free */
+    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which
+     * other processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without
+     * them gets memory of cudaMalloc, and the log says so. */
+    int32_t is_exportable;
     /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
@@ -120,6 +124,9 @@ typedef enum memo_cuda_host_kind {
 
 typedef struct memo_cuda_device_stats {
     int64_t device_bytes, device_peak_bytes; /* allocated now; at most so far */
+    /* The latest memory that is_exportable has taken, in whole pages; NULL: none. */
+    void* exportable;
+    int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
     /* Of the latest host_alloc. */
     memo_cuda_host_kind host_kind;
@@ -145,7 +152,7 @@ MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_de
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
 
 /* Lets the GPUs of n devices reach each other's memory, for the peers of
- * memo_comm_create_threads: memory of device_alloc.  Call this once.  Errors:
+ * memo_comm_create_threads: memory of device_alloc, unless is_exportable.  Call this once.  Errors:
  * INVALID_ARGUMENT (a device that is not from memo_cuda_device_create), UNSUPPORTED (GPUs that
  * cannot reach each other), DEVICE. */
 MEMO_API memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
@@ -354,7 +361,8 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
 /* ---- >>cuda state -------------------------------------------------------------------------------
  * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
 
-#define MEMOI_CUDA_MAGIC 0x6d656d6f63756461u /* "memocuda" */
+#define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
+#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
 
 /* Allocated memory. */
 typedef struct memoi_cuda_block {
@@ -364,6 +372,7 @@ typedef struct memoi_cuda_block {
     void* base;                        /* what CUDA returned; address is it, aligned */
     memo_cuda_host_kind kind;          /* of pinned memory */
     int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
+    struct memoi_cuda_phantom* pages;  /* or: mapped once, behind one chunk */
 } memoi_cuda_block;
 
 typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */
@@ -1021,10 +1030,11 @@ MEMOI memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
-                              "management; use 0",
-                              cuda->desc.ordinal);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_cuda_device_desc.phantom_bytes, is_exportable: GPU %d has no virtual memory "
+            "management; use 0",
+            cuda->desc.ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->desc.ordinal;
@@ -1137,9 +1147,33 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
         size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
-MEMOI memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* error) {
+/* A GPU without exportable pages is no error: the block then has no address. */
+MEMOI memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
+                                        memo_error* error) {
+    memo_error why;
+    memo_status status;
+    if (!cuda->desc.is_exportable || block->size_bytes < MEMOI_CUDA_EXPORTABLE)
+        return MEMO_STATUS_OK;
+    status =
+        memoi_cuda_phantom_make(cuda, block->size_bytes, block->size_bytes, &block->pages, &why);
+    if (status == MEMO_STATUS_UNSUPPORTED) {
+        memoi_cuda_log(&cuda->desc.log, why.message);
+        return MEMO_STATUS_OK;
+    }
+    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
+        return memoi_cuda_out_of_memory(block->size_bytes, error);
+    if (status) return memo_error_set(error, status, "%s", why.message);
+    block->address = (char*)(uintptr_t)block->pages->address;
+    cuda->stats.exportable = block->address;
+    cuda->stats.exportable_bytes = block->pages->size_bytes;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block, memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
-    memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
+    memo_status status = memoi_cuda_take_pages(cuda, block, error);
+    if (status || block->address) return status;
+    status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
         status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
         if (!status)
@@ -1193,7 +1227,7 @@ MEMOI memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes, voi
     if (!block) return memob_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
     status = cuda->phantom ? memoi_cuda_find_phantom(cuda, block, &place, error)
-                           : memoi_cuda_malloc(block, error);
+                           : memoi_cuda_malloc(cuda, block, error);
     if (status) {
         MEMO_FREE(block);
         return status;
@@ -1210,6 +1244,11 @@ MEMOI memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* 
                                             memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
+    if (block->pages) { /* unlike cudaFree, unmapping does not wait */
+        status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
+        if (cuda->stats.exportable == block->address) cuda->stats.exportable = NULL;
+        memoi_cuda_phantom_destroy(block->pages);
+    }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     MEMO_FREE(block);
     return status;

@@ -47,7 +47,7 @@ typedef struct train_options {
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* memo_update */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
-    long long is_graph, is_dry_run, is_demo, is_help;
+    long long is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
 
 #define N_POLICIES 5
@@ -244,6 +244,11 @@ static const option option_table[] = {
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host.  Weights, "
      "gradients and moments stay on the device"},
+#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+    {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, 0, "",
+     "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
+     "not measured"},
+#endif
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, 0, "N",
      "generates N bytes after training"},
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, 1, "N",

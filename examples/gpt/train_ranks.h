@@ -169,6 +169,32 @@ static void train_watch_graphs(memo_device* device) {
 
 static int64_t train_world_bytes(void) { return memo_comm_nccl_get_device_bytes(train_world); }
 
+/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the
+ * arena is freed. */
+static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
+                                  memo_error* error) {
+    memo_comm* const comms[6] = {mesh->data,    mesh->tensor,   mesh->ring,
+                                 mesh->ulysses, mesh->sequence, mesh->gradient};
+    memo_cuda_device_stats stats = {0};
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+    if (device) memo_cuda_device_get_stats(device, &stats);
+    if (device && !stats.exportable)
+        status =
+            memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "this GPU has no exportable memory");
+    for (int i = 0; i < 6 && !status; i++) {
+        for (k = 0; k < i && comms[k] != comms[i]; k++) {
+        }
+        if (k == i && comms[i] && comms[i]->size > 1)
+            status = memo_comm_nccl_register(comms[i], stats.exportable,
+                                             device ? stats.exportable_bytes : 0, error);
+    }
+    if (status != MEMO_STATUS_UNSUPPORTED || !device) return status;
+    if (mesh->world->rank == 0)
+        fprintf(stderr, "train_gpt: --register: %s; going on without a window\n", error->message);
+    return MEMO_STATUS_OK;
+}
+
 /* The communicator serves all runs; the device of messages is the run's. */
 static void train_close_nccl(thread_ranks* team) {
     if (team->ranks[0].stream) memo_stream_destroy(team->devices[0], team->ranks[0].stream, NULL);

@@ -115,6 +115,9 @@ typedef struct run {
 } run;
 
 static void run_destroy(run* r) {
+#ifdef TRAIN_NCCL
+    if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
+#endif
     gpt_destroy(r->model);
     for (int i = 0; i < 2; i++)
         if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
@@ -192,6 +195,10 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     if (!status && !is_measured) status = gpt_create(&desc, &r->model, error);
+#ifdef TRAIN_NCCL
+    if (!status && !is_measured && o->is_registered && o->ranks > 1)
+        status = train_register(r->mesh, r->device.device, error);
+#endif
     if (!status && is_measured) {
         status = gpt_measure(&desc, &profile, error);
         if (!status && r->reports) call->j->profile = profile;

@@ -494,6 +494,49 @@ TEST(refuses_wrong_descs) {
 
 /* --- phantom memory --- */
 
+#ifdef FAKE_CUDA
+/* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each
+ * of the driver's calls fails once, and nothing is lost. */
+TEST(exportable_memory_is_taken_and_given_back) {
+    static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
+                                        "cuMemSetAccess"};
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    const int n_objects = fake_n_objects();
+    memo_cuda_device_stats stats;
+    memo_device* device = NULL;
+    int64_t free_before, free_after, total;
+    void *address, *small;
+    desc.is_exportable = 1;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    if (!device) return;
+    CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
+    for (const char* call : calls) {
+        fake_fail(call, 1, cudaErrorUnknown);
+        CHECK_ERROR(memo_device_alloc(device, 5 * MIB, &address, &error), DEVICE, call);
+    }
+    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
+    CHECK_OK(memo_device_alloc(device, 1000, &small, &error)); /* of cudaMalloc */
+    memo_cuda_device_get_stats(device, &stats);
+    CHECK(stats.exportable == address && stats.exportable_bytes == 6 * MIB);
+    CHECK(fake_is_on_device(address, 5 * MIB) && fake_use_pages(address, 5 * MIB, 0));
+    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
+    CHECK_IS(free_before - free_after, >=, 6 * MIB);
+    CHECK_FAILS(memo_device_alloc(device, total, &address, &error), OUT_OF_DEVICE_MEMORY);
+    CHECK_OK(memo_device_free(device, stats.exportable, &error));
+    CHECK_OK(memo_device_free(device, small, &error));
+    memo_cuda_device_get_stats(device, &stats);
+    CHECK(!stats.exportable);
+    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
+    CHECK_IS(free_after, ==, free_before);
+    fake_set_virtual_memory(0);
+    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
+    CHECK(!fake_use_pages(address, 5 * MIB, 0));
+    fake_set_virtual_memory(1);
+    memo_cuda_device_destroy(device); /* with memory */
+    CHECK_IS(fake_n_objects(), ==, n_objects);
+}
+#endif
+
 /* 2 TiB of addresses. */
 TEST(phantom_memory_repeats_one_chunk) {
     NEED_RIG(device);
