@@ -305,15 +305,7 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
  * and a missing rank after timeout_s.  All communicators split from a world fail together.
- *
- *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
- *     desc.n_ranks = 4;
- *     desc.devices = devices;                               // four from memo_host_device_create
- *     memo_comm_create_threads(&desc, comms, &error);
- *     ... in the thread of rank r, with comm = comms[r]:
- *     memo_all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
- *     memo_stream_synchronize(device, stream, &error);
- *     memo_comm_destroy(comm); */
+ * examples/thread_ranks.h runs a function on each rank. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_comm_threads_desc {
@@ -1126,24 +1118,10 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
  * losses.  The logits' softcap, smoothing of labels and z-loss follow the rule stated there.
  *
- * The matrix products are the trainer's (BLAS, cuBLASLt):
- *
- *     memo_status logits(void* context, const memo_loss_tile* t, memo_error* error) {
- *         // t->logits (t->n_rows, t->n_columns) = x rows [t->first_row, ...) times W^T
- *     }
- *     memo_status gradients(void* context, const memo_loss_tile* t, memo_error* error) {
- *         // d_x rows = t->logits times W;  d_W += t->logits^T times x rows
- *     }
- *     desc = memo_loss_desc_default();
- *     desc.device = device;  desc.stream = stream;  desc.tensor = mesh->tensor;
- *     desc.vocabulary = 128256;  desc.type = MEMO_TYPE_BF16;
- *     desc.functions.logits = logits;  desc.functions.gradients = gradients;
- *     memo_loss_create(&desc, &loss, &error);                           // once
- *     memo_fill(device, stream, sums, 0, 24, &error);
- *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
- *     memo_all_reduce(mesh->gradient, stream, sums, sums, 3, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
- *                     &error);
- *     memo_loss_read(loss, sums, &mean, &error);                        // the mean, or an error
+ * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows of
+ * x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits times
+ * W, d_W += t->logits^T times x rows.  After each micro-batch, or several, add tensors.sums over
+ * memo_mesh.gradient (3 numbers, F64), and call memo_loss_read.
  *
  * For multi-token prediction run the loss once for each head, with labels from
  * memo_sharding_labels.  A whole example is examples/17_loss_in_tiles.c. */
@@ -3133,7 +3111,6 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 
 #define MEMOI_THREADS_NAP_NS   10000000
 #define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
-#define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that others read from a copy */
 
 typedef struct memoi_message {
     memo_message_call call;
@@ -3202,7 +3179,6 @@ typedef struct memoi_threads_rank {
      * still reads this slot.  It cannot be two ahead, because each collective begins with a
      * meeting. */
     memoi_threads_op op[2];
-    int64_t few[2][MEMOI_THREADS_FEW];
     /* Of the current split. */
     int32_t color, key;
     memo_comm* part;
@@ -3720,28 +3696,18 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     return 1;
 }
 
-/* A small all_reduce works on copies that each rank shows, so no rank waits until the others have
- * read. */
-MEMOI int memoi_threads_is_few(const memoi_threads_rank* me, const memo_collective_call* call) {
-    return !me->posted && call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
-           call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
-}
-
-/* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all have done stage 0: of a large
+/* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all have done stage 0: of an
  * all_reduce each rank has reduced its share, and copies those of the others. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
     const memoi_threads_rank* ranks = me->group->ranks;
     const int64_t bytes = memo_type_bytes(call->type), part_bytes = call->count * bytes;
-    const int is_few = memoi_threads_is_few(me, call);
     int32_t n = me->table.size, rank = me->table.rank, r;
-    memo_share share = memo_share_of(call->count, is_few ? 1 : n, is_few ? 0 : rank);
+    memo_share share = memo_share_of(call->count, n, rank);
     char* to = (char*)call->to;
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
-        me->sources[r] = is_few  ? (const void*)ranks[r].few[turn]
-                         : stage ? ranks[r].op[turn].call.to
-                                 : ranks[r].op[turn].call.from;
+        me->sources[r] = stage ? ranks[r].op[turn].call.to : ranks[r].op[turn].call.from;
 
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
@@ -3787,14 +3753,12 @@ MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
 MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
     const char* name = memoi_comm_collective_name(call->kind);
-    int is_few = memoi_threads_is_few(me, call), turn = (int)(me->n_collectives & 1);
-    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
+    const int turn = (int)(me->n_collectives & 1);
+    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1, stage;
     int64_t start_ns;
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
-    if (is_few && call->count)
-        memcpy(me->few[turn], call->from, (size_t)(call->count * memo_type_bytes(call->type)));
     if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 
     start_ns = memob_now_ns();
@@ -3807,8 +3771,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
                                  memo_comm_bytes(call, me->table.size, me->table.rank)))
             return 0;
         /* No rank goes on while others read its buffers. */
-        if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name))
-            return 0;
+        if (call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name)) return 0;
     }
     return 1;
 }
