@@ -13,7 +13,10 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { GPT_THREADS_MAX = 16 };
+enum {
+    GPT_THREADS_MAX = 16,
+    GPT_SPINS = 300 /* tries before a thread sleeps: it mostly waits for microseconds */
+};
 
 /* Computes [begin, end) of an operation. */
 typedef void (*gpt_work)(const void* args, int64_t begin, int64_t end);
@@ -46,6 +49,14 @@ static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
                                0,
                                {NULL, NULL, 0, 0, 0, 0}};
 
+static inline void gpt_pause(void) {
+#if defined(__i386__) || defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Takes pieces until none remains. */
 static void gpt_take_pieces(gpt_job* job) {
     const int64_t first = job->begin / job->unit, n = (job->end - 1) / job->unit - first + 1;
@@ -59,8 +70,11 @@ static void gpt_take_pieces(gpt_job* job) {
 static void* gpt_help(void* argument) {
     gpt_pool* pool = (gpt_pool*)argument;
     uint64_t seen = 0;
-    pthread_mutex_lock(&pool->mutex);
     for (;;) {
+        for (int i = 0;
+             i < GPT_SPINS && __atomic_load_n(&pool->generation, __ATOMIC_RELAXED) == seen; i++)
+            gpt_pause();
+        pthread_mutex_lock(&pool->mutex);
         while (pool->generation == seen && !pool->is_over)
             pthread_cond_wait(&pool->begins, &pool->mutex);
         if (pool->is_over) break;
@@ -68,7 +82,9 @@ static void* gpt_help(void* argument) {
         pthread_mutex_unlock(&pool->mutex);
         gpt_take_pieces(&pool->job);
         pthread_mutex_lock(&pool->mutex);
-        if (--pool->n_busy == 0) pthread_cond_signal(&pool->ends);
+        if (__atomic_sub_fetch(&pool->n_busy, 1, __ATOMIC_RELAXED) == 0)
+            pthread_cond_signal(&pool->ends);
+        pthread_mutex_unlock(&pool->mutex);
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
@@ -112,14 +128,16 @@ static inline void gpt_over(gpt_work work, const void* args, int64_t begin, int6
 
     pthread_mutex_lock(&pool->mutex);
     pool->job = job;
-    pool->n_busy = pool->n_threads;
-    pool->generation++;
+    __atomic_store_n(&pool->n_busy, pool->n_threads, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&pool->generation, 1, __ATOMIC_RELAXED);
     pthread_cond_broadcast(&pool->begins);
     pthread_mutex_unlock(&pool->mutex);
 
     gpt_take_pieces(&pool->job);
 
     /* All helpers have left: the next operation may write the pool. */
+    for (int i = 0; i < GPT_SPINS && __atomic_load_n(&pool->n_busy, __ATOMIC_RELAXED); i++)
+        gpt_pause();
     pthread_mutex_lock(&pool->mutex);
     while (pool->n_busy) pthread_cond_wait(&pool->ends, &pool->mutex);
     pthread_mutex_unlock(&pool->mutex);
