@@ -25,6 +25,7 @@ static int bench_clock(clockid_t id, struct timespec* time) {
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "check.h"
 #include "median.h"
 
 enum { N_LAYERS = 4, C = 16, REPETITIONS_MAX = 31 };
@@ -38,14 +39,7 @@ static const memo_tensor tensors[N_TENSORS] = {
 static const memo_session_buffer buffers[] = {{"gradients of k and v", 0, 8 * C, MEMO_PASS_BACKWARD,
                                                MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
-static memo_error error;
 static double worst_prediction, worst_step;
-
-static void check(memo_status status) {
-    if (!status) return;
-    fprintf(stderr, "bench/slices: %s\n", error.message);
-    exit(1);
-}
 
 typedef struct model {
     memo_device* host;

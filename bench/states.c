@@ -12,6 +12,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "check.h"
 #include "median.h"
 
 #include <time.h>
@@ -29,14 +30,6 @@ static const memo_tensor activation = {"activation", 64, MEMO_TENSOR_KEPT, 0};
 static const memo_state states[] = {{"weights", STATE_BYTES, MEMO_STATE_WEIGHTS, 0},
                                     {"gradients", STATE_BYTES, MEMO_STATE_GRADIENT, 0},
                                     {"moments", 2 * STATE_BYTES, MEMO_STATE_UPDATE, 0}};
-
-static memo_error error;
-
-static void check(memo_status status) {
-    if (!status) return;
-    fprintf(stderr, "bench/states: %s\n", error.message);
-    exit(1);
-}
 
 /* The chain and its device. */
 typedef struct chain {

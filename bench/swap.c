@@ -10,6 +10,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
+#include "check.h"
 #include "median.h"
 
 #include <stdio.h>
@@ -21,14 +22,6 @@
 #define FORWARD_S       0.012
 #define BACKWARD_S      0.024
 #define REPETITIONS_MAX 101
-
-static memo_error error;
-
-static void check(memo_status status) {
-    if (!status) return;
-    fprintf(stderr, "bench/swap: %s\n", error.message);
-    exit(1);
-}
 
 typedef struct run {
     double step_s, stall_s, simulated_step_s, simulated_stall_s;

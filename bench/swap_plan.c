@@ -24,6 +24,7 @@
 #include "memo_plan.h"
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
+#include "check.h"
 #include "median.h"
 #include "tests/gpt_layers.h"
 
@@ -36,14 +37,6 @@
 #define N_TENSORS       4
 #define N_PLANS_MAX     40
 #define REPETITIONS_MAX 31
-
-static memo_error error;
-
-static void check(memo_status status) {
-    if (!status) return;
-    fprintf(stderr, "bench/swap_plan: %s\n", error.message);
-    exit(1);
-}
 
 /* The folder of the spill file. */
 static const char* folder(void) {

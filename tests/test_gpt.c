@@ -629,7 +629,7 @@ static void check_policies(gpt_config config) {
     }
 }
 
-/* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
+/* The definition in gpt.h, word by word; a digest differs if any bit does. */
 static uint64_t plain_digest(const gpt_real* x, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n * (int64_t)sizeof *x / 4; i++) {

@@ -255,8 +255,9 @@ GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock);
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
 /* Also for the copies of states; between micro-batches. */
 GPT_FUNCTION memo_status gpt_wait_for_states(gpt_model* model, memo_error* error);
-/* Returns a digest of this rank's gradients, of the parts that it updates: equal bits give equal
- * digests, and other bits practically never do.  After the last micro-batch.  It waits. */
+/* Returns a digest of this rank's gradients, of the parts that it updates: the sum over words w of 4
+ * bytes of gpt_mix(word + gpt_mix(w)), modulo 2^64.  Equal bits give equal digests, and other bits
+ * practically never do.  After the last micro-batch.  It waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error);
 

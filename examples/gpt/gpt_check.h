@@ -20,6 +20,10 @@ gpt_invalid(memo_error* error, const char* format, ...) {
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s", text);
 }
 
+static memo_status gpt_no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
 /* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a
  * GEMM an int. */
 static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {

@@ -487,6 +487,13 @@ static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
     GPT_DO(model, memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error));
 }
 
+/* Between sums and numbers of the model's type, in one of the directions. */
+static void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* from,
+                     memo_type from_type, int64_t n) {
+    const memo_add_desc cast = {to, from, NULL, to_type, from_type, to_type, 1, n, 0, 0, 0};
+    GPT_DO(model, memo_row_cast(&model->device, model->compute, &cast, &model->error));
+}
+
 /* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
 static char* gpt_gradient(const gpt_model* model, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
@@ -867,17 +874,13 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
 /* A slice's gradients of keys or values, which the last slice sets and others add to. */
 static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
     const memo_type type = model->config.type, sum_type = gpt_sum_type(type);
+    const int64_t n = gpt_count(rows) * sums.n_columns;
     memo_add_desc add = {
-        sums.address, sums.address, of_slice.address, sum_type, sum_type, type, 1, 0, 0, 0, 0};
-    add.n_columns = gpt_count(rows) * sums.n_columns;
-    if (gpt_is_idle(model)) return;
-    if (rows.end < model->n_rows) {
-        model->status = memo_row_add(&model->device, model->compute, &add, &model->error);
-        return;
-    }
-    add.a = of_slice.address;
-    add.a_type = type;
-    model->status = memo_row_cast(&model->device, model->compute, &add, &model->error);
+        sums.address, sums.address, of_slice.address, sum_type, sum_type, type, 1, n, 0, 0, 0};
+    if (rows.end == model->n_rows)
+        gpt_cast(model, sums.address, sum_type, of_slice.address, type, n);
+    else
+        GPT_DO(model, memo_row_add(&model->device, model->compute, &add, &model->error));
 }
 
 /* Over the ranks of a sequence. */

@@ -5,28 +5,6 @@
 #include "gpt_math.h"
 #include "gpt_model.h"
 
-/* ---- the parameters of all ranks ------------------------------------------------------------- */
-
-/* Copies between the device and the caller's memory through the staging buffer, since the caller's
- * need not be pinned.  Waits. */
-static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
-                            int64_t n_bytes) {
-    const int64_t most = gpt_places_bytes(&model->config, model->n_micro_batches);
-    const int is_out = kind == MEMO_COPY_TO_HOST;
-    char* staging = model->staging;
-    int64_t n;
-    gpt_synchronize(model); /* tokens may be on their way */
-    for (int64_t at = 0; at < n_bytes && !model->status; at += n) {
-        n = gpt_min(most, n_bytes - at);
-        if (!is_out) memcpy(staging, (char*)host + at, (size_t)n);
-        GPT_TRY(model,
-                memo_copy(&model->device, model->compute, kind, is_out ? staging : on_device + at,
-                          is_out ? on_device + at : staging, n, &model->error));
-        gpt_synchronize(model);
-        if (is_out && !model->status) memcpy((char*)host + at, staging, (size_t)n);
-    }
-}
-
 /* ---- generation, on the host --------------------------------------------------------------- */
 
 typedef struct gpt_generator {
@@ -152,23 +130,31 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
 
 /* Copies the parameters of all tensor ranks to shares (ranks, parameters); share 0 has this rank's.
  * They are gathered on the device, in the memory of partial sums, which nothing uses between
- * micro-batches. */
+ * micro-batches, and pass through the staging buffer: shares need not be pinned. */
 static void gpt_get_shares(gpt_model* model, char* shares) {
     memo_comm* ranks = model->tensor.ranks;
     const gpt_array room = model->tensor.partial;
     const int64_t n = model->layout.n, n_rows = gpt_slice_rows(&model->config);
-    const int64_t most = 2 * n_rows * room.n_columns / (ranks->size + 1);
+    const int64_t n_staged =
+        gpt_places_bytes(&model->config, model->n_micro_batches) / gpt_n_bytes(model, 1);
+    const int64_t most = gpt_min(2 * n_rows * room.n_columns / (ranks->size + 1), n_staged);
     int64_t n_piece;
     for (int64_t at = 0; at < n && !model->status; at += n_piece) {
         n_piece = gpt_min(most, n - at);
         const int64_t n_bytes = gpt_n_bytes(model, n_piece);
         char* own = room.address + ranks->size * n_bytes;
-        gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, shares + gpt_n_bytes(model, at), own, n_bytes);
+        memcpy(model->staging, shares + gpt_n_bytes(model, at), (size_t)n_bytes);
+        GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, own,
+                                 model->staging, n_bytes, &model->error));
         GPT_TRY(model, memo_all_gather(ranks, model->compute, own, room.address, n_piece,
                                        model->config.type, &model->error));
-        for (int32_t r = 0; r < ranks->size; r++)
-            gpt_copy_staged(model, MEMO_COPY_TO_HOST, shares + gpt_n_bytes(model, r * n + at),
-                            room.address + r * n_bytes, n_bytes);
+        for (int32_t r = 0; r < ranks->size; r++) {
+            GPT_TRY(model,
+                    memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->staging,
+                              room.address + r * n_bytes, n_bytes, &model->error));
+            gpt_synchronize(model);
+            memcpy(shares + gpt_n_bytes(model, r * n + at), model->staging, (size_t)n_bytes);
+        }
     }
 }
 
@@ -180,9 +166,7 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     const memo_type type = model->config.type;
     const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
     char* shares = (char*)malloc((size_t)(n_bytes * size));
-    if (!shares)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the parameters of all ranks");
+    if (!shares) return gpt_no_memory("the parameters of all ranks", error);
 
     model->status = MEMO_STATUS_OK;
     gpt_copy_array(model, 0, GPT_WEIGHTS, gpt_rows_make(0, model->layout.n), shares);

@@ -137,7 +137,6 @@ typedef enum gpt_kind {
     GPT_KIND_SQUARES,            /* gpt_squares_args: lanes += squares */
     GPT_KIND_NORM_TOTAL,         /* gpt_total_args: total += lanes; lanes = 0 */
     GPT_KIND_ADAMW,              /* gpt_adamw_args */
-    GPT_KIND_DIGEST,             /* gpt_digest_args: adds a digest of bytes */
     GPT_KIND_INITIAL,            /* gpt_initial_args: initial values of a parameter */
     GPT_KIND_ROPE_TABLE,         /* gpt_rope_table_args: cosines and sines */
     GPT_N_KINDS
@@ -299,14 +298,6 @@ GPT_INLINE gpt_adamw_desc gpt_adamw_of(const gpt_adamw_args* a) {
     if (!a->decays) adamw.weight_decay = 0;
     return adamw;
 }
-
-/* The sum over words w of mix(word + mix(first + w)), modulo 2^64: no order, and every bit
- * counts. */
-typedef struct gpt_digest_args {
-    const void* x;
-    uint64_t* digest;       /* added to */
-    int64_t first, n_bytes; /* first: the number of the first word of 4 bytes */
-} gpt_digest_args;
 
 /* Element i is element offset + i / n_columns * stride + i % n_columns of the unsplit parameter. */
 typedef struct gpt_initial_args {

@@ -2,7 +2,7 @@
  *
  * The kernels are loops over the element functions of gpt_math.h.  No sum depends on the order in
  * which threads run: each element is summed by one thread, or by the lanes of one warp in a tree,
- * or in parts that a later kernel adds in order.  Integer sums (digests) use atomics.
+ * or in parts that a later kernel adds in order.
  *
  * Include memo_cuda.cuh before, or compile alone and link with memo's implementation. */
 #include "memo_sp.h" /* the row kernels, before memo_cuda.cuh */
@@ -486,7 +486,7 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
     }
 }
 
-/* ---- long sums, digests ---------------------------------------------------------------------- */
+/* ---- long sums ------------------------------------------------------------------------------- */
 
 /* partials[t] = the sum of the squares that warp t takes, 4 elements a lane at a time.  W 1 reads
  * them one by one. */
@@ -540,12 +540,6 @@ __global__ static void gpt_total_kernel(double* to, double* lanes, double* vote,
         *to += sum;
         if (vote) *vote = values->vote;
     }
-}
-
-__global__ static void gpt_digest_kernel(gpt_digest_args a) {
-    uint64_t sum = 0;
-    GPT_EACH(i, a.n_bytes / 4) sum += gpt_digest_word(((const uint32_t*)a.x)[i], a.first + i);
-    if (sum) atomicAdd((unsigned long long*)a.digest, (unsigned long long)sum);
 }
 
 /* ---- attention: exact and slow --------------------------------------------------------------- */
@@ -1015,8 +1009,7 @@ static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const
     if ((a->n_outputs | a->n_inputs) % 16)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
-            "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would "
-            "work",
+            "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
             (long long)a->n_outputs, (long long)a->n_inputs);
     return gpt_fp8_operand(stream, a->weight, a->n_outputs, a->n_inputs, !is_forward, &c->scales[0],
                            c->weight_codes, error);
@@ -1155,7 +1148,6 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     const gpt_add_args* add = (const gpt_add_args*)args;
     const gpt_total_args* total = (const gpt_total_args*)args;
     const gpt_adamw_args* adamw = (const gpt_adamw_args*)args;
-    const gpt_digest_args* digest = (const gpt_digest_args*)args;
     const gpt_initial_args* initial = (const gpt_initial_args*)args;
     const gpt_rope_table_args* table = (const gpt_rope_table_args*)args;
     memo_error unused;
@@ -1204,7 +1196,6 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
                        gpt_is_wide(adamw->moments1, adamw->moments2, NULL, adamw->n)
                    ? GPT_LAUNCH(adamw->n / 4, gpt_adamw_kernel<4>, *adamw, c->type)
                    : GPT_LAUNCH(adamw->n, gpt_adamw_kernel<1>, *adamw, c->type);
-    case GPT_KIND_DIGEST: return GPT_LAUNCH(digest->n_bytes / 4, gpt_digest_kernel, *digest);
     case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);
     case GPT_KIND_ROPE_TABLE:
         return GPT_LAUNCH(table->n_positions * table->head_size / 2, gpt_rope_table_kernel, *table);

@@ -209,7 +209,7 @@ static void gpt_loss_run(const void* pointer) {
     *a->loss += sum;
 }
 
-/* ---- sums, the optimizer, digests ---- */
+/* ---- sums, the optimizer ---- */
 
 static void gpt_add_run(const void* pointer) {
     const gpt_add_args* a = (const gpt_add_args*)pointer;
@@ -248,14 +248,6 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
 static void gpt_adamw_run(const void* pointer) {
     gpt_over(gpt_adamw_elements, pointer, 0, ((const gpt_adamw_args*)pointer)->n,
              GPT_PIECE_ELEMENTS);
-}
-
-static void gpt_digest_run(const void* pointer) {
-    const gpt_digest_args* a = (const gpt_digest_args*)pointer;
-    const uint32_t* words = (const uint32_t*)a->x;
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < a->n_bytes / 4; i++) sum += gpt_digest_word(words[i], a->first + i);
-    *a->digest += sum;
 }
 
 /* ---- initial values ---- */
@@ -446,7 +438,6 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     GPT_RUN(gpt_squares_run, gpt_squares_args, NULL),
     GPT_RUN(gpt_norm_total_run, gpt_total_args, NULL),
     GPT_RUN(gpt_adamw_run, gpt_adamw_args, NULL),
-    GPT_RUN(gpt_digest_run, gpt_digest_args, NULL),
     GPT_RUN(gpt_initial_run, gpt_initial_args, gpt_widen_initial),
     GPT_RUN(gpt_rope_table_run, gpt_rope_table_args, NULL),
 };

@@ -222,17 +222,12 @@ static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skele
 }
 /* The gradient of these rows alone.  Later rows ran before, so that a sum is complete. */
 static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows rows) {
-    memo_add_desc cast;
+    const memo_type type = model->config.type;
     if (!model->shares_keys || !gpt_has_masters(&model->config)) return keys;
     gpt_array rounded = gpt_take(model, rows, keys.n_columns);
-    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS || !gpt_count(rows)) return rounded;
-    memset(&cast, 0, sizeof cast);
-    cast.to = rounded.address;
-    cast.to_type = model->config.type;
-    cast.a = gpt_at(keys, rows.begin);
-    cast.a_type = gpt_sum_type(model->config.type);
-    cast.n_columns = gpt_count(rows) * keys.n_columns;
-    model->status = memo_row_cast(&model->device, model->compute, &cast, &model->error);
+    if (model->pass != GPT_PASS_WEIGHTS && gpt_count(rows))
+        gpt_cast(model, rounded.address, type, gpt_at(keys, rows.begin), gpt_sum_type(type),
+                 gpt_count(rows) * keys.n_columns);
     return rounded;
 }
 static void gpt_give_keys(gpt_model* model, gpt_array keys) {

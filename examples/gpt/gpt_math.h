@@ -242,11 +242,6 @@ GPT_INLINE double gpt_initial_value(uint64_t key, double std, int64_t i) {
     return std > 0 ? std * gpt_normal(key, (uint64_t)i) : 1;
 }
 
-/* A word's share of a digest: see gpt_digest_args. */
-GPT_INLINE uint64_t gpt_digest_word(uint32_t word, int64_t number) {
-    return gpt_mix(word + gpt_mix((uint64_t)number));
-}
-
 /* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
 GPT_INLINE uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
     return gpt_mix(dropout->key ^ (uint64_t)token);

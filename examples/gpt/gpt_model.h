@@ -303,8 +303,7 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* d
     if (!model->has_last)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
-            "gpt_update: the last of %lld micro-batches (gpt_desc.n_micro_batches) "
-            "comes first",
+            "gpt_update: the last of %lld micro-batches (gpt_desc.n_micro_batches) comes first",
             (long long)model->n_micro_batches);
     model->has_last = 0;
     model->status = MEMO_STATUS_OK;
@@ -333,9 +332,8 @@ GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest
     const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
     gpt_rows piece;
     *digest = 0;
-    model->status = words ? gpt_wait(model, &model->error)
-                          : memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                           "no host memory for a digest");
+    model->status =
+        words ? gpt_wait(model, &model->error) : gpt_no_memory("a digest", &model->error);
     for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_rows part = gpt_updated_part(model, b);
         for (piece.begin = part.begin; piece.begin < part.end && !model->status;
@@ -472,8 +470,7 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
         model->exchanges =
             (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
         if (!model->attention || !model->exchanges)
-            model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                           "no host memory for attention over ranks");
+            model->status = gpt_no_memory("attention over ranks", &model->error);
         for (int64_t slice = 0; slice < n && !model->status; slice++) {
             memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share, slice);
             sp.attention = model->kernels.attention;
@@ -711,8 +708,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     if (status) return status;
 
     model = (gpt_model*)calloc(1, sizeof *model);
-    if (!model)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
+    if (!model) return gpt_no_memory("a model", error);
     model->config = *config;
     model->mesh = desc->mesh;
     model->layout = gpt_layout_make(config);
@@ -724,7 +720,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
     if (!model->masks) {
         free(model);
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
+        return gpt_no_memory("a model", error);
     }
     *result = model;
     return MEMO_STATUS_OK;

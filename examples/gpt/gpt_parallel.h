@@ -323,15 +323,10 @@ static void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t
 /* Sets the master weights that this rank updates to the weights. */
 static void gpt_set_masters(gpt_model* model, int64_t bucket) {
     const gpt_rows part = gpt_updated_part(model, bucket);
-    memo_add_desc cast;
+    const memo_type type = model->config.type;
     if (!gpt_has_masters(&model->config) || gpt_is_idle(model)) return;
-    memset(&cast, 0, sizeof cast);
-    cast.to = gpt_address(model, GPT_MASTERS, part.begin);
-    cast.to_type = gpt_sum_type(model->config.type);
-    cast.a = gpt_weight(model, part.begin);
-    cast.a_type = model->config.type;
-    cast.n_columns = gpt_count(part);
-    model->status = memo_row_cast(&model->device, model->compute, &cast, &model->error);
+    gpt_cast(model, gpt_address(model, GPT_MASTERS, part.begin), gpt_sum_type(type),
+             gpt_weight(model, part.begin), type, gpt_count(part));
 }
 
 #endif

@@ -451,8 +451,7 @@ static void gpt_create_blocks(gpt_model* model) {
     if (!gpt_is_split(&model->config)) return;
     buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
     if (!buffers) {
-        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                       "no host memory for %d sub-batches", (int)t->n_parts);
+        model->status = gpt_no_memory("sub-batches", &model->error);
         return;
     }
     for (int32_t s = 0; s < t->n_parts; s++) {

@@ -151,11 +151,12 @@ static int print_comparison(const job* j, double* scratch) {
            "  stall  loss diff  gradients  budget\n");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
-        const comparison* row = &j->compared[policy];
+        comparison* row = &j->compared[policy];
         const spread step_s = spread_of_steps(j, row->step_s, scratch);
         const int has_same_gradients =
             !memcmp(row->digests, keep->digests, (size_t)n * sizeof *row->digests);
         double difference = 0;
+        row->median_s = step_s.median;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
@@ -199,7 +200,7 @@ static int print_comparison(const job* j, double* scratch) {
 static memo_status end_comparison(const job* j, memo_error* error) {
     const train_options* o = &j->options;
     double* scratch = (double*)malloc((size_t)o->compare * sizeof *scratch);
-    if (!scratch) return no_memory("--compare", error);
+    if (!scratch) return gpt_no_memory("--compare", error);
     const int are_equal = print_comparison(j, scratch);
     free(scratch);
     if (!are_equal)
@@ -216,13 +217,13 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     train_options* o = &j->options;
     if (o->compare > o->steps) o->compare = o->steps;
     j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
-    if (!j->compared) return no_memory("--compare", error);
+    if (!j->compared) return gpt_no_memory("--compare", error);
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         comparison* row = &j->compared[policy];
         row->step_s = (double*)calloc((size_t)(4 * o->compare), sizeof *row->step_s);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
-        if (!row->step_s || !row->digests) return no_memory("--compare", error);
+        if (!row->step_s || !row->digests) return gpt_no_memory("--compare", error);
         row->layers_s = row->step_s + o->compare;
         row->stall_s = row->layers_s + o->compare;
         row->losses = row->stall_s + o->compare;

@@ -187,9 +187,8 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
          (order && strcmp(order, "1") != 0)))
         return gpt_invalid(
             error,
-            "--graph, --ranks %lld: NCCL %d.%d does not order a graph's "
-            "operations; NCCL 2.26 with NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would "
-            "work",
+            "--graph, --ranks %lld: NCCL %d.%d does not order a graph's operations; NCCL 2.26 with "
+            "NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would work",
             o->ranks, version / 10000, version / 100 % 100);
 #endif
     if (o->is_graph && o->accumulate > GPT_STAGED_MAX)

@@ -95,7 +95,7 @@ static memo_status check_files(const job* j, memo_error* error) {
     const int n_texts = (int)j->text.n_files;
     int n = 0;
     tool_file* files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
-    if (!files) return no_memory("the names of files", error);
+    if (!files) return gpt_no_memory("the names of files", error);
     for (; n < n_texts; n++) {
         files[n].option = *j->text.sources ? "the text" : "--text";
         files[n].path = j->text.files[n];

@@ -376,8 +376,7 @@ static memo_status check_training(const job* j, memo_error* error) {
         return MEMO_STATUS_OK;
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
-        "training and the comparison disagree: the losses of the first %lld steps "
-        "differ",
+        "training and the comparison disagree: the losses of the first %lld steps differ",
         (long long)n);
 }
 
@@ -401,7 +400,7 @@ static memo_status work(job* j, memo_error* error) {
     const int flags = RUN_TRAINED | (o->is_graph ? 0 : RUN_TIMED);
     team* teams = (team*)calloc(N_POLICIES, sizeof *teams);
     team* chosen = &teams[o->policy];
-    memo_status status = teams ? MEMO_STATUS_OK : no_memory("the policies", error);
+    memo_status status = teams ? MEMO_STATUS_OK : gpt_no_memory("the policies", error);
 
     for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
         status = plan_policy(j, policy_order[i], error);

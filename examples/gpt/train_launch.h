@@ -42,10 +42,8 @@ static memo_status train_launch_number(const char* name, int64_t* number, memo_e
     const char* text = getenv(name);
     char* end = NULL;
     if (!text)
-        return gpt_invalid(error,
-                           "%s: not set in the environment, but the launcher's other variables "
-                           "are",
-                           name);
+        return gpt_invalid(
+            error, "%s: not set in the environment, but the launcher's other variables are", name);
     errno = 0;
     *number = strtoll(text, &end, 10);
     if (errno || end == text || *end || *number < 0 || *number > INT32_MAX)

@@ -15,7 +15,7 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     if (at >= j->n_losses) {
         int64_t n = 2 * at + 64;
         double* larger = (double*)realloc(j->losses, (size_t)n * sizeof *larger);
-        if (!larger) return no_memory("the losses", error);
+        if (!larger) return gpt_no_memory("the losses", error);
         j->losses = larger;
         j->n_losses = n;
     }
@@ -196,7 +196,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     int64_t begin = (int64_t)(gpt_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
     uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
     memo_status status = MEMO_STATUS_OK;
-    if (!bytes) return no_memory("--sample", error);
+    if (!bytes) return gpt_no_memory("--sample", error);
 
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);

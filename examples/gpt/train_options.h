@@ -126,8 +126,7 @@ static const option option_table[] = {
      "measured at this length (default of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
-     "of "
-     "a dry run from this GPU: a800, a100, h100, h200, b200 or 3090-pcie"},
+     "of a dry run from this GPU: a800, a100, h100, h200, b200 or 3090-pcie"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes (default: a run "
      "measures them, a dry run estimates them)"},
@@ -196,12 +195,10 @@ static const option option_table[] = {
      "f32\n"
      "bf16: activations and weights are bf16; master weights and sums are fp32\n"
      "fp8: as bf16, but products of the forward and of dX take operands in e4m3, except in the "
-     "first "
-     "and the last layer and the classifier; the host rounds them as a GPU does"},
+     "first and the last layer and the classifier; the host rounds them as a GPU does"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
-     "gradients and "
-     "master weights are fp32"},
+     "gradients and master weights are fp32"},
     {"--update", OPTION_NAME, OPTION_FIELD(update), 0, 0, MEMO_UPDATE_PLANNED, "NAME",
      "where AdamW runs, with the same bits\n"
      "auto (default): on the host if states leave the device, and the step is then shorter or only "
@@ -238,8 +235,7 @@ static const option option_table[] = {
      "writes pictures, timelines, trace, plan and measured times to this folder"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, 0, "N",
      "first runs N steps under every policy, by turns.  The exit status is 1 unless all are "
-     "bitwise "
-     "equal"},
+     "bitwise equal"},
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host.  Weights, "

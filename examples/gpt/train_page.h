@@ -80,40 +80,30 @@ static void page_put_budgets(memo_text* t, const job* j) {
     memo_text_put(t, "</p>\n");
 }
 
-/* Medians of the compared steps after the first, as the table that the run prints. */
-static memo_status page_put_policies(memo_text* t, const job* j, memo_error* error) {
+/* The medians of the table that the run prints. */
+static void page_put_policies(memo_text* t, const job* j) {
     const train_options* o = &j->options;
-    const int64_t n = o->compare, first = n > 1;
-    double longest = 0, medians[N_POLICIES];
-    double* scratch = (double*)malloc((size_t)(n > 0 ? n : 1) * sizeof *scratch);
-    if (!scratch) return no_memory("--output", error);
-    for (int i = 0; j->compared && i < train_n_policies(o); i++) {
-        memcpy(scratch, j->compared[policy_order[i]].step_s + first,
-               (size_t)(n - first) * sizeof *scratch);
-        medians[i] = median(scratch, (int)(n - first));
-        longest = fmax(longest, medians[i]);
-    }
-    free(scratch);
-    if (!(longest > 0)) return MEMO_STATUS_OK;
+    double longest = 0;
+    for (int i = 0; j->compared && i < train_n_policies(o); i++)
+        longest = fmax(longest, j->compared[policy_order[i]].median_s);
+    if (!(longest > 0)) return;
 
     memo_text_put(t,
                   "<h2>Policies</h2>\n<p>Median of %lld steps. Orange: beyond the budget, run "
                   "without limit.</p>\n<div class='box'><table>\n<tr><th></th><th>time of a "
-                  "step</th><th></th>"
-                  "<th>device</th><th>host</th></tr>\n",
-                  (long long)(n - first));
+                  "step</th><th></th><th>device</th><th>host</th></tr>\n",
+                  o->compare - (o->compare > 1));
     for (int i = 0; i < train_n_policies(o); i++) {
         const comparison* row = &j->compared[policy_order[i]];
         memo_text_put(t,
                       "<tr><td>%s</td><td class='bar'><div class='frame'><i style='width:%.2f%%;"
                       "background:%s'></i></div></td><td>%.1f ms</td><td>%s</td><td>%s</td></tr>\n",
-                      policy_names[policy_order[i]], 100 * medians[i] / longest,
-                      *row->shortage ? page_colors[3] : page_colors[0], 1e3 * medians[i],
+                      policy_names[policy_order[i]], 100 * row->median_s / longest,
+                      *row->shortage ? page_colors[3] : page_colors[0], 1e3 * row->median_s,
                       bytes_name((double)row->device_peak_bytes),
                       bytes_name((double)row->host_peak_bytes));
     }
     memo_text_put(t, "</table></div>\n");
-    return MEMO_STATUS_OK;
 }
 
 /* ---- rows of each tensor, layer by layer ---------------------------------------------------- */
@@ -134,8 +124,7 @@ static void page_put_rows(memo_text* t, const job* j) {
                   "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: <i "
                   "style='background:#9aa3ad'></i>kept <i style='background:%s'></i>swapped <i "
                   "style='background:%s'></i>recomputed, in the last layer left in place</p>\n<div "
-                  "class='box'><svg "
-                  "viewBox='0 0 1180 %d' font-size='13'>\n",
+                  "class='box'><svg viewBox='0 0 1180 %d' font-size='13'>\n",
                   swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers", page_colors[0],
                   page_colors[3], TOP + HEIGHT * swap->n_tensors);
     for (int32_t k = 0; k < swap->n_tensors; k++) {
@@ -208,7 +197,7 @@ static memo_status page_write(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plans[o->policy];
     memo_text t = {0};
     char path[1024];
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
 
     memo_text_put(&t,
                   "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
@@ -224,7 +213,7 @@ static memo_status page_write(const job* j, memo_error* error) {
     memo_text_put(&t, ".</p>\n");
 
     page_put_budgets(&t, j);
-    status = page_put_policies(&t, j, error);
+    page_put_policies(&t, j);
     page_put_rows(&t, j);
     memo_text_put(&t, "<p>Timeline and addresses: double click enlarges, dragging moves, Shift and "
                       "double click shows the whole. Hover names operations and buffers.</p>\n");

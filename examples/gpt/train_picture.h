@@ -215,8 +215,7 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
     double *live = (double*)calloc((size_t)p->n_times + 1, sizeof *live), bytes = 0, below = 0;
     memo_text t = {0};
     char title[96];
-    if (!live)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --output");
+    if (!live) return gpt_no_memory("--output", error);
     for (int64_t i = 0; i < p->n_buffers; i++) {
         if (p->buffers[i].memory_class == MEMO_CLASS_PERSISTENT) continue;
         live[p->buffers[i].begin] += (double)p->buffers[i].size_bytes;

@@ -257,8 +257,7 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
     memo_error reason;
     if (!o->degrees) return MEMO_STATUS_OK;
     memo_status status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
-    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
-        return memo_error_set(error, status, "no host memory for --degrees");
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) return gpt_no_memory("--degrees", error);
     if (status) return gpt_invalid(error, "--degrees %s", reason.message);
     if (n_blocks != 2 * o->layers)
         return gpt_invalid(error, "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
@@ -447,8 +446,7 @@ static void print_ranks(const train_options* o) {
     if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
-        "and "
-        "%lld of %lld tokens of each\n",
+        "and %lld of %lld tokens of each\n",
         o->ranks, o->data, o->ring, o->ulysses, tensor, o->batch / o->data, o->batch,
         (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence);
     printf(

@@ -39,10 +39,6 @@ static void catch_signals(void) {
     if (signal(SIGPIPE, SIG_IGN) != SIG_IGN) catch_signal(SIGPIPE, 0);
 }
 
-static memo_status no_memory(const char* what, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
-}
-
 /* What the first options.compare steps of a policy show. */
 typedef struct comparison {
     char alpha[16]; /* fraction of the rows that are swapped */
@@ -50,6 +46,7 @@ typedef struct comparison {
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     double predicted_s;                  /* the planner's prediction of layers_s; 0: none */
     double *step_s, *layers_s, *stall_s; /* layers_s: of forward and backward only */
+    double median_s;                     /* of step_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -167,8 +164,9 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
     r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
-    memo_status status =
-        r->tokens && r->targets ? MEMO_STATUS_OK : no_memory("the tokens of a micro-batch", error);
+    memo_status status = r->tokens && r->targets
+                             ? MEMO_STATUS_OK
+                             : gpt_no_memory("the tokens of a micro-batch", error);
 
     /* What the model runs on. */
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);

@@ -81,8 +81,7 @@ static uint64_t train_text_digest(const train_text* text) {
 static memo_status train_text_measure(train_text* text, memo_error* error) {
     int64_t* pairs = (int64_t*)calloc(65536, sizeof *pairs);
     int64_t singles[256] = {0}, firsts[256] = {0}, i;
-    if (!pairs)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for the text");
+    if (!pairs) return gpt_no_memory("the text", error);
     for (i = 0; i < text->n_bytes; i++) singles[text->bytes[i]]++;
     for (i = 0; i + 1 < text->n_bytes; i++) {
         firsts[text->bytes[i]]++;
