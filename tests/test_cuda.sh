@@ -187,6 +187,7 @@ test_is "the row kernels as their host twins, on an emulated grid" is_sanitized 
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "a stale packed program is refused" stale_programs_are_refused
 test_is "the ratios of part C come from its rows" ratios_come_from_the_rows
+test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
@@ -205,7 +206,6 @@ if ! tests_all; then
     tap_end
     exit
 fi
-test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \

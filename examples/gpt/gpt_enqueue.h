@@ -151,7 +151,7 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
 
 /* Bracket a function of the session, which gets the first failure. */
 static void gpt_enter_session(gpt_model* model, memo_session* session) {
-    model->session = session;
+    if (model->session != session) model->session = session; /* an update on the host reads it */
     model->is_in_session = 1;
     model->status = MEMO_STATUS_OK;
 }
