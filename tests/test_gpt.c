@@ -1343,6 +1343,42 @@ TEST(impossible_configurations_are_refused) {
     }
 }
 
+/* The session chooses slices if all rows at once do not fit: the plan is that of these slices, given
+ * by hand; twice as large do not fit, and fewer are not tried. */
+TEST(a_plan_takes_the_largest_slices_that_fit) {
+    const gpt_config config = gpt_test_config(2, 16, 2, 1, 8192, 1, 128, 0);
+    memo_session_desc budgets = memo_session_desc_default();
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    memo_step_plan *plan = NULL, *given = NULL;
+    budgets.policy = MEMO_POLICY_RECOMPUTE; /* plans without a search */
+    desc.session = &budgets;
+    desc.config.slice_rows = 2048;
+    CHECK_OK(gpt_plan(&desc, NULL, NULL, &budgets.device_bytes, &error));
+    desc.config.slice_rows = 0;
+    for (int64_t most = 0; most <= 8; most += most < 4 ? 1 : 4) {
+        desc.most_slices = most;
+        CHECK_OK(gpt_plan(&desc, NULL, &plan, NULL, &error));
+        CHECK_IS(plan->fits, ==, most >= 4);
+        CHECK_IS(plan->swap.n_slices, <=, most > 1 ? most : 1);
+        if (most < 8) memo_step_plan_destroy(plan);
+    }
+
+    for (int64_t times = 1; times <= 2; times++) {
+        desc.config.slice_rows = times * plan->swap.n_rows;
+        CHECK_OK(gpt_plan(&desc, NULL, &given, NULL, &error));
+        CHECK_IS(given->fits, ==, times == 1);
+        if (times == 1) CHECK_IS(given->device_bytes, ==, plan->device_bytes);
+        memo_step_plan_destroy(given);
+    }
+    memo_step_plan_destroy(plan);
+
+    desc.config = gpt_test_config(2, 16, 2, 1, 8192, 2, 128, 0);
+    desc.config.ring = 2; /* these sequences cannot be sliced */
+    CHECK_OK(gpt_plan(&desc, NULL, &plan, NULL, &error));
+    CHECK(!plan->fits && plan->swap.n_slices == 1);
+    memo_step_plan_destroy(plan);
+}
+
 TEST(invalid_tables_are_refused) {
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
     const struct {
