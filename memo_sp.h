@@ -1758,13 +1758,12 @@ MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
 }
 
 MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
-    int k;
     if (type == MEMO_TYPE_F32) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP / 2; k++)
+        for (int k = 0; k < MEMOI_ROW_GROUP / 2; k++)
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
 }
@@ -1895,11 +1894,10 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
                                  memo_merge_weights weights) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
-    int64_t place, column;
-    int i, k;
+    int64_t place;
     if (weights.part == 0) return;
     place = memo_merge_place(merge, row);
-    for (column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
+    for (int64_t column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
         const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
         memoi_row_pair read = pair;
         memoi_row_group part[2], out[2];
@@ -1908,14 +1906,14 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
 
         MEMOI_UNROLL
-        for (i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++) {
             float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
             if (pair.n[i] <= 0) continue;
             memoi_group_widen(a, &out[i], MEMO_TYPE_F32);
             memoi_group_widen(b, &part[i], merge->part_type);
             if (weights.out != 0) {
                 MEMOI_UNROLL
-                for (k = 0; k < MEMOI_ROW_GROUP; k++)
+                for (int k = 0; k < MEMOI_ROW_GROUP; k++)
                     b[k] = fmaf(weights.part, b[k], weights.out * a[k]);
             }
             memoi_group_store_at(merge->out, MEMO_TYPE_F32, n_columns, place, pair.column[i], b,
@@ -1937,19 +1935,18 @@ MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_
     int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
     memoi_row_pair pair;
     memoi_row_group a[2], b[2];
-    int i, k;
     if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
     pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
     memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
     if (has_b) memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
     MEMOI_UNROLL
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
         memoi_group_widen(x, &a[i], add->a_type);
         if (has_b) {
             memoi_group_widen(y, &b[i], add->b_type);
             MEMOI_UNROLL
-            for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
+            for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
         }
         memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
                              pair.n[i]);
@@ -1980,9 +1977,9 @@ MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) 
     const int64_t n = pack->n_columns[t];
     int64_t column, row, place;
     memo_add_desc add;
-    int32_t k = 0, step; /* the first range that ends behind row */
+    int32_t k = 0; /* the first range that ends behind row */
     row = memoi_row_of(t ? item - n_first : item, memoi_pack_pairs(pack, t), &column);
-    for (step = MEMO_PACK_MAX / 2; step; step /= 2)
+    for (int32_t step = MEMO_PACK_MAX / 2; step; step /= 2)
         if (k + step < pack->n_ranges && pack->ends[k + step - 1] <= row) k += step;
     place = pack->begins[k] + row - (k ? pack->ends[k - 1] : 0);
 
@@ -2001,21 +1998,20 @@ MEMO_INLINE void memo_add_packed_item(const memo_pack_desc* pack, int64_t item) 
 MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
     const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
-    int64_t column;
-    int i, k;
-    for (column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
+    for (int64_t column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns;
+         column += 2 * step) {
         const memoi_row_pair pair = memoi_row_pair_at(sums->n_columns, column, column + step, 3);
         memoi_row_group a[2], b[2];
         memoi_pair_load(a, sums->a, sums->a_type, sums->a_stride, row, &pair);
         memoi_pair_load(b, sums->b, sums->b_type, sums->b_stride, row, &pair);
         MEMOI_UNROLL
-        for (i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
             if (pair.n[i] <= 0) continue;
             memoi_group_widen(x, &a[i], sums->a_type);
             memoi_group_widen(y, &b[i], sums->b_type);
             MEMOI_UNROLL
-            for (k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
+            for (int k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
         }
     }
     return sum;
@@ -2071,34 +2067,34 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
                                                  memo_softmax_sum to, const memoi_row_group* group,
                                                  int32_t n, int64_t label) {
     float x[MEMOI_ROW_GROUP], max = to.max;
-    int k;
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
+        x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
 
     /* The sum of the distances below the largest value, for label smoothing. */
     if (entropy->smoothing > 0) {
         float top = to.top;
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++)
             if (x[k] > top) top = x[k];
         to.below = memoi_softmax_below(to, top);
         to.top = top;
         to.n += (float)(n < MEMOI_ROW_GROUP ? n : MEMOI_ROW_GROUP);
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++)
             if (k < n) to.below += top - x[k];
     }
 
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
         if (k == label) x[k] = -INFINITY;
         if (x[k] > max) max = x[k];
     }
     to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++)
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
         if (x[k] != -INFINITY) to.sum += expf(x[k] - max);
     return to;
 }
@@ -2115,8 +2111,7 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
     memo_softmax_sum sum = memoi_softmax_none();
-    int64_t column;
-    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+    for (int64_t column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
@@ -2159,8 +2154,7 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     memo_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
     float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
-    int32_t p;
-    for (p = 0; p < entropy->n_parts; p++) {
+    for (int32_t p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
         const memo_softmax_sum next = {part[0], part[1], part[3], part[4],
                                        part[0] > part[2] ? part[0] : part[2]};
@@ -2189,10 +2183,9 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
                                      int64_t column, int64_t label, const memoi_entropy_row* r,
                                      const memoi_row_group* group, int32_t n) {
     float x[MEMOI_ROW_GROUP];
-    int k;
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+    for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
         float d = entropy->scale;
         if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
         x[k] = column + k == label
@@ -2201,7 +2194,7 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     }
     if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
+        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
     }
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
@@ -2213,13 +2206,12 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
     const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
-    int64_t column;
     if (lane == 0)
         entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
                                : entropy->labels[row] >= entropy->vocabulary ? NAN
                                                                              : r.loss;
     if (!entropy->d_logits) return;
-    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+    for (int64_t column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
@@ -2254,14 +2246,12 @@ MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy,
     return sum;
 }
 MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
-    int k;
-    for (k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
+    for (int k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
     return a;
 }
 MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
                                memo_loss_sum sum) {
-    int k;
-    for (k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
+    for (int k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
 }
 
 /* --- attention sinks --- */
@@ -2274,8 +2264,7 @@ MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int
     memo_merge_weights weights =
         memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
     float* out = sinks->out + place * sinks->n_columns;
-    int64_t column;
-    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+    for (int64_t column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
         out[column] *= weights.out;
 }
 /* The row's LSE, when every lane is done. */
@@ -2285,8 +2274,7 @@ MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
 MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
     float sink = sinks->sinks[head];
     double sum = 0;
-    int64_t row;
-    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+    for (int64_t row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
         const int64_t place = row * sinks->n_heads + head;
         const float dot = sinks->row_dots[place]; /* of a row without keys: 0, or 0 * NaN */
         if (dot == dot || sinks->lse[place] != sink)
@@ -2510,9 +2498,8 @@ MEMOI memo_status memoi_comm_end(memo_comm* comm, memo_status status) {
 MEMOI memo_status memoi_comm_enqueue(memo_comm* comm, memo_stream stream,
                                      const memo_message_call* calls, int32_t n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
     if (n || comm->label.is_first) status = comm->messages(comm, stream, calls, n, error);
-    for (i = 0; i < n && !status; i++)
+    for (int32_t i = 0; i < n && !status; i++)
         if (calls[i].is_send && calls[i].peer != comm->rank)
             comm->sent_bytes += calls[i].count * memo_type_bytes(calls[i].type);
     return status;
@@ -2640,8 +2627,7 @@ MEMOI MEMOB_NOINLINE void memoi_label_add(memo_label* label, int field, const vo
                                           int64_t n_bytes) {
     const unsigned char* at = (const unsigned char*)bytes;
     uint32_t digest = label->digests[field];
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
+    for (int64_t i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
     label->digests[field] = digest;
 }
 MEMOI MEMOB_NOINLINE void memoi_label_add_number(memo_label* label, int field, int64_t number) {
@@ -2661,8 +2647,7 @@ MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
 }
 /* The first field on which two labels disagree, for an error. */
 MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* b) {
-    int k;
-    for (k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
+    for (int k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
         if (a->digests[k] != b->digests[k]) return a->fields[k];
     return NULL;
 }
@@ -2711,8 +2696,8 @@ MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    int64_t row, n = merge->n_batches * merge->n_rows, place;
-    for (row = 0; row < n; row++) {
+    int64_t n = merge->n_batches * merge->n_rows, place;
+    for (int64_t row = 0; row < n; row++) {
         memo_merge_weights weights;
         float a, b;
         int32_t lane;
@@ -2728,8 +2713,8 @@ MEMOI void memoi_row_loop_merge(const void* desc) {
 /* Sums and maxima in the order of ranks: their bits do not depend on timing. */
 void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
                       memo_type type, memo_reduction reduction) {
-    int64_t at, n;
-    for (at = 0; begin + at < end; at += n) {
+    int64_t n;
+    for (int64_t at = 0; begin + at < end; at += n) {
         n = memob_min(end - begin - at, MEMOI_REDUCE_CHUNK);
         memoi_reduce(to, at, from, n_from, begin + at, n, type, reduction);
     }
@@ -2741,10 +2726,8 @@ MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than i
 }
 MEMOI void memoi_row_loop_sinks(const void* desc) {
     const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    int64_t place;
-    int32_t lane;
-    for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+    for (int64_t place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
+        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
         memo_sink_end(sinks, place);
     }
 }
@@ -2887,13 +2870,12 @@ MEMOI memo_status memoi_row_arrays_reduce(memo_reduce_desc* x, memoi_row_arrays*
                                           memo_error* error) {
     static const char desc[] = "memo_reduce_desc";
     const int64_t bytes = memo_type_bytes(x->type);
-    int32_t r;
     if (MEMOI_INTEGER(desc, x, n_from, 1, MEMO_REDUCE_MAX) ||
         MEMOI_INTEGER(desc, x, type, 0, MEMO_TYPE_U8) ||
         MEMOI_INTEGER(desc, x, reduction, 0, MEMO_REDUCTION_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
-    for (r = 0; r < x->n_from; r++)
+    for (int32_t r = 0; r < x->n_from; r++)
         memoi_row_add(arrays, MEMOI_ROW_READS, "from", x->from[r], 1, x->count, bytes, NULL);
     return MEMO_STATUS_OK;
 }
@@ -2903,9 +2885,9 @@ MEMOI memo_status memoi_row_arrays_pack(memo_pack_desc* x, memoi_row_arrays* arr
     static const char desc[] = "memo_pack_desc";
     const int64_t most = MEMOB_BYTES_MAX / 2;
     int64_t n_packed = 0, n_rows = 0;
-    int32_t k, t, is_valid = 1;
+    int32_t is_valid = 1;
     if (MEMOI_INTEGER(desc, x, n_ranges, 0, MEMO_PACK_MAX)) return MEMO_STATUS_INVALID_ARGUMENT;
-    for (k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
+    for (int32_t k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
         const int64_t begin = x->begins[k], end = x->ends[k];
         is_valid &= (begin >= 0) & (begin <= most) & (end >= n_packed) & (end <= most);
         n_rows = memob_max(n_rows, is_valid ? begin + end - n_packed : 0);
@@ -2914,7 +2896,7 @@ MEMOI memo_status memoi_row_arrays_pack(memo_pack_desc* x, memoi_row_arrays* arr
     if (!is_valid)
         return MEMOB_INVALID(error, "memo_pack_desc.begins, ends: invalid; begins from 0, and ends "
                                     "from 0 that do not descend, are valid");
-    for (t = 0; t < 2; t++) {
+    for (int32_t t = 0; t < 2; t++) {
         memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
                       memoi_row_type_bytes(x->rows_type), NULL);
         memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
@@ -2974,7 +2956,6 @@ MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_
                                  memoi_row_arrays* arrays, memo_error* error) {
     memo_add_desc* add = &taken->add;
     memo_status status;
-    int i;
     if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
                              (int)kind, (int)MEMO_ROW_ADD_PACKED);
@@ -2983,14 +2964,14 @@ MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
     status = memoi_row_arrays_of(kind, taken, arrays, error);
-    for (i = 0; i < arrays->n && !status; i++)
+    for (int i = 0; i < arrays->n && !status; i++)
         status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays->all[i], error);
     if (!status && (kind == MEMO_ROW_CAST || kind == MEMO_ROW_ADD) &&
         add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
         (kind == MEMO_ROW_CAST || add->b_stride == add->n_columns)) { /* one long row */
         add->n_columns *= add->n_rows;
         add->n_rows = 1;
-        for (i = 0; i < arrays->n; i++) {
+        for (int i = 0; i < arrays->n; i++) {
             arrays->all[i].n_columns = add->n_columns;
             arrays->all[i].n_rows = 1;
         }
@@ -3045,8 +3026,7 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
                                      memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[MEMO_REDUCE_MAX], writes[6];
-    int i;
-    for (i = 0; i < arrays->n; i++) {
+    for (int i = 0; i < arrays->n; i++) {
         const memoi_row_matrix* m = &arrays->all[i];
         int64_t n = m->n_rows
                         ? (m->n_rows - 1) * (m->stride ? *m->stride : m->n_columns) + m->n_columns
@@ -3240,10 +3220,8 @@ MEMOI int memoi_threads_begin_work(memoi_threads_rank* me, int lane) {
 
 /* Afterwards no rank of the group uses this rank's memory any more. */
 MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
-    int32_t r;
-    int lane;
-    for (r = 0; r < group->n_ranks; r++)
-        for (lane = 0; lane < MEMOI_N_LANES; lane++)
+    for (int32_t r = 0; r < group->n_ranks; r++)
+        for (int lane = 0; lane < MEMOI_N_LANES; lane++)
             while (__atomic_load_n(&group->ranks[r].is_busy[lane], __ATOMIC_SEQ_CST))
                 memob_sleep_until(memob_now_ns() + 50000);
 }
@@ -3252,9 +3230,8 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
  * for them: its device may have failed.  A rank that is gone has synchronized its streams. */
 MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
     memoi_way* ways = me->group->ways + (int64_t)me->table.rank * me->table.size;
-    int32_t r;
     __atomic_store_n(&me->is_busy[MEMOI_LANE_CALLER], 1, __ATOMIC_SEQ_CST);
-    for (r = 0; r < me->table.size; r++) {
+    for (int32_t r = 0; r < me->table.size; r++) {
         const memoi_threads_rank* peer = &me->group->ranks[r];
         const int has_taken = !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
         int turn;
@@ -3408,7 +3385,6 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience = {0, 0, 0};
     uint32_t target = me->arrived[lane] + 2;
-    int32_t r;
     __atomic_store_n(&me->arrived[lane], target, __ATOMIC_RELEASE);
     if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
@@ -3421,7 +3397,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
         if (memob_counter_is_past(value, target)) continue;
         looks = memoi_threads_rest(me, &patience, &meeting->complete, value);
         if (looks && memoi_threads_has_failed(me)) return 0;
-        for (r = 0; r < group->n_ranks && looks; r++)
+        for (int32_t r = 0; r < group->n_ranks && looks; r++)
             memoi_threads_look_for(me, lane, r, NULL, call, looks > 1);
     }
     return 1;
@@ -3514,7 +3490,6 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
                                 int64_t begin, int64_t count) {
     memo_reduce_desc desc;
     memo_error error;
-    int32_t r;
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
@@ -3526,7 +3501,7 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
     desc.type = call->type;
     desc.reduction = call->reduction;
     desc.count = count;
-    for (r = 0; r < me->table.size; r++)
+    for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &error), &error);
 }
@@ -3600,10 +3575,9 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message) {
 /* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
  * failed. *n_left: chains that are not done. */
 MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_left) {
-    uint32_t position;
     int has_moved = 0;
     *n_left = 0;
-    for (position = run->begin; position != run->end; position += 2) {
+    for (uint32_t position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(run->me, position);
         int result;
         if (!message->current) continue;
@@ -3620,11 +3594,10 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
     memoi_threads_patience patience = {0, 0, 0};
-    uint32_t position;
     int n_left = 1;
     memoi_threads_record(me, me->posted);
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
-    for (position = run->begin; position != run->end; position += 2)
+    for (uint32_t position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position));
 
     while (n_left) {
@@ -3635,7 +3608,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         if (has_moved) memset(&patience, 0, sizeof patience);
         if (has_moved || !n_left) continue;
         looks = memoi_threads_rest(me, &patience, &me->bell, bell);
-        for (position = run->begin; position != run->end && looks; position += 2) {
+        for (uint32_t position = run->begin; position != run->end && looks; position += 2) {
             const memoi_message* message = memoi_threads_message(me, position)->current;
             if (message)
                 memoi_threads_look_for(me, MEMOI_LANE_STREAM, message->call.peer, &message->call,
@@ -3682,8 +3655,7 @@ MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op*
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     const memoi_threads_rank* ranks = me->group->ranks;
     const memoi_threads_op* first = &ranks[0].op[turn];
-    int32_t r;
-    for (r = 1; r < me->table.size; r++) {
+    for (int32_t r = 1; r < me->table.size; r++) {
         const memoi_threads_op* op = &ranks[r].op[turn];
         char first_text[160], text[160];
         if (memoi_threads_agree(first, op)) continue;
@@ -3702,18 +3674,18 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
                               int stage) {
     const memoi_threads_rank* ranks = me->group->ranks;
     const int64_t bytes = memo_type_bytes(call->type), part_bytes = call->count * bytes;
-    int32_t n = me->table.size, rank = me->table.rank, r;
+    int32_t n = me->table.size, rank = me->table.rank;
     memo_share share = memo_share_of(call->count, n, rank);
     char* to = (char*)call->to;
     if (!part_bytes) return;
-    for (r = 0; r < n; r++)
+    for (int32_t r = 0; r < n; r++)
         me->sources[r] = stage ? ranks[r].op[turn].call.to : ranks[r].op[turn].call.from;
 
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         if (!stage)
             memoi_threads_reduce(me, call, to + share.begin * bytes, share.begin, share.count);
-        for (r = 0; r < n && stage; r++) {
+        for (int32_t r = 0; r < n && stage; r++) {
             share = memo_share_of(call->count, n, r);
             memoi_threads_copy(me, to + share.begin * bytes,
                                (const char*)me->sources[r] + share.begin * bytes,
@@ -3721,7 +3693,7 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
         }
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
-        for (r = 0; r < n; r++)
+        for (int32_t r = 0; r < n; r++)
             memoi_threads_copy(me, to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
@@ -3739,12 +3711,11 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
 MEMOI int memoi_threads_meet_all(memoi_threads_rank* me, const char* name) {
     const memoi_threads_rank* ranks = me->group->ranks;
     const int turn = (int)(++me->n_met & 1);
-    int32_t r;
     memoi_threads_record(me, me->met[turn]);
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, name)) return 0;
     me->has_met = 1;
     if (!me->posted) return 1;
-    for (r = 0; r < me->table.size; r++)
+    for (int32_t r = 0; r < me->table.size; r++)
         if (&ranks[r] != me) memoi_threads_await(me, ranks[r].met[turn]);
     return !memoi_threads_has_failed(me);
 }
@@ -3754,7 +3725,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     const memo_collective_call* call = &op->call;
     const char* name = memoi_comm_collective_name(call->kind);
     const int turn = (int)(me->n_collectives & 1);
-    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1, stage;
+    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1;
     int64_t start_ns;
 
     /* Show the call, and compare when all ranks have arrived. */
@@ -3762,7 +3733,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 
     start_ns = memob_now_ns();
-    for (stage = 0; stage < n_stages; stage++) {
+    for (int stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
@@ -3825,12 +3796,11 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     memoi_way* ways = me->group->ways + (int64_t)comm->rank * comm->size;
     memoi_threads_group_args args = {me, me->tail, me->tail};
     memo_status status = memoi_threads_make_room(me, n, error);
-    int32_t i;
     if (status || !n) return status;
 
     /* Each message follows the one before it on its way. */
-    for (i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
-    for (i = 0; i < n; i++, args.end += 2) {
+    for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
+    for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
         memoi_message* message = memoi_threads_message(me, args.end);
         memset(message, 0, sizeof *message);
@@ -3875,14 +3845,12 @@ MEMOI memo_event* memoi_threads_event(memoi_threads_rank* me, int32_t i) {
 /* In the thread of the rank.  Without a peer's event "posted" nothing is enqueued. */
 MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
-    for (i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers && !status; i++)
+    for (int32_t i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers && !status; i++)
         status = memo_event_create_untimed(me->device, memoi_threads_event(me, i), error);
     return status;
 }
 MEMOI void memoi_threads_close(memoi_threads_rank* me) {
-    int32_t i;
-    for (i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
+    for (int32_t i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
         if (*memoi_threads_event(me, i))
             (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
 }
@@ -3975,7 +3943,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_group *group = me->group, *made;
     memo_status status = memoi_threads_status(comm, error);
-    int32_t r, n;
+    int32_t n;
     *part = NULL;
     if (status) return status;
 
@@ -3990,7 +3958,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     if (color >= 0 && memoi_threads_place(group, comm->rank, &n) == 0 &&
         memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
         made = memoi_threads_group_create(group->world, "threads ", name ? name : "part", n);
-        for (r = 0; r < group->n_ranks && made; r++) {
+        for (int32_t r = 0; r < group->n_ranks && made; r++) {
             memoi_threads_rank* from = &group->ranks[r];
             if (from->color == color)
                 from->part =
@@ -4021,7 +3989,6 @@ MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, int32_t* are_peers,
                                            memo_error* error) {
     static const char name[] = "memo_comm_threads_desc";
-    int32_t r;
     *are_peers = desc->are_peers != 0;
     if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
@@ -4029,7 +3996,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, i
                              "memo_comm_threads_desc.devices: NULL; pass a device for each rank");
 
     /* The devices decide how operations run. */
-    for (r = 0; r < desc->n_ranks; r++) {
+    for (int32_t r = 0; r < desc->n_ranks; r++) {
         const memo_device* device = desc->devices[r];
         if (!device || !device->event_wait || !device->copy)
             return MEMOB_INVALID(error,
@@ -4054,14 +4021,14 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
                                      memo_error* error) {
     memoi_threads_world* world;
     memoi_threads_group* group = NULL;
-    int32_t r, are_peers;
+    int32_t are_peers;
     memo_status status = memoi_threads_check_desc(desc, &are_peers, error);
     if (status) return status;
     world = (memoi_threads_world*)memob_calloc(1, sizeof *world);
     if (world)
         group = memoi_threads_group_create(world, "", desc->name ? desc->name : "threads world",
                                            desc->n_ranks);
-    for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
+    for (int32_t r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
     if (!group) {
         MEMO_FREE(world);
         return memob_no_memory(error, "the communicators of a world");
@@ -4070,12 +4037,13 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     world->desc = *desc;
     world->desc.are_peers = are_peers;
     if (!(desc->timeout_s > 0)) world->desc.timeout_s = 30;
-    for (r = 0; r < desc->n_ranks; r++) comms[r] = memoi_threads_sit(group, r, desc->devices[r]);
+    for (int32_t r = 0; r < desc->n_ranks; r++)
+        comms[r] = memoi_threads_sit(group, r, desc->devices[r]);
 
     /* The events of peers; ranks do not run yet. */
-    for (r = 0; r < desc->n_ranks && !status; r++)
+    for (int32_t r = 0; r < desc->n_ranks && !status; r++)
         status = memoi_threads_open((memoi_threads_rank*)comms[r]->context, error);
-    for (r = 0; r < desc->n_ranks && status; r++) {
+    for (int32_t r = 0; r < desc->n_ranks && status; r++) {
         memoi_threads_destroy(comms[r]);
         comms[r] = NULL;
     }
@@ -4294,10 +4262,9 @@ MEMOI void memoi_nccl_abort(memo_comm* comm) {
 
 /* The mutex is held.  Do all ranks have the same digests?  The GPU may still write the maxima. */
 MEMOI void memoi_nccl_watch_agreed(memoi_nccl* me) {
-    int i, k;
-    for (i = 0; i < MEMOI_NCCL_AGREED && !me->world->failure.status; i++) {
+    for (int i = 0; i < MEMOI_NCCL_AGREED && !me->world->failure.status; i++) {
         const memoi_nccl_agreed* a = &me->agreed[i];
-        for (k = 0; k < MEMOI_NCCL_DIGESTS && a->fields; k++)
+        for (int k = 0; k < MEMOI_NCCL_DIGESTS && a->fields; k++)
             if (__atomic_load_n(&a->maxima[k], __ATOMIC_RELAXED) != a->own[k]) {
                 (void)memoi_nccl_fail(me, a->fields[k % MEMO_LABEL_FIELDS],
                                       "ranks disagree; all ranks must pass the same", NULL);
@@ -4418,13 +4385,12 @@ MEMOI int memoi_nccl_is_done(const memoi_nccl* me) {
 MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* own,
                                                  int is_captured) {
     memoi_nccl_agreed *end = me->agreed + MEMOI_NCCL_AGREED, *a;
-    int k;
     for (a = me->agreed; a < end; a++)
         if (a->fields && !memcmp(a->own, own, sizeof a->own)) return a;
     for (a = me->agreed; a < end && a->fields;) a++;
     if (a == end && !is_captured && memoi_nccl_is_done(me)) {
         memoi_nccl_watch_agreed(me);
-        for (k = MEMOI_NCCL_AGREED - 1; k >= 0; k--) {
+        for (int k = MEMOI_NCCL_AGREED - 1; k >= 0; k--) {
             if (me->agreed[k].is_captured) continue;
             a = &me->agreed[k];
             a->fields = NULL;
@@ -4441,10 +4407,10 @@ MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* 
 MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
     const memo_label* label = &me->table.label;
     const int is_captured = memoi_nccl_is_captured(stream);
-    int32_t own[MEMOI_NCCL_DIGESTS], k;
+    int32_t own[MEMOI_NCCL_DIGESTS];
     memoi_nccl_agreed* a;
     if (!label->is_first || me->table.size == 1) return ncclSuccess;
-    for (k = 0; k < MEMO_LABEL_FIELDS; k++) {
+    for (int32_t k = 0; k < MEMO_LABEL_FIELDS; k++) {
         own[k] = (int32_t)label->digests[k];
         own[MEMO_LABEL_FIELDS + k] = ~own[k];
     }
@@ -4623,7 +4589,6 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
     const int64_t free_bytes = memoi_nccl_free_bytes();
     memo_comm* table;
     void* agreed = NULL;
-    int k;
     *result = NULL;
     if (!me) return memob_no_memory(error, "a communicator");
     if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
@@ -4641,7 +4606,7 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
 
     me->creation_bytes = free_bytes;
     me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
-    for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
+    for (int k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
     snprintf(me->name, sizeof me->name, "%s%s", prefix, name);
     table = &me->table;
     table->name = me->name;
@@ -4872,9 +4837,9 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
-    int text_length = 0, hint_length = 0, i, k;
+    int text_length = 0, hint_length = 0;
     int64_t product = 1;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+    for (int i = 0; i < MEMOI_MESH_AXES; i++) {
         int32_t* degree = memoi_mesh_degree(degrees, i);
         if (memob_check_integer("memo_mesh_desc", memoi_mesh_names[i], *degree, 0, INT32_MAX,
                                 error))
@@ -4886,10 +4851,10 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
     if (product == size) return MEMO_STATUS_OK;
 
     /* The single degrees that could change so that the product is size: "data 4, or ring 6". */
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+    for (int i = 0; i < MEMOI_MESH_AXES; i++) {
         const char* name = memoi_mesh_names[i];
         int64_t others = 1;
-        for (k = 0; k < MEMOI_MESH_AXES; k++)
+        for (int k = 0; k < MEMOI_MESH_AXES; k++)
             if (k != i && others <= size) others *= *memoi_mesh_degree(degrees, k);
         text_length += snprintf(text + text_length, sizeof text - (size_t)text_length, "%s%s %d",
                                 i ? " x " : "", name, (int)*memoi_mesh_degree(degrees, i));
@@ -4909,7 +4874,7 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     const int from_the_fastest[MEMOI_MESH_AXES] = {
         MEMOI_MESH_TENSOR, is_ring_inner ? MEMOI_MESH_RING : MEMOI_MESH_ULYSSES,
         is_ring_inner ? MEMOI_MESH_ULYSSES : MEMOI_MESH_RING, MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
-    int32_t rest = rank, i;
+    int32_t rest = rank;
     memo_status status = memoi_mesh_check(&degrees, size, error);
     memset(mesh, 0, sizeof *mesh);
     if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
@@ -4917,7 +4882,7 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     mesh->degrees = degrees;
     mesh->rank = rank;
     mesh->size = size;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+    for (int32_t i = 0; i < MEMOI_MESH_AXES; i++) {
         const int32_t degree = *memoi_mesh_degree(&degrees, from_the_fastest[i]);
         *memoi_mesh_rank(mesh, from_the_fastest[i]) = rest % degree;
         rest /= degree;
@@ -4934,8 +4899,7 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
                      : group == MEMOI_MESH_GRADIENT ? sequence | 1 << MEMOI_MESH_DATA
                                                     : 1 << group;
     int32_t color = 0;
-    int i;
-    for (i = 0; i < MEMOI_MESH_AXES; i++)
+    for (int i = 0; i < MEMOI_MESH_AXES; i++)
         if (!(axes >> i & 1))
             color = color * *memoi_mesh_degree(&mesh->degrees, i) + *memoi_mesh_rank(mesh, i);
     return color;
@@ -4945,12 +4909,11 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
     memo_status status;
-    int i;
     *result = NULL;
     if (!mesh) return memob_no_memory(error, "a mesh");
     status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
     mesh->world = world;
-    for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
+    for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
                                  memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
     if (status) {
@@ -4962,9 +4925,8 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 }
 
 void memo_mesh_destroy(memo_mesh* mesh) {
-    int i;
     if (!mesh) return;
-    for (i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
+    for (int i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }
 
@@ -4987,8 +4949,7 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
                                                  memo_error* error) {
     int is_valid = begins && n_documents >= 1 && n_documents <= MEMOI_DOCUMENTS_MAX && !begins[0] &&
                    begins[n_documents] == n_tokens;
-    int64_t i;
-    for (i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
+    for (int64_t i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
     if (is_valid) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
         error,
@@ -5151,13 +5112,12 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
     int64_t begin = part->begin, end = part->end, most = 0, n_most = 0;
     const int64_t each = (end - begin) / n, n_more = (end - begin) % n;
     int64_t more_most, more_others;
-    int32_t r;
-    for (r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
-    for (r = first; r < first + n; r++) n_most += s->n_free[r] == most;
+    for (int32_t r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
+    for (int32_t r = first; r < first + n; r++) n_most += s->n_free[r] == most;
     more_most = memob_min(n_more, n_most);
     more_others = n_more - more_most;
 
-    for (r = first; r < first + n; r++) {
+    for (int32_t r = first; r < first + n; r++) {
         int64_t* more = s->n_free[r] == most ? &more_most : &more_others;
         const int64_t count = each + (*more > 0);
         const int64_t n_first = r == first + n - 1 ? count : (count + s->n_free[r] % 2) / 2;
@@ -5177,9 +5137,8 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
     const int32_t n_ranks[2] = {n / 2, n - n / 2};
     int64_t n_free[2] = {0, 0}, i;
     double scores[2] = {0, 0};
-    int32_t r;
     n_halves[0] = n_halves[1] = 0;
-    for (r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
+    for (int32_t r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
     for (i = 0; i < n_parts; i++) {
         int side = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
         memoi_spread_part part = parts[i];
@@ -5250,11 +5209,10 @@ MEMOI void memoi_spread_write(memoi_spread* s, memob_keyed* order, int64_t* next
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
     const int32_t rd = sharding->ring;
-    int64_t n_parts = 0, at = sharding->n_tokens, i;
+    int64_t n_parts = 0, at = sharding->n_tokens;
     memoi_spread_part* parts;
     memob_keyed* order;
     memoi_spread s;
-    int32_t r;
     memset(&s, 0, sizeof s);
     s.sharding = sharding;
     parts = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
@@ -5264,23 +5222,23 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
     order = (memob_keyed*)memob_arrays_add(&s.arrays, n, sizeof *order);
 
     /* Documents, the longest first. */
-    for (i = 0; i < n && !s.arrays.failed; i++) {
+    for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
         order[i].key = begins[i + 1] - begins[i];
         order[i].index = i;
     }
     if (!s.arrays.failed) memob_keyed_sort(order, n);
-    for (i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
+    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
         memoi_spread_part* part = &parts[n_parts++];
         part->begin = begins[order[i].index];
         part->end = begins[order[i].index + 1];
         s.most_apart += memoi_spread_scores(part) / rd / 32;
     }
-    for (r = 0; r < rd && !s.arrays.failed; r++)
+    for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
         s.n_free[r] = memo_share_of(sharding->n_tokens, rd, r).count;
     if (!s.arrays.failed) memoi_spread_over(&s, parts, n_parts, 0, rd);
 
     /* Padding follows the tokens of its rank. */
-    for (r = 0; r < rd; r++) {
+    for (int32_t r = 0; r < rd; r++) {
         const int64_t count =
             sharding->ring_tokens - memo_share_of(sharding->n_tokens, rd, r).count;
         memoi_spread_add(&s, at, count, r);
@@ -5431,10 +5389,10 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                              const int64_t* document_begins, int64_t n_documents,
                              int64_t* positions) {
-    int64_t row = 0, i, begin = 0, end = 0;
+    int64_t row = 0, begin = 0, end = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-        for (i = 0; i < run.count; i++) {
+        for (int64_t i = 0; i < run.count; i++) {
             int64_t position = run.start + i;
             memoi_sharding_document(sharding, document_begins, n_documents, position, &begin, &end);
             *positions++ = position - begin;
@@ -5451,9 +5409,8 @@ MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_r
                                int64_t n_batch, int64_t row_bytes, char* whole, char* share,
                                int is_back) {
     memo_run run;
-    int64_t b, row;
-    for (b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
-        for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
+    for (int64_t b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
+        for (int64_t row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
             const int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
             char* there = whole + memob_min(run.start, sharding->n_tokens) * row_bytes;
             memcpy(is_back ? there : share, is_back ? share : there, (size_t)(n_rows * row_bytes));
@@ -5479,11 +5436,11 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
                              const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {
     memo_run run;
-    int64_t b, i, n_labels = 0;
-    for (b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
+    int64_t n_labels = 0;
+    for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
         int64_t row = 0, begin = 0, end = 0;
         while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
-            for (i = 0; i < run.count; i++) {
+            for (int64_t i = 0; i < run.count; i++) {
                 int64_t position = run.start + i;
                 memoi_sharding_document(sharding, document_begins, n_documents, position, &begin,
                                         &end);
@@ -5536,12 +5493,11 @@ typedef struct memoi_target {
  * caller's. */
 MEMOI void memoi_target_close(memoi_target* target, int32_t n_events, void* memory) {
     const memo_device* device = target->device;
-    int32_t i;
-    for (i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
+    for (int32_t i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
         if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
-    for (i = 0; i < n_events && device; i++)
+    for (int32_t i = 0; i < n_events && device; i++)
         if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
-    for (i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
+    for (int32_t i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
         if (target->streams[i]) (void)memo_stream_destroy(device, target->streams[i], NULL);
     if (memory) memo_device_free(device, memory, NULL);
 }
@@ -5710,13 +5666,12 @@ MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t
 MEMOI MEMOB_NOINLINE void memoi_attention_row_load(float* to, const void* from, int64_t first,
                                                    int64_t n, memo_type type) {
     const uint16_t* bits = (const uint16_t*)from + first;
-    int64_t i;
     if (type == MEMO_TYPE_F32) {
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
     } else if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
     } else {
-        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
+        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
     }
 }
 
@@ -5751,12 +5706,11 @@ typedef struct memoi_k_tile {
 
 MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* block,
                                        const memo_run* run, int64_t run_row, int64_t first) {
-    int64_t i;
     tile->row = run_row + first;
     tile->n = memob_min(run->count - first, MEMOI_TILE_Q);
     tile->min_low = INT64_MAX;
     tile->max_high = 0;
-    for (i = 0; i < tile->n; i++) {
+    for (int64_t i = 0; i < tile->n; i++) {
         memo_mask_interval(&block->mask, run->start + first + i, &tile->low[i], &tile->high[i]);
         if (tile->low[i] == tile->high[i]) continue;
         if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
@@ -5773,11 +5727,10 @@ MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_
 MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
                                        const memo_run* run, int64_t run_row, int64_t first,
                                        int64_t last) {
-    int64_t i;
     int has_pairs = 0;
     tile->row = run_row + first;
     tile->n = memob_min(last - first, MEMOI_TILE_K);
-    for (i = 0; i < q_tile->n; i++) {
+    for (int64_t i = 0; i < q_tile->n; i++) {
         int64_t begin, end;
         memoi_mask_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
         tile->end[i] = memob_min(memob_max(end - first, 0), tile->n);
@@ -5793,35 +5746,31 @@ MEMOI MEMOB_NOINLINE void memoi_attention_k_tile_load(float* transposed, float r
                                                       int64_t row_stride, int64_t n, int32_t d,
                                                       memo_type type) {
     float line[MEMOI_HEAD];
-    int64_t i;
-    int32_t e;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         float* to = rows ? rows[i] : line;
         memoi_attention_row_load(to, from, first + i * row_stride, d, type);
         if (transposed)
-            for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
+            for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
     if (transposed) /* memoi_attention_tile_products reads whole tiles */
-        for (e = 0; e < d; e++)
-            for (i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
+        for (int32_t e = 0; e < d; e++)
+            for (int64_t i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
 }
 
 /* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
 MEMOI void memoi_attention_tile_products(float products[MEMOI_TILE_K], const float* x,
                                          const float* columns, int32_t d) {
-    int32_t e;
-    int j;
-    for (j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
-    for (e = 0; e < d; e++) {
+    for (int j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
+    for (int32_t e = 0; e < d; e++) {
         float factor = x[e];
-        for (j = 0; j < MEMOI_TILE_K; j++) products[j] += factor * columns[e * MEMOI_TILE_K + j];
+        for (int j = 0; j < MEMOI_TILE_K; j++)
+            products[j] += factor * columns[e * MEMOI_TILE_K + j];
     }
 }
 
 /* to += factor * from */
 MEMOI void memoi_attention_row_add(float* to, float factor, const float* from, int32_t d) {
-    int32_t e;
-    for (e = 0; e < d; e++) to[e] += factor * from[e];
+    for (int32_t e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
 MEMOI float memoi_attention_score(const memo_attention_block* block, float product) {
@@ -5839,13 +5788,12 @@ MEMOI void memoi_attention_softmax_add(memoi_softmax* softmax, const memoi_q_til
                                        const memoi_k_tile* k_tile,
                                        const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
-    int64_t i, j;
-    int32_t e, d = block->v_head_size;
-    for (i = 0; i < q_tile->n; i++) {
+    int32_t d = block->v_head_size;
+    for (int64_t i = 0; i < q_tile->n; i++) {
         float largest = softmax->largest[i], correction, sum = 0;
         if (k_tile->begin[i] == k_tile->end[i]) continue;
         memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
-        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             scores[j] = memoi_attention_score(block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
@@ -5853,27 +5801,27 @@ MEMOI void memoi_attention_softmax_add(memoi_softmax* softmax, const memoi_q_til
 
         /* Rescale the sums so far to the new largest score. */
         correction = expf(softmax->largest[i] - largest);
-        for (e = 0; e < d; e++) part[e] = 0;
-        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+        for (int32_t e = 0; e < d; e++) part[e] = 0;
+        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             float p = expf(scores[j] - largest);
             sum += p;
             memoi_attention_row_add(part, p, k_tile->rows[j], d);
         }
         softmax->largest[i] = largest;
         softmax->sum[i] = softmax->sum[i] * correction + sum;
-        for (e = 0; e < d; e++) softmax->out[i][e] = softmax->out[i][e] * correction + part[e];
+        for (int32_t e = 0; e < d; e++)
+            softmax->out[i][e] = softmax->out[i][e] * correction + part[e];
     }
 }
 
 MEMOI void memoi_attention_softmax_finish(const memoi_softmax* softmax,
                                           const memo_attention_block* block,
                                           const memoi_q_tile* tile, int64_t b, int64_t h) {
-    int64_t i;
-    int32_t e, d = block->v_head_size;
-    for (i = 0; i < tile->n; i++) {
+    int32_t d = block->v_head_size;
+    for (int64_t i = 0; i < tile->n; i++) {
         float* out = block->out + MEMOI_ATTENTION_AT(block, out, b, tile->row + i, h, d);
         float sum = softmax->sum[i];
-        for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
+        for (int32_t e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
         block->lse[MEMOI_ATTENTION_AT(block, lse, b, tile->row + i, h, 1)] =
             sum > 0 ? softmax->largest[i] + logf(sum) : -INFINITY;
     }
@@ -5891,14 +5839,13 @@ MEMOI void memoi_attention_gradients_add(memoi_tile_gradients* g, const memoi_q_
                                          const memoi_k_tile* k_tile,
                                          const memo_attention_block* block) {
     float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
-    int64_t i, j;
-    int32_t e, d = block->head_size, d_v = block->v_head_size;
-    for (i = 0; i < q_tile->n; i++) {
+    int32_t d = block->head_size, d_v = block->v_head_size;
+    for (int64_t i = 0; i < q_tile->n; i++) {
         if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
         memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
         memoi_attention_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
-        for (e = 0; e < d; e++) part[e] = 0;
-        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+        for (int32_t e = 0; e < d; e++) part[e] = 0;
+        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
             float score = memoi_attention_score(block, scores[j]), p = expf(score - g->lse[i]);
             float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
             if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
@@ -5920,9 +5867,8 @@ typedef struct memoi_attention_sums {
 MEMOI void memoi_attention_tile_begin(memoi_attention_sums* sums, const memo_attention_block* block,
                                       memoi_q_tile* tile, int is_backward, int64_t b, int64_t h) {
     memoi_tile_gradients* g = &sums->gradients;
-    int64_t i;
     int32_t d = block->head_size, d_v = block->v_head_size;
-    for (i = 0; i < tile->n; i++) {
+    for (int64_t i = 0; i < tile->n; i++) {
         int64_t row = tile->row + i, lse_at = MEMOI_ATTENTION_AT(block, lse, b, row, h, 1);
         memoi_attention_row_load(tile->q[i], block->q, MEMOI_ATTENTION_AT(block, q, b, row, h, d),
                                  d, block->type);
@@ -5948,7 +5894,6 @@ MEMOI void memoi_attention_tile_add(memoi_attention_sums* sums, const memo_atten
     memoi_k_tile* keys = &sums->keys;
     memoi_tile_gradients* g = &sums->gradients;
     int32_t d = block->head_size, d_v = block->v_head_size;
-    int64_t i;
     memoi_attention_k_tile_load(keys->k_transposed, is_backward ? keys->rows : NULL, block->k, k_at,
                                 block->k_row_stride, keys->n, d, block->type);
     memoi_attention_k_tile_load(is_backward ? g->v_transposed : NULL,
@@ -5960,12 +5905,12 @@ MEMOI void memoi_attention_tile_add(memoi_attention_sums* sums, const memo_atten
     }
 
     /* The keys' gradients are summed in the tile, then added to the block's. */
-    for (i = 0; i < keys->n; i++) {
+    for (int64_t i = 0; i < keys->n; i++) {
         memset(g->d_k[i], 0, (size_t)d * sizeof(float));
         memset(g->d_v[i], 0, (size_t)d_v * sizeof(float));
     }
     memoi_attention_gradients_add(g, q_tile, keys, block);
-    for (i = 0; i < keys->n; i++) {
+    for (int64_t i = 0; i < keys->n; i++) {
         memoi_attention_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g->d_k[i], d);
         memoi_attention_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g->d_v[i], d_v);
     }
@@ -5976,9 +5921,9 @@ MEMOI int64_t memoi_attention_tile_run(const memo_attention_block* block, memoi_
                                        int is_backward, int64_t b, int64_t h) {
     memoi_attention_sums sums;
     int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t k, d = block->head_size, d_v = block->v_head_size;
+    int32_t d = block->head_size, d_v = block->v_head_size;
     memoi_attention_tile_begin(&sums, block, q_tile, is_backward, b, h);
-    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
+    for (int32_t k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         const memo_run* run = &block->k_runs[k];
         int64_t first, last;
         memoi_mask_run_interval(run, q_tile->min_low, q_tile->max_high, &first, &last);
@@ -6002,15 +5947,14 @@ MEMOI int64_t memoi_attention_tile_run(const memo_attention_block* block, memoi_
 MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
     const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
-    int64_t run_row = 0, first, n_scores = 0;
+    int64_t run_row = 0, n_scores = 0;
     memoi_q_tile tile;
-    int32_t r, b, h;
     (void)error;
-    for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
-        for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
+    for (int32_t r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
+        for (int64_t first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
-            for (b = 0; b < block->n_batch; b++)
-                for (h = 0; h < block->n_q_heads; h++)
+            for (int32_t b = 0; b < block->n_batch; b++)
+                for (int32_t h = 0; h < block->n_q_heads; h++)
                     n_scores += memoi_attention_tile_run(block, &tile, run->is_backward, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
@@ -6216,8 +6160,8 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
 /* The heads that all ranks need together; more than exist if some are replicated. */
 MEMOI int64_t memoi_ulysses_heads_needed(const memoi_shape* shape, int32_t is_kv) {
     int64_t n = 0;
-    int32_t p;
-    for (p = 0; p < shape->sharding.ulysses; p++) n += memoi_ulysses_heads_for(shape, is_kv, p).n;
+    for (int32_t p = 0; p < shape->sharding.ulysses; p++)
+        n += memoi_ulysses_heads_for(shape, is_kv, p).n;
     return n;
 }
 
@@ -6295,9 +6239,8 @@ MEMOI memoi_heads memoi_ulysses_peer_heads(const memoi_ulysses_move* m, int32_t 
  * used. */
 MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_move* m,
                                  const char* from, char* to) {
-    int64_t staged = 0, i;
-    int32_t step;
-    for (step = 1; step < m->degree; step++) {
+    int64_t staged = 0;
+    for (int32_t step = 1; step < m->degree; step++) {
         const memoi_heads peer = memoi_ulysses_peer_heads(m, step);
         const int64_t bytes = peer.n * m->unit;
         if (peer.n == m->n_heads) continue;
@@ -6305,7 +6248,7 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
                                from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
         staged += bytes * m->n_rows;
     }
-    for (i = 0; i < m->n_pieces; i++) {
+    for (int64_t i = 0; i < m->n_pieces; i++) {
         const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
         memoi_target_copy_rows(
             u->target, u->stream, to + (p.heads_row + m->me * p.n) * m->own_bytes, m->own_bytes,
@@ -6318,16 +6261,14 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
  * whole, if not NULL, holds the rows of a peer that has all heads. */
 MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
                                   const char* heads, const char* packed, const char* whole) {
-    int64_t i;
-    int32_t step;
     memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
-    for (step = 1; step < m->degree; step++) {
+    for (int32_t step = 1; step < m->degree; step++) {
         const int32_t rows_step = to_heads ? step : -step;
         const int32_t heads_rank = memoi_ulysses_peer(m, -rows_step);
         const memoi_heads peer = memoi_ulysses_peer_heads(m, rows_step);
         const int is_whole = whole && peer.n == m->n_heads;
         const char* rows = is_whole ? whole : packed;
-        for (i = 0; i < m->n_pieces; i++) {
+        for (int64_t i = 0; i < m->n_pieces; i++) {
             const memoi_ulysses_piece p = memoi_ulysses_piece_of(m, i);
             memoi_target_message(u->target, u->stream, u->comm, to_heads,
                                  rows + p.row * peer.n * m->unit, p.n * peer.n * m->x->n,
@@ -6377,8 +6318,6 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     char* to = (char*)to_rows;
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
-    int64_t i;
-    int32_t step;
     if (m.n_needed && x->n) { /* on any rank */
         memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
@@ -6387,12 +6326,12 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
-    for (i = 0; i < m.n_pieces; i++) {
+    for (int64_t i = 0; i < m.n_pieces; i++) {
         const memoi_ulysses_piece p = memoi_ulysses_piece_of(&m, i);
         memoi_ulysses_place(u, &m, to, sums, p.row, m.own,
                             from + (p.heads_row + m.me * p.n) * m.own_bytes, p.n);
     }
-    for (step = 1; step < m.degree; step++) {
+    for (int32_t step = 1; step < m.degree; step++) {
         const memoi_heads peer = memoi_ulysses_peer_heads(&m, -step);
         memoi_ulysses_place(u, &m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
@@ -6463,14 +6402,13 @@ MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan,
 
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
                                       memob_arrays* arrays) {
-    int32_t r;
     tokens->sharding = *sharding;
-    for (r = 0; r < sharding->ring; r++)
+    for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
     tokens->runs =
         (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
     tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
-    for (r = 0; r < sharding->ring && !arrays->failed; r++)
+    for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++)
         tokens->n_runs[r] =
             memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
 }
@@ -6480,8 +6418,7 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
 /* The number of rows of the first n runs. */
 MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
-    int32_t k;
-    for (k = 0; k < n; k++) rows += runs[k].count;
+    for (int32_t k = 0; k < n; k++) rows += runs[k].count;
     return rows;
 }
 
@@ -6489,8 +6426,8 @@ MEMOI int64_t memoi_exchange_runs_rows(const memo_run* runs, int32_t n) {
 MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_run* runs,
                                      int32_t n, memo_run* made) {
     int64_t row = 0; /* of run k */
-    int32_t n_made = 0, i, k = 0;
-    for (i = 0; i < p->n; i++) {
+    int32_t n_made = 0, k = 0;
+    for (int32_t i = 0; i < p->n; i++) {
         int64_t at = p->rows[i].begin;
         while (at < p->rows[i].end) {
             memo_run* run = &made[n_made++];
@@ -6534,10 +6471,10 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
                                    int64_t end) {
     memoi_exchange_rows* rows = p->rows;
     const int64_t last = p->n ? rows[p->n - 1].end : 0, gap = p->n ? begin - last : 1;
-    int32_t k, narrowest = 0;
+    int32_t narrowest = 0;
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (p->n == most && gap > p->narrowest) {
-        for (k = 1; k + 1 < p->n; k++)
+        for (int32_t k = 1; k + 1 < p->n; k++)
             if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
                 narrowest = k;
         p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
@@ -6551,7 +6488,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     }
     if (p->n == most) {
         rows[narrowest].end = rows[narrowest + 1].end;
-        for (k = narrowest + 1; k + 1 < p->n; k++) rows[k] = rows[k + 1];
+        for (int32_t k = narrowest + 1; k + 1 < p->n; k++) rows[k] = rows[k + 1];
         p->n_rows += p->narrowest;
         p->n--;
     }
@@ -6576,13 +6513,13 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     /* A group has a message for each piece of a sequence. */
     const int32_t most = (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
     const int32_t n_q_runs = memoi_shape_tokens_of(shape, 0)->n_runs[reader];
-    int32_t n_runs, q, k = 0, i;
+    int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
     memoi_exchange_pieces p;
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
     memset(&p, 0, sizeof p);
-    for (q = 0; q < n_q_runs; q++) {
+    for (int32_t q = 0; q < n_q_runs; q++) {
         const int64_t low = sees[q].begin, high = sees[q].end;
         if (low >= high) continue;
         for (; k < n_runs; first += runs[k++].count)
@@ -6618,13 +6555,13 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
     const int64_t each = plan->most_runs * rd * shape->n_parts;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    int32_t part, s, r, i, n;
+    int32_t s, n;
     plan->sees = (memoi_exchange_rows*)memob_arrays_add(&plan->arrays, each, sizeof *plan->sees);
-    for (part = 0; part < shape->n_parts && plan->sees; part++)
-        for (r = 0; r < rd; r++) {
+    for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
+        for (int32_t r = 0; r < rd; r++) {
             memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
             const memo_run* runs = memoi_shape_runs(shape, 0, r, &n);
-            for (i = 0; i < n; i++)
+            for (int32_t i = 0; i < n; i++)
                 memoi_mask_run_sees(&plan->masks[part], &runs[i], &sees[i].begin, &sees[i].end);
         }
     if (!plan->sees) return;
@@ -6632,9 +6569,9 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     /* Which steps there are, and what travels. */
     for (s = n = 1; s < rd; s++) {
         int64_t n_rows = !finds_all;
-        for (i = 0; i <= rd && (i < 2 || !n_rows); i++) {
+        for (int32_t i = 0; i <= rd && (i < 2 || !n_rows); i++) {
             const int32_t owner = (me + (i ? i - 1 : rd - s)) % rd;
-            for (part = 0; part < shape->n_parts; part++) {
+            for (int32_t part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p =
                     memoi_exchange_read(plan, part, owner, (owner + s) % rd);
                 n_rows += p.n_rows;
@@ -6651,18 +6588,17 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs = (memo_run*)memob_arrays_add(
         &plan->arrays, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX),
         sizeof(memo_run));
-    for (part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
+    for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
         for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
 }
 
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t rd = shape->sharding.ring, each = shape->n_batch / shape->n_parts;
-    int32_t part, s;
     memset(info, 0, sizeof *info);
     info->n_steps = plan->last_step + 1;
-    for (part = 0; part < shape->n_parts; part++)
-        for (s = 1; s < rd; s++) {
+    for (int32_t part = 0; part < shape->n_parts; part++)
+        for (int32_t s = 1; s < rd; s++) {
             const memoi_exchange_pieces* sends = memoi_exchange_pieces_of(plan, 0, s, part);
             const memoi_exchange_pieces* gets = memoi_exchange_pieces_of(plan, 1, s, part);
             info->sent_rows[0] += each * sends->n_rows;
@@ -6885,12 +6821,11 @@ MEMOI void memoi_ring_latent(const memoi_ring* ring, const memo_attention_block*
     const int64_t bytes = memo_type_bytes(block->type);
     memoi_target* target = ring->target;
     memo_latent_block rows;
-    int64_t b;
     rows.type = block->type;
     rows.first_kv_head = first_head;
     rows.n_kv_heads = part->n_kv_heads;
     rows.n_rows = n_rows;
-    for (b = 0; b < block->n_batch && !target->status; b++) {
+    for (int64_t b = 0; b < block->n_batch && !target->status; b++) {
         rows.latent = (const char*)block->k + b * block->k_batch_stride * bytes;
         rows.k = ring->buffers.expanded[0] + b * part->k_batch_stride * bytes;
         rows.v = ring->buffers.expanded[1] + b * part->v_batch_stride * bytes;
@@ -6930,11 +6865,11 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     const memo_attention* attention = ring->attention;
     const memo_ulysses_heads* own = &ring->shape->heads;
     const memo_latent* latent = &ring->shape->latent;
-    int32_t group = ring->shape->n_q_heads / ring->shape->n_read_heads, q, next;
+    int32_t group = ring->shape->n_q_heads / ring->shape->n_read_heads, next;
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
     if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block, r->n_q_rows, r->n_k_rows);
-    for (q = own->first_q; q < end && !target->status; q = next) {
+    for (int32_t q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
         if (latent->size && latent->n_heads)
@@ -6974,7 +6909,6 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    int32_t is_v;
     ring->n_awaited = 0;
     ring->has_worked = 0;
     ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
@@ -6983,7 +6917,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           memoi_ring_q_elements(shape) * 4);
 
     /* An earlier group may have begun the gradients of these keys. */
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++)
+    for (int32_t is_v = 0; is_v < 2 && ring->is_backward; is_v++)
         if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
             memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                               memoi_ring_kv_elements(shape, is_v) * 4);
@@ -7013,7 +6947,6 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const memo_type type = is_kv ? shape->type : shape->carried_type;
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address = memoi_ring_place(ring, tensor, s, is_receive);
-    int32_t b, k;
     if (!is_kv) {
         memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, address,
                              *memoi_exchange_rows_of(ring->plan, !is_own, step) * row, type, peer);
@@ -7021,10 +6954,10 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     }
 
     /* Pieces lie in the owner's rows; they arrive one after another. */
-    for (b = 0; b < shape->n_batch; b++) {
+    for (int32_t b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p =
             memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0);
-        for (k = 0; k < p->n; k++) {
+        for (int32_t k = 0; k < p->n; k++) {
             const int64_t n = p->rows[k].end - p->rows[k].begin;
             const int64_t first = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
             memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
@@ -7044,8 +6977,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
     int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
-    int i;
-    for (i = first; i < end; i++) {
+    for (int i = first; i < end; i++) {
         const int64_t whole =
             shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, i) *
             memo_type_bytes(i < MEMOI_RING_D_KV ? shape->type : shape->carried_type);
@@ -7070,7 +7002,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
                              ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
+    for (int i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
     ring->n_exchanged = s + 1;
@@ -7098,13 +7030,12 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
     memo_pack_desc pack;
     int64_t n = 0;
-    int32_t b, k, t;
     memoi_ring_await(ring, ring->n_exchanged - 1);
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
     pack.packed[0] = ring->buffers.d_kv_in;
-    for (t = 0; t < 2; t++) {
+    for (int32_t t = 0; t < 2; t++) {
         pack.n_columns[t] = memoi_ring_kv_row(shape, t);
         pack.rows[t] = ring->d_kv_final[t];
     }
@@ -7112,16 +7043,16 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
                                                  pack.n_columns[0] *
                                                  memo_type_bytes(pack.packed_type);
 
-    for (b = 0; b < shape->n_batch; b++) {
+    for (int32_t b = 0; b < shape->n_batch; b++) {
         const memoi_exchange_pieces* p = memoi_exchange_pieces_of(
             ring->plan, 0, ring->plan->distances[s], shape->n_parts > 1 ? b : 0);
-        for (k = 0; k < p->n; k++) {
+        for (int32_t k = 0; k < p->n; k++) {
             pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
             memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_ADD_PACKED, &pack);
-            for (t = 0; t < 2; t++)
+            for (int32_t t = 0; t < 2; t++)
                 pack.packed[t] = (char*)pack.packed[t] +
                                  n * pack.n_columns[t] * memo_type_bytes(pack.packed_type);
             pack.n_ranges = 0;
@@ -7139,9 +7070,8 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
     const int is_idle = ring->is_backward && !s;
-    int32_t part;
     ring->has_worked = 0;
-    for (part = 0; part < ring->shape->n_parts && !is_idle; part++) {
+    for (int32_t part = 0; part < ring->shape->n_parts && !is_idle; part++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
         memo_attention_block block;
         if (!step->n_q_runs) continue;
@@ -7163,9 +7093,8 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
 
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1 + ring->is_backward;
-    int32_t s;
     memoi_ring_begin(ring);
-    for (s = 0; s < n && ring->shape->heads.n_q; s++) {
+    for (int32_t s = 0; s < n && ring->shape->heads.n_q; s++) {
         if (s < memoi_ring_n_exchanges(ring)) memoi_ring_exchange(ring, s);
         memoi_ring_step(ring, s);
     }
@@ -7311,9 +7240,8 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
  * out would be empty, but take buffers. */
 MEMOI int32_t memoi_hybrid_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
     int64_t n_groups = 1;
-    int32_t p;
     if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (p = 0; p < shape->sharding.ulysses; p++) {
+    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
         const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
         n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
     }
@@ -7389,16 +7317,15 @@ typedef struct memoi_hybrid_largest {
 
 MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
     memoi_hybrid_largest largest;
-    int32_t g, what;
     memset(&largest, 0, sizeof largest);
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
-    for (g = 0; g < shape->n_groups; g++) {
+    for (int32_t g = 0; g < shape->n_groups; g++) {
         memoi_shape part = memoi_hybrid_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
         heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
         heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
+        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
             largest.needed[what > 0] =
                 memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
     }
@@ -7424,9 +7351,8 @@ MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64
 MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
                                     char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    int is_v;
     *q = memoi_hybrid_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
-    for (is_v = 0; is_v < 2; is_v++)
+    for (int is_v = 0; is_v < 2; is_v++)
         if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
             kv[is_v] =
                 memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
@@ -7444,8 +7370,8 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
                        memob_max(shape->kv_size[0], shape->kv_size[1]) * kv_type_bytes;
     int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->needed[0] *
                       memob_max(size * element_bytes, 4); /* row dots: fp32 */
-    int32_t n_groups = shape->n_groups, i;
-    for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
+    int32_t n_groups = shape->n_groups;
+    for (int32_t i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
         memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
     buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
@@ -7458,8 +7384,8 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
         memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
     buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
     if (n_groups == 1 || !is_backward) return;
-    for (i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
-    for (i = 0; i < 2; i++)
+    for (int32_t i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
+    for (int32_t i = 0; i < 2; i++)
         buffers->results[1 + i] =
             memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, i) * kv_type_bytes);
 }
@@ -7470,21 +7396,21 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     int64_t n_local = shape->sharding.local_tokens, sums_bytes;
     int64_t carried_bytes = memo_type_bytes(shape->carried_type);
     int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
-    int has_ulysses = shape->sharding.ulysses > 1, i, is_v;
+    int has_ulysses = shape->sharding.ulysses > 1;
     int has_ring = shape->sharding.ring > 1;
-    for (i = 0; i < 2 && i < shape->n_groups; i++)
+    for (int i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
             carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
     buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
             (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
-    for (is_v = 0; is_v < 2; is_v++) {
+    for (int is_v = 0; is_v < 2; is_v++) {
         int64_t n = memoi_ring_kv_elements(shape, is_v);
         if (has_ring || !memoi_hybrid_is_direct(shape))
             buffers->ring.d_kv[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
     }
-    for (is_v = 0; is_v < 2 && has_ring; is_v++)
+    for (int is_v = 0; is_v < 2 && has_ring; is_v++)
         buffers->ring.d_kv_step[is_v] =
             (float*)memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * 4);
     if (has_ring) buffers->ring.d_kv_out = memoi_hybrid_carve(carver, n_kv * carried_bytes);
@@ -7498,7 +7424,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     } else {
-        for (is_v = 0; is_v < 2; is_v++)
+        for (int is_v = 0; is_v < 2; is_v++)
             buffers->results[1 + is_v] = (char*)(void*)buffers->ring.d_kv_step[is_v];
     }
 }
@@ -7510,8 +7436,7 @@ MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_ca
     const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
     const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
     const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    int is_v;
-    for (is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
         const int64_t size = is_v ? shape->v_head_size : shape->head_size;
         buffers->expanded[is_v] =
             memoi_hybrid_carve(carver, n * size * memo_type_bytes(shape->type));
@@ -7527,13 +7452,13 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     int64_t n_lse = shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
     int64_t bytes = memo_type_bytes(shape->type);
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int has_ring = shape->sharding.ring > 1, i;
+    int has_ring = shape->sharding.ring > 1;
     memoi_hybrid_carver carver = {base, 0};
     memset(buffers, 0, sizeof *buffers);
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
-    for (i = 0; has_ring && i < 4; i++)
+    for (int i = 0; has_ring && i < 4; i++)
         buffers->ring.kv[i % 2][i / 2] =
             memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, i % 2) * bytes);
     memoi_hybrid_carve_expanded(shape, &carver, is_backward, &buffers->ring);
@@ -7565,11 +7490,11 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     memoi_hybrid_buffers buffers[2];
     memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
-    int32_t g;
     memset(sizes, 0, sizeof *sizes);
     if (status) return status;
     sizes->device_bytes = memoi_hybrid_carve_all(&shape, NULL, buffers);
-    for (g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again; g++) {
+    for (int32_t g = 0; g < shape.n_groups && shape.sharding.ulysses > 1 && !shape.sends_again;
+         g++) {
         memoi_shape group = memoi_hybrid_group_of(&shape, g);
         memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
     }
@@ -7614,7 +7539,6 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
                              shape->v_head_size, shape->latent.size};
     const int64_t batch[] = {shape->n_batch, shape->n_parts, shape->type};
     const int64_t way[] = {shape->carried_type, shape->sends_again, shape->n_groups};
-    int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
@@ -7623,7 +7547,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
     memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
     memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
-    for (i = 0; i <= shape->has_key_sharding; i++) {
+    for (int32_t i = 0; i <= shape->has_key_sharding; i++) {
         const int field = i ? MEMOI_AGREED_KEY_SHARDING : MEMOI_AGREED_SHARDING;
         const memo_sharding* own = &shape->tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
@@ -7635,9 +7559,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
 
 /* Of the rest of an exchange: the masks, complete with the documents of shardings. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
-    int32_t part, i;
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
-    for (part = 0; part < plan->shape.n_parts; part++) {
+    for (int32_t part = 0; part < plan->shape.n_parts; part++) {
         const memo_mask* mask = &plan->masks[part];
         const int64_t* const ends[] = {mask->key_first, mask->key_end};
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
@@ -7646,7 +7569,7 @@ MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
-        for (i = 0; i < 2; i++)
+        for (int32_t i = 0; i < 2; i++)
             memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, ends[i], mask->n_tokens);
     }
 }
@@ -7678,17 +7601,16 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     const memo_device* device = desc->device;
     const int64_t n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
     memo_status status = MEMO_STATUS_OK;
-    int i;
     a->target.device = device;
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
-    for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
+    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
+    for (int i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
         if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
@@ -7728,14 +7650,13 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
 /* Ends must not descend: steps and rows that travel are found from the first and last queries. */
 MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
     const int64_t *first = mask->key_first, *end = mask->key_end;
-    int64_t i;
     if (!first || !end)
         return MEMOB_INVALID(error, "memo_mask.%s: NULL; pass both key_first and key_end",
                              first ? "key_end" : "key_first");
     if (mask->window_before || mask->window_after || mask->first_query || mask->document_begins)
         return MEMOB_INVALID(error, "memo_mask.key_first: not NULL beside a window, first_query or "
                                     "documents; put all conditions into key_first and key_end");
-    for (i = 0; i < mask->n_tokens; i++)
+    for (int64_t i = 0; i < mask->n_tokens; i++)
         if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
             first[i] > end[i] || end[i] > mask->n_keys)
             return MEMOB_INVALID(error,
@@ -7771,7 +7692,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     const memo_stream stream = plan->attention->target.streams[MEMOI_TARGET_COMPUTE];
     const memo_mask causal = memo_mask_default();
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
     if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
             error,
@@ -7793,7 +7713,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     plan->n_rows = (int64_t*)memob_arrays_add(&plan->arrays, 2 * (int64_t)shape->sharding.ring, 8);
     plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
                                                             sizeof(memoi_exchange_pieces));
-    for (i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
+    for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
@@ -7801,7 +7721,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     shape->tokens = plan->tokens;
 
     /* Who sees what. */
-    for (i = 0; i < shape->n_parts && !status; i++) {
+    for (int32_t i = 0; i < shape->n_parts && !status; i++) {
         const memo_mask* given = desc->masks ? &desc->masks[i] : &causal;
         if (shape->has_key_sharding && sharding->n_documents && !given->key_first &&
             !given->document_begins)
@@ -7895,12 +7815,12 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
     memoi_hybrid_carver saved = {(char*)t->saved, 0};
-    int32_t earlier, n_arrived = 0;
+    int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
-    for (earlier = 0; earlier <= g; earlier++) {
+    for (int32_t earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_hybrid_group_of(walk->shape, earlier);
         memoi_hybrid_carve_heads(&part, &saved, q, kv);
         n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
@@ -7949,7 +7869,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
 MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
     memoi_ring* ring = &walk->ring;
-    int32_t i, n_later = 0;
+    int32_t n_later = 0;
     /* What was saved is complete since the first group, whose last exchange waited for its
      * steps. */
     ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
@@ -7957,7 +7877,7 @@ MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
 
     /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
      * there are two. */
-    for (i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
         n_later += memoi_hybrid_group_of(walk->shape, i).heads.n_q > 0;
     ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 }
@@ -8057,11 +7977,11 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     memoi_target* target = &walk->target;
     int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
     memoi_hybrid_result results[3];
-    int32_t n = walk->ring.is_backward ? 3 : 1, i;
+    int32_t n = walk->ring.is_backward ? 3 : 1;
     if (has_heads && walk->is_full)
         memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
     walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         results[i] = memoi_hybrid_result_of(walk, i);
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
@@ -8070,7 +7990,7 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
         memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
         memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
     }
-    for (i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
+    for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
     memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
 
@@ -8124,9 +8044,9 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
-    int32_t n_groups = walk->shape->n_groups, g;
+    int32_t n_groups = walk->shape->n_groups;
     memoi_hybrid_open(walk);
-    for (g = 0; g < n_groups; g++) {
+    for (int32_t g = 0; g < n_groups; g++) {
         if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
             memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
@@ -8334,11 +8254,10 @@ MEMOI void memoi_blocks_agree(memo_blocks* b) {
     const memo_blocks_schedule_desc* d = &b->desc.schedule;
     const int64_t schedule[] = {d->order, d->n_blocks, d->blocks_per_layer, d->n_parts,
                                 d->splits_sequence != 0};
-    int32_t s;
     b->agreed.fields = memoi_blocks_fields;
     memoi_label_add(&b->agreed, MEMOI_BLOCKS_SCHEDULE, schedule, sizeof schedule);
     memoi_label_add_number(&b->agreed, MEMOI_BLOCKS_SIZES, b->desc.type);
-    for (s = 0; s < d->n_parts; s++)
+    for (int32_t s = 0; s < d->n_parts; s++)
         memoi_label_add_number(&b->agreed, MEMOI_BLOCKS_SIZES, b->desc.buffers[s].count);
 }
 
@@ -8399,9 +8318,9 @@ MEMOI void memoi_blocks_collective(memo_blocks* b, memoi_blocks_kind kind, int e
 /* --- forward --- */
 
 MEMOI void memoi_blocks_forward_layer(memo_blocks* b, int32_t layer) {
-    int32_t first = layer * b->desc.schedule.blocks_per_layer, i, s;
-    for (i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
-        for (s = 0; s < b->desc.schedule.n_parts; s++) {
+    int32_t first = layer * b->desc.schedule.blocks_per_layer;
+    for (int32_t i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
+        for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) {
             if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
             memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
             memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
@@ -8419,8 +8338,7 @@ MEMOI void memoi_blocks_recompute(memo_blocks* b, int32_t block, int32_t part) {
                                 part);
 }
 MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
-    int32_t k;
-    for (k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
+    for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
 /* Of a block, part by part; a part is recomputed just before, if recomputes. */
@@ -8433,8 +8351,7 @@ MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recompute
         (memoi_blocks_is_last(&b->desc.schedule, block) &&
          (b->desc.schedule.order == MEMO_BLOCKS_PIPELINED ||
           (b->desc.schedule.order == MEMO_BLOCKS_CROSS && b->desc.schedule.blocks_per_layer > 1)));
-    int32_t k;
-    for (k = 0; k < b->desc.schedule.n_parts; k++) {
+    for (int32_t k = 0; k < b->desc.schedule.n_parts; k++) {
         int32_t part = b->desc.schedule.splits_sequence ? b->desc.schedule.n_parts - 1 - k : k;
         if (recomputes) memoi_blocks_recompute(b, block, part);
         if (!is_there) memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
@@ -8454,22 +8371,20 @@ MEMOI void memoi_blocks_segment(memo_blocks* b, int32_t block) {
 }
 
 MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
-    int32_t s;
-    for (s = 0; s < b->desc.schedule.n_parts; s++) memoi_blocks_need(b, event, s);
+    for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) memoi_blocks_need(b, event, s);
 }
 
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_order order = b->desc.schedule.order;
     int32_t first = layer * b->desc.schedule.blocks_per_layer,
             last = first + b->desc.schedule.blocks_per_layer - 1;
-    int32_t i;
     if (order == MEMO_BLOCKS_FINE) {
-        for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
+        for (int32_t i = last; i >= first; i--) memoi_blocks_segment(b, i);
         return;
     }
 
     /* Recompute the layer; in the cross order its last block together with its backward. */
-    for (i = first; i < last; i++) memoi_blocks_recompute_all(b, i);
+    for (int32_t i = first; i < last; i++) memoi_blocks_recompute_all(b, i);
     if (order == MEMO_BLOCKS_CROSS) {
         memoi_blocks_segment(b, last);
     } else {
@@ -8477,19 +8392,18 @@ MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
         memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
         memoi_blocks_backward_of(b, last, 0);
     }
-    for (i = last - 1; i >= first; i--) memoi_blocks_backward_of(b, i, 0);
+    for (int32_t i = last - 1; i >= first; i--) memoi_blocks_backward_of(b, i, 0);
     if (order == MEMO_BLOCKS_PIPELINED && first > 0) memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
 }
 
 /* One layer; after the last one of the pass the trainer takes over. */
 MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
     const int32_t end = b->is_backward ? 0 : b->n_layers - 1;
-    int32_t s;
     if (b->is_backward)
         memoi_blocks_backward_layer(b, layer);
     else
         memoi_blocks_forward_layer(b, layer);
-    for (s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
+    for (int32_t s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : b->desc.schedule.n_blocks - 1,
                             s);
@@ -8511,7 +8425,6 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
                           : !f->recompute  ? "functions.recompute"
                           : !f->backward   ? "functions.backward"
                                            : NULL;
-    int32_t s;
     memo_status status = memoi_blocks_check(&desc->schedule, error);
     if (status) return status;
     if (missing) return MEMOB_INVALID(error, "memo_blocks_desc.%s: NULL; it is required", missing);
@@ -8520,7 +8433,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
                                    error);
 
     /* Parts run side by side, each in its own buffers. */
-    for (s = 0; s < desc->schedule.n_parts; s++) {
+    for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (!buffers->output || !buffers->gradient)
             return MEMOB_INVALID(error,
@@ -8541,7 +8454,6 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
         (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
     memoi_target* target = &blocks->target;
     memo_status status = MEMO_STATUS_OK;
-    int32_t k;
     blocks->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
     target->events =
         (memo_event*)memob_arrays_add(&blocks->arrays, blocks->n_events, sizeof(memo_event));
@@ -8551,7 +8463,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
     target->device = blocks->desc.device;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
-    for (k = 0; k < blocks->n_events && !status; k++)
+    for (int32_t k = 0; k < blocks->n_events && !status; k++)
         status = memo_event_create_untimed(target->device, &target->events[k], error);
     if (!status)
         status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
@@ -8629,8 +8541,7 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
 MEMOI memo_status memoi_blocks_pass(memo_blocks* blocks, int is_backward, memo_error* error) {
     const int32_t last = blocks->n_layers - 1;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
-    for (i = 0; i <= last && !status; i++)
+    for (int32_t i = 0; i <= last && !status; i++)
         status = is_backward ? memo_blocks_backward_layer(blocks, last - i, error)
                              : memo_blocks_forward_layer(blocks, i, error);
     return status;
@@ -8936,8 +8847,7 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     int64_t n_bytes = 0;
     memoi_scan_summary* const all[] = {&scan->summaries.own, &scan->summaries.before,
                                        &scan->summaries.in, &scan->summaries.spare};
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         all[i]->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
         all[i]->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
     }
@@ -9018,8 +8928,8 @@ void memo_scan_destroy(memo_scan* scan) {
 /* The reaches of all places.  A rank without rows is no place. */
 MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
     const int64_t* begins = scan->row_begins;
-    int32_t *reach = scan->reach[is_backward], k, n = 0, before = 0;
-    for (k = 0; k < scan->n_ranks; k++) {
+    int32_t *reach = scan->reach[is_backward], n = 0, before = 0;
+    for (int32_t k = 0; k < scan->n_ranks; k++) {
         const int32_t r = is_backward ? scan->n_ranks - 1 - k : k;
         const int32_t border = is_backward ? r + 1 : r; /* between this place and the one before */
         const int is_joined = scan->borders[border] < begins[border];
@@ -9037,9 +8947,8 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
     static const char name[] = "memo_scan_set_rows";
-    int32_t r;
     scan->has_rows = 0;
-    for (r = 0; r < scan->n_ranks; r++)
+    for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
             row_begins[r + 1] > MEMOB_BYTES_MAX / 2)
             return MEMOB_INVALID(error,
@@ -9058,11 +8967,11 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
 
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
-    for (r = 0; r <= scan->n_ranks; r++)
+    for (int32_t r = 0; r <= scan->n_ranks; r++)
         scan->borders[r] = document_begins ? document_begins[memoi_sharding_document_of(
                                                  document_begins, n_documents + 1, row_begins[r])]
                                            : -1;
-    for (r = 0; r < scan->n_ranks; r++) {
+    for (int32_t r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
         scan->has_border[r] =
             document_begins && last > row_begins[r] &&
@@ -9218,7 +9127,6 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     const float* initial = tensors->initial;
     memoi_scan_walk walk;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
-    int32_t d;
     if (status) return status;
     if (!tensors->state)
         return MEMOB_INVALID(error, "memo_scan_tensors.state: NULL; it is required");
@@ -9233,7 +9141,7 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
 
     /* What the rows do, the state before them, and the rows from there. */
     if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
-    for (d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
+    for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
     memoi_scan_set_state(&walk, initial, tensors->state);
     walk.call.state = tensors->state;
@@ -9403,11 +9311,9 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
                                       memo_error* error) {
     const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
-    int64_t e;
-    int32_t r, s;
     routing->n_sent = routing->n_received = 0;
-    for (r = 0; r < x->n_ranks; r++)
-        for (e = 0; e < n; e++)
+    for (int32_t r = 0; r < x->n_ranks; r++)
+        for (int64_t e = 0; e < n; e++)
             if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
                 return MEMOB_INVALID(error,
                                      "memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
@@ -9415,12 +9321,12 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
                                      (int)r, (long long)routing->counts[r * n + e], (int)e,
                                      (long long)most);
 
-    for (e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
-    for (r = 0; r < x->n_ranks; r++) {
+    for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
+    for (int32_t r = 0; r < x->n_ranks; r++) {
         const memo_share share = memo_share_of(n, x->n_ranks, r);
         int64_t n_received = 0;
-        for (s = 0; s < x->n_ranks; s++)
-            for (e = share.begin; e < share.begin + share.count; e++)
+        for (int32_t s = 0; s < x->n_ranks; s++)
+            for (int64_t e = share.begin; e < share.begin + share.count; e++)
                 n_received += routing->counts[s * n + e];
         if (n_received > limit)
             return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
@@ -9460,9 +9366,9 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
 
 memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
                                  memo_error* error) {
-    int64_t i;
     if (!routing->counts) return MEMOB_INVALID(error, "memo_routing.counts: NULL; it is required");
-    for (i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++) routing->counts[i] = capacity;
+    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
+        routing->counts[i] = capacity;
     return memoi_experts_count(x, routing, error);
 }
 
@@ -9484,11 +9390,10 @@ typedef struct memoi_experts_move {
 MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
-    int64_t sorted_at = 0, placed_at = 0, n_left = 0, e;
-    int32_t owner, sender;
-    for (owner = 0; owner < x->n_ranks; owner++) {
+    int64_t sorted_at = 0, placed_at = 0, n_left = 0;
+    for (int32_t owner = 0; owner < x->n_ranks; owner++) {
         const memo_share share = memo_share_of(n, x->n_ranks, owner);
-        for (e = share.begin; e < share.begin + share.count; e++) {
+        for (int64_t e = share.begin; e < share.begin + share.count; e++) {
             const int64_t count = counts[x->rank * n + e];
             char* sorted = move->sorted + sorted_at * move->row_bytes;
             sorted_at += count;
@@ -9504,7 +9409,7 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
             }
 
             /* The rows of an expert of this rank, by sender. */
-            for (sender = 0; sender < x->n_ranks; sender++) {
+            for (int32_t sender = 0; sender < x->n_ranks; sender++) {
                 const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
                 char* placed = move->placed + placed_at * move->row_bytes;
                 placed_at += n_rows;
