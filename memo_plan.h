@@ -12040,15 +12040,20 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
 /* --- >>session slices ---
  * Knows: plans of several sizes of slices.  Knows nothing of how one is made. */
 
-/* Predicted seconds of all shapes, or bytes beyond all seconds if it does not fit. */
+/* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
+ * if they fit the device, or of the device beyond all bytes of hosts. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
+    const int64_t limit_bytes = plan->device_budget_bytes;
     const int fits = memoi_step_plan_fits(plan);
-    double step_s = 0, n_bytes = 0;
+    double step_s = 0, device_bytes = 0, host_bytes = 0;
     for (; plan; plan = plan->next) {
         step_s += plan->times ? plan->times->step_s : 0;
-        n_bytes = fmax(n_bytes, (double)plan->device_bytes);
+        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
+        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
     }
-    return fits ? step_s : 1e20 * n_bytes;
+    if (fits) return step_s;
+    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
+                                                             : 1e20 * host_bytes;
 }
 
 /* 1: a trainer's function cannot work with so many slices; no other failure. */

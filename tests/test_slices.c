@@ -889,6 +889,35 @@ TEST(the_planner_chooses_the_size) {
     CHECK_IS(n_sliced, >, 1);
 }
 
+/* Without enough host memory no size fits: the plan is the one that fits the device and lacks the
+ * fewest bytes on the host. */
+TEST(the_nearest_size_is_returned) {
+    static model m;
+    memo_profile profile;
+    const int64_t n = 16384;
+    memo_step_plan *plan = NULL, *other = NULL;
+    int n_fit_device = 0;
+    table_init(&m, &profile, n);
+    m.desc.device_bytes = (2 * 2 + 2) * n * 768 / 2 + (n >> 2) * 7000;
+    m.desc.host_bytes = n * 768;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK(!plan->fits && plan->device_bytes <= m.desc.device_bytes);
+    for (int64_t rows = n; rows >= 1024; rows /= 2) {
+        m.desc.slice_rows = rows;
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &other, &error));
+        CHECK(!other->fits);
+        if (other->device_bytes <= m.desc.device_bytes) {
+            n_fit_device++;
+            CHECK_CASE((double)plan->host_bytes <= (double)other->host_bytes / 0.999,
+                       "%lld bytes, %lld in slices of %lld", (long long)plan->host_bytes,
+                       (long long)other->host_bytes, (long long)rows);
+        }
+        memo_step_plan_destroy(other);
+    }
+    CHECK_IS(n_fit_device, >, 0);
+    memo_step_plan_destroy(plan);
+}
+
 /* Small problems: no table is more than 1 % shorter than the plan, which may keep keys in all
  * slices of a layer. */
 TEST(layers_keep_their_keys_if_that_is_faster) {
