@@ -9,7 +9,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 last_100() { # LOG
-    tail -n 100 "$1" | awk '{ sum += $NF } END { printf "%.6f", sum / NR }'
+    tail -n 100 "$1" | awk '{ sum += $2 } END { printf "%.6f", sum / NR }'
 }
 
 echo "| seed | bf16 | fp8 | fp8 to bf16 |"
