@@ -1730,8 +1730,7 @@ MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t 
 /* FNV-1a. */
 MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
+    for (int64_t i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
     return hash;
 }
 
@@ -1775,14 +1774,14 @@ MEMOI void memob_map_remove(memob_map* map, int64_t key) {
 
 /* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
-    int64_t slot, i;
+    int64_t slot;
 
     /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
         memob_map grown;
         int64_t n_kept = 0;
         memset(&grown, 0, sizeof grown);
-        for (i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
+        for (int64_t i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
         grown.capacity = 32;
         while (grown.capacity < 4 * (n_kept + 1)) grown.capacity *= 2;
         grown.keys = (int64_t*)memob_calloc(grown.capacity, sizeof(int64_t));
@@ -1791,8 +1790,8 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
             memob_map_free(&grown);
             return 0;
         }
-        for (i = 0; i < grown.capacity; i++) grown.values[i] = -1;
-        for (i = 0; i < map->capacity; i++) {
+        for (int64_t i = 0; i < grown.capacity; i++) grown.values[i] = -1;
+        for (int64_t i = 0; i < map->capacity; i++) {
             if (map->values[i] < 0) continue;
             slot = memoi_map_slot(&grown, map->keys[i]);
             grown.keys[slot] = map->keys[i];
@@ -1826,12 +1825,12 @@ MEMOI int memob_keyed_compare(const void* left, const void* right) {
 
 /* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
 MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
-    int64_t largest = 0, i, sum = 0;
+    int64_t largest = 0, sum = 0;
     memob_keyed* sorted;
     int64_t* place;
     int is_sorted = 1;
 
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         largest = memob_max(largest, list[i].key);
         if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
@@ -1846,9 +1845,9 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
         return;
     }
 
-    for (i = 0; i < n; i++) place[list[i].key + 1]++;
-    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
-    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    for (int64_t i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (int64_t i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (int64_t i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
     memcpy(list, sorted, (size_t)n * sizeof *list);
     MEMO_FREE(sorted);
     MEMO_FREE(place);
@@ -2007,8 +2006,7 @@ MEMOI int memoi_text_character(const char* s) {
     const unsigned char* p = (const unsigned char*)s;
     const int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
     uint32_t code = n < 2 ? *p : *p & (127u >> n);
-    int i;
-    for (i = 1; i < n; i++) {
+    for (int i = 1; i < n; i++) {
         if (p[i] >> 6 != 2) return 0;
         code = code << 6 | (p[i] & 63);
     }
@@ -2108,8 +2106,8 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
 /* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name.
  * Returns the descriptor, or -1. */
 MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
-    int k, descriptor = -1;
-    for (k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
+    int descriptor = -1;
+    for (int k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
         snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
         descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
@@ -2467,7 +2465,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                                     const char* word, int64_t length, char* to, memo_error* error) {
     const int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
     const int64_t least = is_time ? 0 : value->least, most = memoi_record_most(value);
-    int64_t number = least, k;
+    int64_t number = least;
     char valid[160] = "", shown[40];
     if (value->type == MEMOB_VALUE_NAME) {
         memset(to, 0, (size_t)most);
@@ -2482,7 +2480,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
     /* The number of a word, of "-", or of digits. */
     if (value->type == MEMOB_VALUE_WORD) {
         while (number <= most && !memob_word_is(word, length, value->words[number])) number++;
-        for (k = least; k <= most && number > most; k++)
+        for (int64_t k = least; k <= most && number > most; k++)
             snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
                      k == least  ? ""
                      : k == most ? " or "
@@ -2510,8 +2508,7 @@ MEMOI memo_status memoi_read_record(memob_reader* reader, const memob_record* re
     memo_status status = MEMO_STATUS_OK;
     const char* word;
     int64_t length;
-    int32_t k;
-    for (k = 0; k < record->n_values && !status; k++) {
+    for (int32_t k = 0; k < record->n_values && !status; k++) {
         const memob_value* value = &record->values[k];
         char* at = (char*)to + value->offset;
         if (memoi_next_word(reader, &word, &length))
@@ -2541,14 +2538,14 @@ MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* 
 /* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
 MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
                                    memo_error* error) {
-    int32_t k, n = record->n_values;
+    int32_t n = record->n_values;
     while (n > record->n_values - record->n_optional &&
            memoi_record_number(&record->values[n - 1],
                                (const char*)from + record->values[n - 1].offset) == 0)
         n--;
 
     memo_text_put(text, "%s", record->word);
-    for (k = 0; k < n; k++) {
+    for (int32_t k = 0; k < n; k++) {
         const memob_value* value = &record->values[k];
         const char* at = (const char*)from + value->offset;
         int64_t number;
@@ -2756,10 +2753,9 @@ static const memob_record memoi_trace_records[] = {
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
-    int64_t i;
     *origin = memob_map_get(&memoi_trace_book_of(trace)->live, id);
     if (*origin >= 0) return MEMO_STATUS_OK;
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
             return MEMOB_INVALID(error,
                                  "%s of id %lld: it was freed before; request it again first", what,
@@ -2838,10 +2834,9 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
 MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t length,
                                    memo_error* error) {
     const int64_t begin = trace->text_bytes;
-    int64_t i;
     memo_status status;
     if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
-    for (i = 0; i < length; i++) {
+    for (int64_t i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
             return MEMOB_INVALID(
                 error, "mark: the text has a control character (%d); pass one line of text",
@@ -2944,10 +2939,9 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
     memo_text text;
     memo_status status = MEMO_STATUS_OK;
-    int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
-    for (i = 0; i < trace->n_requests && !status; i++) {
+    for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         const memo_request* r = &trace->requests[i];
         if (r->kind == MEMO_REQUEST_MARK)
             memo_text_put(&text, "mark %s\n", trace->text + r->id);
@@ -2969,7 +2963,7 @@ memo_mark memo_mark_parse(const char* text) {
     int64_t lengths[5];
     const memo_mark none = {MEMO_PHASE_NONE, -1, 0};
     memo_mark mark = none;
-    int n = 0, i;
+    int n = 0;
     if (!text) return none;
     (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
     if (!memoi_reader_next_line(&reader)) return none;
@@ -2980,7 +2974,7 @@ memo_mark memo_mark_parse(const char* text) {
         mark.phase = MEMO_PHASE_ITERATION;
     if (n == 4 && memob_word_is(words[0], lengths[0], "layer") &&
         memob_word_number(words[1], lengths[1], &mark.layer) && mark.layer >= 0)
-        for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+        for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
             if (memob_word_is(words[2], lengths[2], memob_phase_names[i]))
                 mark.phase = (memo_phase)i;
     if (mark.phase == MEMO_PHASE_NONE) return none;
@@ -3170,13 +3164,13 @@ MEMOI memo_status memoi_plan_check_index(const memo_plan* plan, const char* list
 
 /* All conditions of a problem except the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
-    int64_t i, bytes, total = 0;
+    int64_t bytes, total = 0;
     *culprit = -1;
     if (memoi_plan_check_alignment(plan->alignment_bytes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Buffers: each alone, and the sum of sizes so far. */
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_plan_buffer_fault(plan, i);
         if (fault) return memoi_plan_buffer_error(plan, i, culprit, error, fault);
         bytes = memob_buffer_bytes(plan, i);
@@ -3188,7 +3182,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     }
 
     /* Gaps: inside the lifetime of a buffer that exists. */
-    for (i = 0; i < plan->n_gaps; i++) {
+    for (int64_t i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (memoi_plan_check_index(plan, "gaps", i, gap->buffer, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
@@ -3202,7 +3196,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     if (plan->n_holds > 0 && plan->n_gaps > 0)
         return MEMOB_INVALID(error, "plan.holds: the plan has gaps and %lld holds; remove one kind",
                              (long long)plan->n_holds);
-    for (i = 0; i < plan->n_holds; i++) {
+    for (int64_t i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (memoi_plan_check_index(plan, "holds", i, hold->buffer, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
@@ -3213,7 +3207,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                 "a hold must end after the lifetime and not above 2^62, and its "
                 "lane must be 0 or more");
     }
-    for (i = 0; i < plan->n_waits; i++) {
+    for (int64_t i = 0; i < plan->n_waits; i++) {
         const char* fault = memoi_plan_wait_fault(plan, &plan->waits[i]);
         if (fault) return MEMOB_INVALID(error, "plan.waits[%lld]: %s", (long long)i, fault);
     }
@@ -3223,13 +3217,12 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
 /* Gaps, holds and waits must be in order. */
 MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
-    int64_t i;
-    for (i = 1; i < plan->n_holds; i++)
+    for (int64_t i = 1; i < plan->n_holds; i++)
         if (memoi_plan_compare_holds(&plan->holds[i - 1], &plan->holds[i]) >= 0)
             return memoi_plan_buffer_error(plan, plan->holds[i].buffer, culprit, error,
                                            "its holds are not in order, or two have the same lane; "
                                            "memo_plan_prepare sorts them");
-    for (i = 1; i < plan->n_gaps; i++) {
+    for (int64_t i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (memoi_plan_compare_gaps(gap - 1, gap) > 0)
             return memoi_plan_buffer_error(
@@ -3238,7 +3231,7 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
         if (gap[-1].buffer == gap->buffer && gap[-1].end > gap->begin)
             return memoi_plan_buffer_error(plan, gap->buffer, culprit, error, "two gaps overlap");
     }
-    for (i = 1; i < plan->n_waits; i++)
+    for (int64_t i = 1; i < plan->n_waits; i++)
         if (memoi_plan_compare_waits(&plan->waits[i - 1], &plan->waits[i]) >= 0)
             return MEMOB_INVALID(error,
                                  "plan.waits[%lld]: not in order, or equal to the one before; "
@@ -3281,8 +3274,8 @@ typedef struct memob_piece {
 /* Lists the pieces of all buffers that have bytes, at most n_buffers + n_gaps, in the order of
  * buffers; returns how many. */
 MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
-    int64_t i, gap = 0, n = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    int64_t gap = 0, n = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memob_piece piece = {i, 0, buffer->begin, 0, 0};
         while (piece.end < buffer->end) {
@@ -3379,7 +3372,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 
 /* Sorts buffers by begin, stably; gaps, holds and waits follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
-    int64_t n = plan->n_buffers, i;
+    int64_t n = plan->n_buffers;
     memob_arrays arrays = {NULL, 0};
     memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
     memo_buffer* sorted = (memo_buffer*)memob_arrays_add(&arrays, n, sizeof(memo_buffer));
@@ -3389,20 +3382,21 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         return memob_no_memory(error, "sorting a plan");
     }
 
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
     memob_keyed_sort(order, n);
 
     /* Buffers move; gaps, holds and waits follow them. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
-    for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
-    for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
-    for (i = 0; i < plan->n_waits; i++) {
+    for (int64_t i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
+    for (int64_t i = 0; i < plan->n_holds; i++)
+        plan->holds[i].buffer = place[plan->holds[i].buffer];
+    for (int64_t i = 0; i < plan->n_waits; i++) {
         plan->waits[i].freed = place[plan->waits[i].freed];
         plan->waits[i].requested = place[plan->waits[i].requested];
     }
@@ -3427,13 +3421,13 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
 }
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
-    int64_t i, culprit;
+    int64_t culprit;
     memo_status status = memoi_plan_check(plan, &culprit, error);
     if (!status) status = memoi_plan_sort(plan, error);
     if (!status) status = memoi_plan_check_order(plan, &culprit, error);
     if (!status) status = memoi_plan_sweep(plan, 0, &plan->lower_bound_bytes, &culprit, error);
     if (status) return status;
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     return memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
 }
@@ -3477,8 +3471,7 @@ typedef struct memoi_clocks {
 } memoi_clocks;
 
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
-    int64_t i;
-    for (i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
+    for (int64_t i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
         MEMO_FREE(clocks->advances[i].list);
     MEMO_FREE(clocks->snapshots);
     MEMO_FREE(clocks->lanes);
@@ -3497,8 +3490,7 @@ MEMOI int64_t memoi_clocks_at(const memoi_clocks* clocks, int64_t s, int64_t u, 
 
 MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
                                     const int64_t* snapshot, memo_error* error) {
-    int64_t u;
-    for (u = 0; u < clocks->n; u++) {
+    for (int64_t u = 0; u < clocks->n; u++) {
         memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
         if (u == stream || snapshot[u] <= memoi_clocks_at(clocks, stream, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
@@ -3528,7 +3520,7 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
 
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
-    int64_t n = clocks->n, i, u, time = 0, n_events = 0;
+    int64_t n = clocks->n, time = 0, n_events = 0;
     memob_arrays* arrays = &clocks->arrays;
     clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
     clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
@@ -3539,7 +3531,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
     /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->stream, origin = memob_request_origin(trace, i), row;
         memo_status status = MEMO_STATUS_OK;
@@ -3566,7 +3558,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                     !memob_map_put(&clocks->events, request->id, row))
                     return memob_no_memory(error, "the order of streams");
             }
-            for (u = 0; u < n; u++)
+            for (int64_t u = 0; u < n; u++)
                 clocks->snapshots[row * n + u] = memoi_clocks_at(clocks, s, u, i);
         } else if (request->kind == MEMO_REQUEST_WAIT) {
             row = memob_map_get(&clocks->events, request->id);
@@ -3692,17 +3684,16 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      memo_error* error) {
     memoi_clocks clocks;
     memo_status status;
-    int64_t i;
     memset(&clocks, 0, sizeof clocks);
     clocks.buyer = buyer;
-    for (i = 0; i < trace->n_requests; i++)
+    for (int64_t i = 0; i < trace->n_requests; i++)
         clocks.n = memob_max(clocks.n, trace->requests[i].stream + 1);
-    for (i = 0; buyer && i < buyer->n_waits; i++)
+    for (int64_t i = 0; buyer && i < buyer->n_waits; i++)
         clocks.n = memob_max(clocks.n, memob_max(buyer->waits[i].from, buyer->waits[i].to) + 1);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
-    for (i = 0; i < trace->n_requests && !status; i++) {
+    for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         int64_t buffer = number[memob_max(memob_request_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
@@ -3714,10 +3705,10 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
 
 /* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
-    int64_t i, time = 0, n = 0, has_body = 0;
+    int64_t time = 0, n = 0, has_body = 0;
 
     /* Each malloc and each free takes a moment. */
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
             memo_buffer* buffer = &plan->buffers[n];
@@ -3750,7 +3741,6 @@ MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
 MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
                                   const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
-    int64_t i;
     memo_status status =
         memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
@@ -3768,7 +3758,7 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
     }
 
     /* Persistent buffers outlive their frees, because the body repeats. */
-    for (i = 0; i < (*plan)->n_buffers && !status; i++) {
+    for (int64_t i = 0; i < (*plan)->n_buffers && !status; i++) {
         memo_buffer* buffer = &(*plan)->buffers[i];
         int is_before = buffer->begin < (*plan)->body_begin;
         if (is_before && buffer->end < 0) buffer->memory_class = MEMO_CLASS_PERSISTENT;
@@ -3793,7 +3783,6 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
                                 int64_t n_waits, memo_error* error) {
     memo_plan bought = *plan, *made = NULL;
     memo_status status;
-    int64_t i;
     bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
     bought.n_waits = n_waits;
     if (!bought.waits) return memob_no_memory(error, "the waits of a plan");
@@ -3801,7 +3790,7 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
 
     status = memo_plan_prepare(&bought, error);
     if (!status) status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
-    for (i = 0; !status && i < plan->n_buffers; i++)
+    for (int64_t i = 0; !status && i < plan->n_buffers; i++)
         if (plan->buffers[i].id != made->buffers[i].id ||
             plan->buffers[i].begin != made->buffers[i].begin ||
             plan->buffers[i].end != made->buffers[i].end)
@@ -3813,7 +3802,7 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
         MEMO_FREE(bought.waits);
         return status;
     }
-    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
+    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
     MEMO_FREE(plan->holds);
     MEMO_FREE(plan->waits);
     plan->holds = made->holds;
@@ -3830,8 +3819,8 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
                                            memo_error* error) {
-    int64_t i, peak = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    int64_t peak = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment =
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
@@ -3871,17 +3860,17 @@ MEMOI int64_t memoi_plan_lanes_find(const memo_plan* plan, const memob_keyed* la
 MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t i, k;
+    int64_t k;
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
     if (!lanes) return memob_no_memory(error, "validating a plan");
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         lanes[i].key = plan->buffers[i].lane;
         lanes[i].index = i;
     }
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Each hold against the buffers of its lane that begin while it lasts. */
-    for (i = 0; i < plan->n_holds && !status; i++) {
+    for (int64_t i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
         k = memoi_plan_lanes_find(plan, lanes, hold->lane, held->end);
@@ -3910,13 +3899,13 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
 /* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
-    int64_t i, bound;
+    int64_t bound;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
 
     /* Order, times and offsets of each buffer. */
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,
@@ -3996,8 +3985,7 @@ static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_valu
 /* The head, in fixed order: a line has one value, whose name is its word. */
 MEMOI memo_status memoi_plan_head(memob_lines* lines, memo_plan* plan) {
     memo_status status = MEMO_STATUS_OK;
-    size_t k;
-    for (k = 0; k < sizeof memoi_plan_head_values / sizeof(memob_value) && !status; k++) {
+    for (size_t k = 0; k < sizeof memoi_plan_head_values / sizeof(memob_value) && !status; k++) {
         memob_record record = {memoi_plan_head_values[k].what, &memoi_plan_head_values[k], 1, 0};
         status = memob_line(lines, &record, plan);
     }
@@ -4008,16 +3996,15 @@ MEMOI memo_status memoi_plan_head(memob_lines* lines, memo_plan* plan) {
 MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan,
                                   int64_t* buffer_lines) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    for (i = 0; i < plan->n_buffers && !status; i++) {
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++) {
         status = memob_line(lines, &memoi_plan_buffer_record, &plan->buffers[i]);
         if (lines->reader) buffer_lines[i] = lines->reader->n_line;
     }
-    for (i = 0; i < plan->n_gaps && !status; i++)
+    for (int64_t i = 0; i < plan->n_gaps && !status; i++)
         status = memob_line(lines, &memoi_plan_gap_record, &plan->gaps[i]);
-    for (i = 0; i < plan->n_holds && !status; i++)
+    for (int64_t i = 0; i < plan->n_holds && !status; i++)
         status = memob_line(lines, &memoi_plan_hold_record, &plan->holds[i]);
-    for (i = 0; i < plan->n_waits && !status; i++)
+    for (int64_t i = 0; i < plan->n_waits && !status; i++)
         status = memob_line(lines, &memoi_plan_wait_record, &plan->waits[i]);
     return status;
 }
@@ -4302,7 +4289,6 @@ MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int64_t n) {
  * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
-    int64_t i;
     memo_status status;
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
@@ -4328,7 +4314,7 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
         return MEMOB_INVALID(
             error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
     status = memo_plan_validate(desc->plan, error);
-    for (i = 0; i < desc->plan->n_waits && !status; i++) {
+    for (int64_t i = 0; i < desc->plan->n_waits && !status; i++) {
         const memo_wait* wait = &desc->plan->waits[i];
         if (!desc->device || !desc->device->event_wait || !desc->streams ||
             memob_max(wait->from, wait->to) >= desc->n_streams)
@@ -4345,7 +4331,6 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
     const int64_t n = plan->n_buffers;
     memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    int64_t i;
     memo_status status = MEMO_STATUS_OK;
     arena->events = (memoi_event*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_event));
     if (!list || !arena->events) {
@@ -4355,7 +4340,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
 
     /* Frees come first: lifetimes are half-open.  Persistent buffers are requested before
      * the body, and their frees are not planned: they may come at any time. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
         list[arena->n_events].key =
@@ -4368,7 +4353,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Two requests of the body at one time would leave their order open. */
-    for (i = 0; i < arena->n_events && !status; i++) {
+    for (int64_t i = 0; i < arena->n_events && !status; i++) {
         const memob_keyed* event = &list[i];
         const int in_body = event->key >= plan->body_begin;
         if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
@@ -4396,7 +4381,7 @@ MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
 MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
                                   memo_error* error) {
     const memo_plan* plan = arena->plan;
-    int64_t i, n = plan->n_waits;
+    int64_t n = plan->n_waits;
     int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, 8); /* of mallocs, frees */
     memo_status status = MEMO_STATUS_OK;
     arena->steps = (memoi_step*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_step));
@@ -4405,11 +4390,11 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
         return memob_no_memory(error, "an arena");
     }
 
-    for (i = 0; i < arena->n_events; i++)
+    for (int64_t i = 0; i < arena->n_events; i++)
         place[2 * arena->events[i].buffer + arena->events[i].is_free] = i;
 
     /* A wait is two steps: an event is recorded after the free, and awaited before the request. */
-    for (i = 0; i < n && !status; i++) {
+    for (int64_t i = 0; i < n && !status; i++) {
         const memo_wait* wait = &plan->waits[i];
         memoi_step* record = &arena->steps[arena->n_steps];
         status = memo_event_create_untimed(arena->device, &record->event, error);
@@ -4430,11 +4415,10 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
 
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    int64_t i;
     arena->slots =
         (memoi_slot*)memob_arrays_add(&arena->arrays, plan->n_buffers, sizeof(memoi_slot));
     if (!arena->slots) return memob_no_memory(error, "an arena");
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         slot->size_bytes = plan->buffers[i].size_bytes;
         /* Without bytes it gets an address that no other request has: that of its slot. */
@@ -4452,11 +4436,11 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
 MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_desc* desc,
                                           memo_error* error) {
     const memo_device* device = desc->device;
-    int64_t needed = arena->plan->peak_bytes, alignment = arena->plan->alignment_bytes, i;
+    int64_t needed = arena->plan->peak_bytes, alignment = arena->plan->alignment_bytes;
     memo_error reason;
     memo_status status;
     char name[32];
-    for (i = 0; i < arena->plan->n_buffers; i++)
+    for (int64_t i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
 
     /* The caller's memory must suffice. */
@@ -4526,10 +4510,9 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 }
 
 void memo_arena_destroy(memo_arena* arena) {
-    int64_t i;
     if (!arena) return;
     memoi_arena_blocks_drop(arena, 0);
-    for (i = 0; i < arena->n_steps; i++)
+    for (int64_t i = 0; i < arena->n_steps; i++)
         if (arena->steps[i].is_wait) memo_event_destroy(arena->device, arena->steps[i].event, NULL);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
     memob_map_free(&arena->blocks.index);
@@ -4557,11 +4540,11 @@ MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
 }
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
-    int64_t i, n_early = 0;
+    int64_t n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end or abandon it first");
-    for (i = 0; i < arena->body_event && arena->state == MEMOI_ARENA_BEFORE; i++)
+    for (int64_t i = 0; i < arena->body_event && arena->state == MEMOI_ARENA_BEFORE; i++)
         n_early += memoi_arena_is_due(arena, i);
     if (n_early)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -4594,12 +4577,11 @@ MEMOI void memoi_arena_close(memo_arena* arena) {
 }
 
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
-    int64_t i;
     if (arena->state != MEMOI_ARENA_INSIDE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
-    for (i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
+    for (int64_t i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
         void* address = arena->blocks.list[i].address;
         memo_status status = address ? memo_arena_free(arena, address, error) : MEMO_STATUS_OK;
         if (status) return status;
@@ -4616,9 +4598,9 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
 /* Removes the micro-batch from the trace, except frees of earlier buffers. */
 MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    int64_t i, n = from;
+    int64_t n = from;
     trace->text_bytes = trace->requests[from].id; /* the mark "iteration begin" */
-    for (i = from; i < trace->n_requests; i++) {
+    for (int64_t i = from; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = book->origin[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -5226,8 +5208,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
 }
 
 MEMOI void memoi_host_memory_destroy(memoi_host_memory* memory) {
-    int64_t i;
-    for (i = 0; i < memory->sizes.capacity; i++)
+    for (int64_t i = 0; i < memory->sizes.capacity; i++)
         if (memory->sizes.values[i] >= 0) free((void*)(uintptr_t)memory->sizes.keys[i]);
     memob_map_free(&memory->sizes);
 }
@@ -5762,11 +5743,10 @@ MEMOB_ZERO_DEFAULT(memo_op_desc)
 MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
                                               const memo_range* ranges, int64_t n_ranges,
                                               memo_error* error) {
-    int64_t i;
     if (n_ranges < 0 || (n_ranges && !ranges))
         return MEMOB_INVALID(error, "%s: %lld %s ranges%s", name, (long long)n_ranges, what,
                              ranges ? "" : " at NULL");
-    for (i = 0; i < n_ranges; i++)
+    for (int64_t i = 0; i < n_ranges; i++)
         if (ranges[i].begin > ranges[i].end)
             return MEMOB_INVALID(error, "%s: %s range %lld ends before it begins", name, what,
                                  (long long)i);
@@ -5775,7 +5755,6 @@ MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what
 
 MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
                                             const char* name, memo_error* error) {
-    int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
@@ -5783,10 +5762,10 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
         return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
                              (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
-    for (i = 0; i < desc->n_more_streams; i++) {
+    for (int64_t i = 0; i < desc->n_more_streams; i++) {
         if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
             return MEMO_STATUS_INVALID_ARGUMENT;
-        for (j = -1; j < i; j++)
+        for (int64_t j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
                 return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
                                      name, (int)desc->more_streams[i]);
@@ -6199,7 +6178,6 @@ MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_
     static const char* const names[] = {"compute", "to host", "to device", "file"};
     void *on_device = e->device_memory, *on_host = e->host_memory;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
 
     /* Memory. */
     if (!on_device && device_bytes) {
@@ -6219,14 +6197,14 @@ MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_
     e->host_memory = (char*)on_host;
 
     /* Streams and events. */
-    for (i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
+    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
         e->streams[i] = copy_streams[i - 1];
         if (e->streams[i])
             e->borrowed |= 1 << i;
         else
             status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
     }
-    for (i = 0; i < e->n_events && !status; i++)
+    for (int32_t i = 0; i < e->n_events && !status; i++)
         status = memo_event_create_untimed(&e->device, &e->events[i], error);
     return status;
 }
@@ -6243,16 +6221,15 @@ MEMOI memo_status memoi_engine_check_launch(const memob_engine* e, const char* d
 
 MEMOI void memoi_engine_release(memob_engine* e) {
     const memo_device* device = &e->device;
-    int32_t i;
 
     /* Copies use the memory below, so wait for them first. */
-    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+    for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!e->streams[i]) continue;
         memo_stream_synchronize(device, e->streams[i], NULL);
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
     }
     memob_spill_destroy(&e->file);
-    for (i = 0; i < e->n_events && e->events; i++)
+    for (int32_t i = 0; i < e->n_events && e->events; i++)
         if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
     if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
     if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
@@ -6495,8 +6472,8 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
 
 /* Routed rows of each step if all have as many. */
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
-    int32_t layer, n = 0;
-    for (layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
     return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
 }
 
@@ -6608,8 +6585,8 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t t, with, handed = -1, input = -1, routed = -1;
-    for (t = 0; t < desc->n_tensors; t++) {
+    int32_t with, handed = -1, input = -1, routed = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
             return MEMOB_INVALID(error,
@@ -6710,7 +6687,7 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
 /* Of each place forwards and backwards take turns. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error* error) {
     const char* why = NULL;
-    int32_t k, place, n_used, t;
+    int32_t n_used;
 
     if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
     if (desc->n_places < 1 || desc->n_layers % desc->n_places)
@@ -6722,8 +6699,8 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
     /* The turns of each place. */
     if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
         why = "is NULL or too long";
-    for (place = 0; place < desc->n_places && !why; place++) {
-        for (k = n_used = 0; k < desc->n_order && !why; k++) {
+    for (int32_t place = 0; place < desc->n_places && !why; place++) {
+        for (int32_t k = n_used = 0; k < desc->n_order && !why; k++) {
             if (desc->order[k] < -desc->n_places || desc->order[k] >= desc->n_places)
                 why = "names a place that n_places lacks";
             if (desc->order[k] == (n_used & 1 ? place : -1 - place))
@@ -6736,7 +6713,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
     }
 
     /* What assumes that backwards come in the reverse order of forwards. */
-    for (t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
+    for (int32_t t = 0; t < desc->n_tensors && !why && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) why = "does not work with ROUTED tensors";
     if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
     if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
@@ -6750,14 +6727,13 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     static const char name[] = "memo_swap_desc";
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
     memo_status status;
-    int32_t layer;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
         (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
         (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
         return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
-    for (layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
+    for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
         if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
             return MEMOB_INVALID(error,
                                  "memo_swap_desc.layer_kinds[%d]: out of range (%d); 0 to %d are "
@@ -6787,11 +6763,11 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
 memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
-    int32_t layer, t;
     by_alpha.rows = NULL;
     status = memob_swap_check_desc(&by_alpha, error);
-    for (layer = 0; layer < desc->n_layers && !status; layer++)
-        for (t = 0; t < desc->n_tensors; t++) *rows++ = memoi_swap_cell(&by_alpha, layer, t);
+    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
+        for (int32_t t = 0; t < desc->n_tensors; t++)
+            *rows++ = memoi_swap_cell(&by_alpha, layer, t);
     return status;
 }
 
@@ -6814,10 +6790,10 @@ MEMOI int32_t memob_swap_n_visits(const memo_swap_desc* desc) {
 MEMOI void memob_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
     static const int32_t one[] = {0, -1};
     const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
-    int32_t k, before;
+    int32_t before;
     p->n_visits = memob_swap_n_visits(desc);
     p->n_forwards = n;
-    for (k = 0; k < p->n_visits; k++) {
+    for (int32_t k = 0; k < p->n_visits; k++) {
         memob_swap_visit* visit = &p->visits[k];
         const int32_t of = order[k / n], i = k % n;
         visit->is_backward = of < 0;
@@ -6861,8 +6837,7 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
                                 int sign, memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
-    int32_t step;
-    for (step = desc->n_layers - 1; step >= 0; step--) {
+    for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
         const int32_t slice = step % desc->n_slices;
         const int64_t n_moved = memob_min(n_all - slice * n, n);
         int64_t* own_bytes = step / desc->n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
@@ -6894,8 +6869,8 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
     const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
     int64_t waste_bytes = row_bytes, most_bytes;
-    int32_t layer, n = 0, n_kept = 0, k = 0, before = -1;
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    int32_t n = 0, n_kept = 0, k = 0, before = -1;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         if (!memob_layer_has(desc, layer, t)) continue;
         n++;
         n_kept += tiles[layer] == MEMO_ROWS_KEPT;
@@ -6922,7 +6897,7 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
         memob_min(most_bytes, memob_max(most_bytes - region->even_bytes, 0) + waste_bytes),
         MEMOB_DEVICE_ALIGNMENT);
 
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_sum* sum = &sums[layer];
         if (!memob_layer_has(desc, layer, t)) continue;
         sum->uses_routed += sign;
@@ -6981,7 +6956,6 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
     const double share = 1 / (double)n; /* of a row; a division is slow */
     memob_swap_region region;
-    int32_t layer;
     memset(&region, 0, sizeof region);
     region.whole_bytes = all_bytes;
     if (is_layer || is_handed)
@@ -7002,7 +6976,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     if (is_layer || is_handed) return region;
 
     if (!is_packed) memoi_swap_find_overwritten(order, tiles, n_tiles, sums);
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+    for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
         int64_t swapped, recomputed_bytes, own_bytes, moved;
@@ -7086,8 +7060,7 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     const memob_swap_visit* visits = p->visits;
     int64_t area_bytes = 0;
     int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
-    int32_t layer, k, q;
-    for (layer = 0; layer < p->n_layers; layer++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
         if (!sum->pack_bytes) continue;
         sum->uses_buffer = 1;
@@ -7097,24 +7070,24 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 
     /* Rows of a forward stay until they have left.  Rows of a backward come back from the last
      * visit of the buffer on, while rows there before still leave and other visits compute. */
-    for (k = 0; k < p->n_visits; k++) {
+    for (int32_t k = 0; k < p->n_visits; k++) {
         const int32_t odd = visits[k].odd;
         const int32_t left[2] = {last[!odd], visits[k].is_backward ? before[odd] : -1};
         if (!p->sums[visits[k].step].pack_bytes) continue;
-        for (q = 0; q < 2; q++)
+        for (int32_t q = 0; q < 2; q++)
             if (left[q] >= 0 && !visits[left[q]].is_backward)
                 area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, left[q]));
-        for (q = last[odd] + 1; q < k && visits[k].is_backward; q++)
+        for (int32_t q = last[odd] + 1; q < k && visits[k].is_backward; q++)
             area_bytes = memob_max(area_bytes, memoi_swap_pair_packs(p, k, q));
         before[odd] = last[!odd];
         last[odd] = k;
     }
 
-    for (k = 0; k < p->n_visits; k++) {
+    for (int32_t k = 0; k < p->n_visits; k++) {
         const memob_swap_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->step];
         if (!visit->is_backward || !sum->pack_bytes || sum->is_pack_overwritten) continue;
-        for (q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
+        for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
             const int64_t n_bytes = p->sums[p->visits[q].step].pack_bytes;
             sum->is_pack_overwritten = n_bytes && (p->visits[q].odd == visit->odd ||
                                                    sum->pack_bytes > area_bytes - n_bytes);
@@ -7158,10 +7131,10 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
                                      int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
                                      memo_swap_sizes* sizes) {
     int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
-    int32_t layer, n_moved = 0, k = 0;
+    int32_t n_moved = 0, k = 0;
     sizes->host_bytes = fixed_bytes;
     sizes->spill_bytes = sizes->n_spilled_layers = 0;
-    for (layer = 0; layer < n_layers; layer++) {
+    for (int32_t layer = 0; layer < n_layers; layer++) {
         if (sums[layer].moved_bytes == 0) continue;
         n_moved++;
         sizes->host_bytes += sums[layer].host_bytes;
@@ -7177,7 +7150,7 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
 
     sizes->n_spilled_layers = n_moved - (int32_t)n_places;
     sizes->host_bytes = fixed_bytes + n_places * place_bytes;
-    for (layer = 0; k < sizes->n_spilled_layers; layer++) {
+    for (int32_t layer = 0; k < sizes->n_spilled_layers; layer++) {
         if (sums[layer].moved_bytes == 0) continue;
         k++;
         sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -7207,8 +7180,7 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_reg
  * the device, on the host and in the file, and align them. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t left = MEMOB_BYTES_MAX / 16;
-    int32_t t;
-    for (t = 0; t < desc->n_tensors && left >= 0; t++) {
+    for (int32_t t = 0; t < desc->n_tensors && left >= 0; t++) {
         const int is_routed = memob_tensor_is_routed(desc, t);
         const int64_t n_rows = is_routed ? desc->routed_rows_all : desc->n_rows;
         const int64_t all_bytes = desc->tensors[t].row_bytes * (is_routed ? 1 : desc->n_layers);
@@ -7237,11 +7209,10 @@ MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t 
 MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int64_t begin,
                                  memob_swap_place* places) {
     int64_t n = desc->n_rows, most = -1;
-    int32_t t, last = -1;
-    int k;
+    int32_t last = -1;
 
     /* The tensor that recomputes most lies last of those cut in two, so that its rows are free. */
-    for (t = 0; t < desc->n_tensors; t++) {
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
         int64_t others = (n - memoi_swap_cell(desc, layer, t)) * desc->tensors[t].row_bytes;
         if (memoi_swap_part_of(desc, layer, t, -1) != 1 || others <= most) continue;
         most = others;
@@ -7249,8 +7220,8 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
     }
 
     /* Even layers: swapped rows first.  Odd layers: the mirror image. */
-    for (k = 0; k < MEMOI_SWAP_PARTS; k++)
-        for (t = 0; t < desc->n_tensors; t++) {
+    for (int k = 0; k < MEMOI_SWAP_PARTS; k++)
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
             if (memoi_swap_part_of(desc, layer, t, last) !=
                 (memoi_swap_is_odd(desc, layer) ? MEMOI_SWAP_PARTS - 1 - k : k))
                 continue;
@@ -7265,15 +7236,14 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
 MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
     const int64_t begin = placement->sizes.device_bytes;
     const int64_t area_bytes = memob_swap_end_sums(desc, placement);
-    int32_t layer, t;
     placement->sizes.device_bytes += area_bytes;
-    for (layer = 0; layer < desc->n_layers && area_bytes; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers && area_bytes; layer++) {
         const memob_swap_sum* sum = &placement->sums[layer];
         memob_swap_place* places = &placement->places[(int64_t)layer * desc->n_tensors];
         memoi_swap_pack_layer(
             desc, layer,
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
-        for (t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
+        for (int32_t t = 0; t < desc->n_tensors && sum->is_pack_overwritten; t++)
             if (memoi_swap_part_of(desc, layer, t, -1) != MEMOI_SWAP_PARTS)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
     }
@@ -7287,15 +7257,14 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
     memob_swap_place* places = &placement->places[t];
     memob_swap_region region;
-    int32_t layer;
-    for (layer = 0; layer < desc->n_layers; layer++)
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
         placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
     region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement,
                                    placement->sums, places);
     region.begin = *total;
     *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
 
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
         if (!place->row_bytes) continue;
         place->is_layer = is_layer;
@@ -7325,9 +7294,8 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
 
 /* Sets the offsets of every tensor of every layer. */
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    int32_t t;
     placement->handed = placement->input = -1;
-    for (t = 0; t < desc->n_tensors; t++) {
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
         memoi_swap_place_tensor(desc, t, placement);
@@ -7345,10 +7313,9 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
 /* What is not moved after all, and sums over layers. */
 MEMOI void memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    int32_t layer, t;
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         const memob_swap_sum* sum = &placement->sums[layer];
-        for (t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) {
+        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             if (!place->is_layer) place->moved_end = place->moved_begin;
         }
@@ -7363,8 +7330,8 @@ MEMOI void memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placemen
  * a table of rows may violate it. */
 MEMOI memo_status memoi_swap_check_returns(const memob_swap_placement* placement,
                                            memo_error* error) {
-    int32_t k, later = -1;
-    for (k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
+    int32_t later = -1;
+    for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
         const int32_t back = placement->visits[k].back;
         if (back < 0) continue;
         if (later >= 0 && back > later)
@@ -7386,12 +7353,12 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
         memob_swap_find_places(placement->sums, desc->n_layers, placement->fixed_host_bytes,
                                host_bytes, desc->n_host_layers, sizes);
     int64_t host_begin = placement->fixed_host_bytes, file_begin = 0;
-    int32_t layer, k = 0;
+    int32_t k = 0;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
 
     /* With a place for each layer they follow each other.  Otherwise number k of the moved layers
      * uses place k mod n_host_layers. */
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
         if (sum->moved_bytes == 0) continue;
@@ -7416,8 +7383,7 @@ MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t
  * it, unless it is not moved or has no place of its own there. */
 MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
-    int32_t i;
-    for (i = n - 1; i >= 0; i--) {
+    for (int32_t i = n - 1; i >= 0; i--) {
         memob_swap_turn* turn = &placement->turns[i];
         int64_t common;
         turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
@@ -7441,9 +7407,8 @@ MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
 MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     memob_swap_turn* turn = &placement->turns[step];
-    int32_t t;
     turn->routed_bytes = 0;
-    for (t = 0; t < placement->n_tensors; t++) {
+    for (int32_t t = 0; t < placement->n_tensors; t++) {
         const int64_t at = (int64_t)step * placement->n_tensors + t;
         memob_swap_place *place = &placement->places[at], *before = NULL;
         int64_t n_kept, *range;
@@ -7560,7 +7525,6 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
-    int32_t layer, t;
     memset(placement, 0, sizeof *placement);
     placement->n_layers = desc->n_layers;
     placement->n_tensors = desc->n_tensors;
@@ -7568,8 +7532,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     if (!status) status = memoi_swap_check_bytes(desc, error);
-    for (layer = 0; layer < desc->n_layers && !status; layer++)
-        for (t = 0; t < desc->n_tensors && !status; t++)
+    for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
+        for (int32_t t = 0; t < desc->n_tensors && !status; t++)
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
@@ -7588,9 +7552,9 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     }
     memob_swap_list_visits(desc, placement);
 
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
-        for (t = 0; t < desc->n_tensors; t++) {
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
             if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
@@ -7852,9 +7816,8 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
 /* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
-    int32_t i;
     if (!swap) return;
-    for (i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
+    for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
     memoi_engine_release(&swap->engine);
     memob_arrays_free(&swap->engine.arrays);
@@ -7865,12 +7828,11 @@ void memo_swap_destroy(memo_swap* swap) {
 /* Fills in the writes and reads of the spilled layers. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     memob_engine* e = &swap->engine;
-    int32_t layer, is_read;
-    for (layer = 0; layer < swap->placement.n_layers; layer++) {
+    for (int32_t layer = 0; layer < swap->placement.n_layers; layer++) {
         const memob_swap_turn* turn = &swap->placement.turns[layer];
         const int64_t n_bytes = swap->placement.sums[layer].host_bytes;
         if (!n_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
-        for (is_read = 0; is_read < 2; is_read++)
+        for (int32_t is_read = 0; is_read < 2; is_read++)
             memob_spill_op_init(&e->spill_ops[2 * turn->ordinal + is_read], &e->file, !is_read,
                                 e->host_memory + turn->host_begin, turn->file_begin, n_bytes);
         /* Bytes that no copy fills are written too, so initialize them. */
@@ -7899,7 +7861,6 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->engine;
     memo_status status;
-    int64_t i;
     if (sizes->host_bytes)
         e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
     e->events = (memo_event*)memob_arrays_add(&e->arrays, e->n_events, sizeof(memo_event));
@@ -7915,7 +7876,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
                                   : n_spilled        ? 3
                                                      : 2,
                                   error);
-    for (i = 0; has_marks && i < 2 * n_visits && !status; i++)
+    for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
@@ -8006,8 +7967,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
     const int64_t n_rows = is_layer    ? swap->n_rows
                            : is_routed ? INT64_MAX
                                        : memob_swap_step_rows(p, op->of, swap->n_rows);
-    int32_t t;
-    for (t = 0; t < p->n_tensors; t++) {
+    for (int32_t t = 0; t < p->n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_place_of(swap, op->of, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (place->is_layer == is_layer && place->is_routed == is_routed &&
@@ -8033,9 +7993,8 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
 MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
                                      memo_error* error) {
     memob_engine* e = &swap->engine;
-    int32_t i;
     memoi_engine_call(e, error);
-    for (i = 0; i < ops->n && !e->status; i++) {
+    for (int32_t i = 0; i < ops->n && !e->status; i++) {
         const memob_swap_op* op = &ops->list[i];
         switch (op->kind) {
         case MEMOB_SWAP_WAIT: memoi_engine_wait(e, op->stream, op->of); break;
@@ -8135,11 +8094,10 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     static const int32_t events[] = {0, MEMOB_SWAP_STORED, MEMOB_SWAP_LOADED, MEMOB_SWAP_FILE_DONE};
     memob_engine* e = &swap->engine;
-    int i;
 
     /* Record the events again: a failed call may have left copies after the last record. */
     memoi_engine_call(e, error);
-    for (i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
+    for (int i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!e->streams[i]) continue;
         memoi_engine_record(e, i, events[i]);
         memoi_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
@@ -8153,9 +8111,8 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
     const memob_engine* e = &swap->engine;
     double stall_s[2];
-    int32_t k;
-    for (k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
-    for (k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
+    for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
+    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
         double waited_s = 0;
         memob_swap_ops ops;
         memo_status status;
@@ -8252,7 +8209,6 @@ MEMOB_ZERO_DEFAULT(memo_states_desc)
 MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_error* error) {
     static const char name[] = "memo_states_desc";
     memo_status status;
-    int32_t i;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
         (status = memob_check_integer(name, "n_states", desc->n_states, 1, MEMO_STATES_MAX, error)))
         return status;
@@ -8260,7 +8216,7 @@ MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_err
         return MEMOB_INVALID(error, "memo_states_desc.states: NULL; pass n_states states");
 
     /* With this limit no sum of bytes overflows. */
-    for (i = 0; i < desc->n_states; i++) {
+    for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
         if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
             return MEMOB_INVALID(error,
@@ -8275,7 +8231,7 @@ MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_err
                                  (int)i, (unsigned)state->uses);
     }
 
-    for (i = 0; i < desc->n_layers && desc->layer_kinds; i++)
+    for (int32_t i = 0; i < desc->n_layers && desc->layer_kinds; i++)
         if (desc->layer_kinds[i] < 0 || desc->layer_kinds[i] >= MEMOB_KINDS_MAX)
             return MEMOB_INVALID(
                 error, "memo_states_desc.layer_kinds[%d]: out of range (%d); 0 to %d are valid",
@@ -8318,8 +8274,7 @@ MEMOI int32_t memob_states_layer_of(const memo_states* states, int32_t phase, in
 MEMOI double memob_states_update_bytes(const memo_states* states, int32_t layer) {
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     double n_bytes = 0;
-    int32_t s;
-    for (s = 0; s < states->n_states; s++)
+    for (int32_t s = 0; s < states->n_states; s++)
         if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
     return n_bytes;
 }
@@ -8361,12 +8316,12 @@ MEMOI int64_t* memoi_states_offsets(const memo_states* states, int32_t layer, in
 /* Gives each state its offsets, and each layer its place.  Places lie behind what stays. */
 MEMOI void memoi_states_lay_out(memo_states* states) {
     int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
-    int32_t n_streamed = 0, l, s;
-    for (l = 0; l < states->n_layers; l++) {
+    int32_t n_streamed = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
-        for (s = 0; s < states->n_states; s++) {
+        for (int32_t s = 0; s < states->n_states; s++) {
             const int64_t size_bytes = states->states[s].size_bytes;
             const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
             const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -8383,13 +8338,13 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
                                                                       : 0;
             stays[2] += is_spilled ? in_file : 0;
         }
-        for (s = 0; s < 2 && layer->place >= 0; s++)
+        for (int32_t s = 0; s < 2 && layer->place >= 0; s++)
             places[s][layer->place] = memob_max(places[s][layer->place], in_place[s]);
     }
 
     if (stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
-    for (l = 0; l < states->n_layers; l++)
-        for (s = 0; s < states->n_states; s++) {
+    for (int32_t l = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
             int64_t* offsets = memoi_states_offsets(states, l, s);
             if (layer->streamed >> s & 1)
@@ -8410,12 +8365,11 @@ MEMOI int64_t memoi_states_spill_op(const memo_states* states, int32_t layer, in
 /* The write and the read of each spilled state. */
 MEMOI void memoi_states_describe_spill(memo_states* states) {
     memob_engine* e = &states->engine;
-    int32_t l, s, is_read;
-    for (l = 0; l < states->n_layers; l++)
-        for (s = 0; s < states->n_states; s++) {
+    for (int32_t l = 0; l < states->n_layers; l++)
+        for (int32_t s = 0; s < states->n_states; s++) {
             const int64_t* offsets = memoi_states_offsets(states, l, s);
             memob_spill_op* ops = &e->spill_ops[memoi_states_spill_op(states, l, s)];
-            for (is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
+            for (int32_t is_read = 0; is_read < 2 && states->layers[l].spilled >> s & 1; is_read++)
                 memob_spill_op_init(
                     &ops[is_read], &e->file, !is_read,
                     e->host_memory ? e->host_memory + offsets[1] : NULL, offsets[2],
@@ -8431,13 +8385,12 @@ MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
 /* Prepares updates on the host.  What they use must lie there. */
 MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_states_desc* desc,
                                             memo_error* error) {
-    int32_t l, s;
     states->update_host = desc->update_host;
     states->user = desc->user;
-    for (s = 0; s < desc->n_states; s++)
+    for (int32_t s = 0; s < desc->n_states; s++)
         if (desc->states[s].uses == MEMO_STATE_UPDATE) states->hosted |= 1u << s;
 
-    for (l = 0; l < desc->n_layers; l++) {
+    for (int32_t l = 0; l < desc->n_layers; l++) {
         const memob_states_layer* layer = &states->layers[l];
         const uint32_t used = layer->has & (states->updated | states->gradients);
         memob_states_update* update = &states->updates[l];
@@ -8463,7 +8416,6 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     memob_engine* e = &states->engine;
-    int32_t l, phase, pass, k, s;
     memo_status status = memoi_states_check_desc(desc, error);
     if (status) return status;
     states->n_layers = desc->n_layers;
@@ -8481,18 +8433,18 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
-    for (s = 0; s < desc->n_states; s++) {
+    for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (pass = 0; pass < 3; pass++)
+        for (int32_t pass = 0; pass < 3; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
-        for (l = 0; l < desc->n_layers && state->size_bytes; l++)
+        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
     }
-    for (l = 0; l < desc->n_layers && desc->streamed; l++) {
+    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
         states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
         if (desc->spilled)
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
@@ -8509,8 +8461,8 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }
-    for (phase = 0; phase < MEMOI_N_PHASES; phase++)
-        for (k = 0; k < desc->n_layers; k++)
+    for (int32_t phase = 0; phase < MEMOI_N_PHASES; phase++)
+        for (int32_t k = 0; k < desc->n_layers; k++)
             states->layers[memob_states_layer_of(states, phase, k)].next[phase] =
                 memoi_states_find_next(states, phase, k);
     states->phase = MEMOI_PHASE_NONE;
@@ -8560,7 +8512,6 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     memob_engine* e = &states->engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
-    int32_t p;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
     if (launches)
@@ -8573,7 +8524,7 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
 
     /* The file waits for both places also before their first use. */
     memoi_engine_call(e, error);
-    for (p = 0; p < 2 && has_file; p++) {
+    for (int32_t p = 0; p < 2 && has_file; p++) {
         memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_LOADED + p);
         memoi_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + p);
     }
@@ -8722,8 +8673,7 @@ MEMOI void memoi_states_annotate(memo_states* states, int32_t layer) {
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
     memo_op_desc what = memo_op_desc_default();
-    int32_t s;
-    for (s = 0; s < states->n_states; s++) {
+    for (int32_t s = 0; s < states->n_states; s++) {
         if (!(used >> s & 1)) continue;
         reads[what.n_reads] = memob_range_at(memo_states_get_host_address(states, layer, s),
                                              states->states[s].size_bytes);
@@ -8744,27 +8694,26 @@ MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
     memoi_states_place* places = states->places;
-    int k;
 
     /* Stores end in their order, so the host waits for an event behind all of them. */
     if (!is_pass || states->n_ended == 0) {
         memoi_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
         memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
-        for (k = 0; k < 2; k++) {
+        for (int k = 0; k < 2; k++) {
             if (!places[k].dirty || (!is_pass && places[k].layer != layer)) continue;
             memoi_states_store(states, &places[k]);
             if (e->status) break;
             places[k].dirty = 0;
             places[k].is_leaving = 1;
         }
-        for (k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++)
             if (k == 0 || places[k].is_leaving)
                 memoi_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
         memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
     }
 
     /* What nobody has used yet may still be read from the host. */
-    for (k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++)
         if (places[k].layer == layer && places[k].is_coming)
             memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + k);
 
@@ -8776,7 +8725,7 @@ MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
     if (e->status) return e->status;
     update->number = ++states->n_updates;
     update->is_awaited = 0;
-    for (k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++)
         if (places[k].layer == layer) places[k].present &= ~(states->gradients | states->updated);
     return MEMO_STATUS_OK;
 }
@@ -8786,13 +8735,13 @@ MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pas
     static const char* const words[3] = {"forward", "backward", "update"};
     const int32_t phase = states->phase, n_open = states->n_begun - states->n_ended;
     const int32_t k = is_end ? states->n_ended : states->n_begun;
-    int may = is_end ? n_open > 0 : k < states->n_layers, i;
+    int may = is_end ? n_open > 0 : k < states->n_layers;
     const memo_states_pass expected = memoi_states_pass_of(phase);
     if (phase == MEMOI_PHASE_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states: no micro-batch is open; call memo_states_set_batch");
     may = may && expected == pass && memob_states_layer_of(states, phase, k) == layer;
-    for (i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
+    for (int i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
         const int32_t open = memob_states_layer_of(states, phase, i);
         may = states->layers[layer].place < 0 ||
               states->layers[layer].place != states->layers[open].place;
@@ -8810,13 +8759,13 @@ MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pas
 memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t layer, n_brought = 0;
+    int32_t n_brought = 0;
     if (states->phase != MEMOI_PHASE_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states_set_batch: a micro-batch or an update is open; end it, "
                               "or call memo_states_abandon first");
     memoi_engine_call(&states->engine, error);
-    for (layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
+    for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
         if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
         status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
         n_brought++;
@@ -8832,7 +8781,6 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
                               memo_error* error) {
     memob_engine* e = &states->engine;
     memo_status status;
-    int32_t s;
     if (pass == MEMO_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
         states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
     status = memoi_states_expect(states, pass, 0, layer, error);
@@ -8848,7 +8796,7 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
     }
 
     /* Gradients of a new step begin at zero. */
-    for (s = 0; s < states->n_states && !e->status; s++) {
+    for (int32_t s = 0; s < states->n_states && !e->status; s++) {
         void* address = memo_states_get_address(states, layer, s);
         if (pass != MEMO_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
         if (!address || !(states->gradients >> s & 1)) continue;
@@ -8901,14 +8849,13 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
 
 /* Forgets what lies on the device, as in a new engine. */
 MEMOI void memob_states_reset(memo_states* states) {
-    int p;
     states->n_unseen = states->n_updates = states->n_awaited = 0;
-    for (p = 0; p < states->n_layers && states->updates; p++) {
+    for (int p = 0; p < states->n_layers && states->updates; p++) {
         states->updates[p].number = 0;
         states->updates[p].is_awaited = 1;
     }
     (void)memo_states_abandon(states, NULL);
-    for (p = 0; p < 2; p++) {
+    for (int p = 0; p < 2; p++) {
         memoi_states_place* place = &states->places[p];
         place->layer = -1;
         place->present = place->dirty = 0;
@@ -8919,12 +8866,11 @@ MEMOI void memob_states_reset(memo_states* states) {
 memo_status memo_states_abandon(memo_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
     memo_error late;
-    int32_t i;
-    for (i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2; i++) {
         states->places[i].present &= ~states->gradients;
         states->places[i].dirty &= ~states->gradients;
     }
-    for (i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
+    for (int32_t i = 0; i < states->n_layers; i++) states->layers[i].has_gradients = 0;
     states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
     if (states->n_unseen && memo_device_status(&states->engine.device, &late))
@@ -8978,9 +8924,8 @@ typedef struct memob_walk {
 MEMOI void memob_walk_batch(const memob_walk* w) {
     const memob_swap_placement* order = w->order;
     const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
-    int32_t k;
     if (w->states) w->layer(w->user, MEMO_STATES_PASS_FORWARD, 0, 0);
-    for (k = 0; k < order->n_visits; k++) {
+    for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         if (visit->is_backward && k % order->n_forwards == 0)
             w->between(w->user, k / order->n_forwards);
@@ -8999,9 +8944,8 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
 
 /* The update after the last micro-batch of a step. */
 MEMOI void memob_walk_update(const memob_walk* w) {
-    int32_t layer;
     if (!w->states || w->states->is_fused) return;
-    for (layer = 0; layer < w->states->n_layers; layer++) {
+    for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
         w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 0);
         w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
@@ -9026,8 +8970,7 @@ MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int
 MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* error) {
     const memob_engine* e = &states->engine;
     memo_status status = MEMO_STATUS_OK;
-    int k;
-    for (k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
+    for (int k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
         if (k == MEMOB_SWAP_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
             status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;

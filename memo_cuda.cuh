@@ -509,10 +509,9 @@ typedef struct memoi_cuda_touch {
 MEMOI int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
     const int64_t page_bytes = 4096; /* the smallest */
     const int populate_write = 23;   /* MADV_POPULATE_WRITE, Linux 5.14 */
-    int64_t at;
     if (madvise(address, (size_t)size_bytes, populate_write) == 0) return 1;
     if (errno == EFAULT || errno == ENOMEM) return 0;
-    for (at = 0; at < size_bytes; at += page_bytes) *(volatile char*)(address + at) = 0;
+    for (int64_t at = 0; at < size_bytes; at += page_bytes) *(volatile char*)(address + at) = 0;
     return 1;
 }
 
@@ -605,7 +604,6 @@ MEMOI void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room*
                                            {"inactive_file", "active_file"}};
     char path[400];
     int64_t limit_bytes, used_bytes, cached_bytes;
-    int k;
 
     snprintf(path, sizeof path, "%s/%s", folder, files[is_v2][0]);
     limit_bytes = memoi_cuda_read_number(path, "", 1);
@@ -614,7 +612,7 @@ MEMOI void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room*
     used_bytes = memoi_cuda_read_number(path, "", 1);
     if (used_bytes < 0) used_bytes = 0;
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         cached_bytes = memoi_cuda_read_number(path, keys[is_v2][k], 1);
         if (cached_bytes > 0) used_bytes -= cached_bytes;
     }
@@ -681,9 +679,8 @@ MEMOI memoi_cuda_room memoi_cuda_host_room(void) {
 MEMOI int32_t memoi_cuda_local_ranks(const memo_cuda_device_desc* desc) {
     static const char* const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
                                         "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
-    size_t k;
     if (desc->local_ranks) return desc->local_ranks;
-    for (k = 0; k < sizeof names / sizeof names[0]; k++) {
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         const char* text = getenv(names[k]);
         int n = text ? atoi(text) : 0;
         if (n > 0) return n;
@@ -771,8 +768,7 @@ MEMOI int64_t memoi_cuda_chunk_size(const memoi_cuda_block* block, int64_t chunk
 }
 
 MEMOI void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered) {
-    int64_t chunk;
-    for (chunk = 0; chunk < n_registered; chunk++)
+    for (int64_t chunk = 0; chunk < n_registered; chunk++)
         (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + chunk * block->chunk_bytes),
                               NULL);
     munmap(block->address, (size_t)block->mapped_bytes);
@@ -781,11 +777,11 @@ MEMOI void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered)
 /* Logs the progress once a second, from the first second on. */
 MEMOI void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch, int64_t registered_bytes) {
     double now_s = memob_now_s();
-    int64_t touched_bytes = 0, chunk;
+    int64_t touched_bytes = 0;
     char all[32], touched[32], registered[32], message[200];
     if (!log->write || now_s - touch->told_s < 1) return;
     touch->told_s = now_s;
-    for (chunk = 0; chunk * touch->chunk_bytes < touch->size_bytes; chunk++)
+    for (int64_t chunk = 0; chunk * touch->chunk_bytes < touch->size_bytes; chunk++)
         touched_bytes += __atomic_load_n(&touch->touched_bytes[chunk], __ATOMIC_RELAXED);
     snprintf(message, sizeof message, "pinning %s: %s touched, %s registered after %.1f s",
              memob_bytes_text(all, (double)touch->size_bytes),
@@ -816,7 +812,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
     enum { THREADS_MAX = 64 };
     pthread_t threads[THREADS_MAX];
     int64_t n_chunks = memoi_cuda_n_chunks(block), chunk, n_registered = 0;
-    int32_t n_threads, k;
+    int32_t n_threads;
     memoi_cuda_touch touch;
     memo_status status = MEMO_STATUS_OK;
 
@@ -859,7 +855,7 @@ MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block*
 
     /* Join, and undo after a failure. */
     if (status) __atomic_store_n(&touch.is_stopped, 1, __ATOMIC_RELAXED);
-    for (k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
+    for (int32_t k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
     MEMO_FREE(touch.touched_bytes);
     if (status) memoi_cuda_unpin(block, n_registered);
     return status;
@@ -1779,12 +1775,11 @@ MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 template <typename Value>
 static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) {
     float words[sizeof value / 4];
-    int k;
     memcpy(words, &value, sizeof value);
 #ifdef __CUDA_ARCH__ /* host compilers do not know it */
 #pragma unroll
 #endif
-    for (k = 0; k < (int)(sizeof value / 4); k++)
+    for (int k = 0; k < (int)(sizeof value / 4); k++)
         words[k] = __shfl_xor_sync(0xffffffffu, words[k], apart, n_lanes);
     memcpy(&value, words, sizeof value);
     return value;
@@ -1907,7 +1902,6 @@ const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
 
 MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    size_t i;
     if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
     const struct {
         const char* name;
@@ -1921,7 +1915,7 @@ MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_
                   {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
                   {"phantom_bytes", desc->phantom_bytes, MEMOB_BYTES_MAX / 2},
                   {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOB_BYTES_MAX / 2}};
-    for (i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)
         status = memob_check_integer("memo_cuda_device_desc", fields[i].name, fields[i].value, 0,
                                      fields[i].most, error);
     return status;
@@ -2075,9 +2069,8 @@ MEMOI memo_status memoi_cuda_reach(int own, int other, memo_error* error) {
 
 memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t i, k;
-    for (i = 0; i < n && !status; i++)
-        for (k = 0; k < n && !status; k++) {
+    for (int32_t i = 0; i < n && !status; i++)
+        for (int32_t k = 0; k < n && !status; k++) {
             const memoi_cuda *own = memoi_cuda_of(devices[i]), *other = memoi_cuda_of(devices[k]);
             if (!own || !other)
                 return MEMOB_INVALID(error,

@@ -177,11 +177,10 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int64_t* layer_bytes, int32
     memo_swap_desc desc = memo_swap_desc_default();
     memo_tensor sizes[MEMOI_HOOKS_SIZES];
     uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
-    int64_t i, most = 0, unit;
-    int32_t k;
+    int64_t most = 0, unit;
     h->stats.kept_bytes = 0;
     memset(layer_bytes, 0, (size_t)h->n_layers * sizeof *layer_bytes);
-    for (i = 0; i < h->n_planned; i++) {
+    for (int64_t i = 0; i < h->n_planned; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset < 0) {
             h->stats.kept_bytes += t->size_bytes;
@@ -195,9 +194,10 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int64_t* layer_bytes, int32
     if (!most) return MEMO_STATUS_OK;
 
     unit = memob_align_up((most - 1) / MEMOI_HOOKS_SIZES + 1, 512);
-    for (i = 0; i < h->n_layers; i++) kinds[i] = (int32_t)((layer_bytes[i] + unit - 1) / unit);
+    for (int64_t i = 0; i < h->n_layers; i++)
+        kinds[i] = (int32_t)((layer_bytes[i] + unit - 1) / unit);
     memset(sizes, 0, sizeof sizes);
-    for (k = 0; k < MEMOI_HOOKS_SIZES; k++) {
+    for (int32_t k = 0; k < MEMOI_HOOKS_SIZES; k++) {
         sizes[k].name = "saved";
         sizes[k].row_bytes = (k + 1) * unit;
         sizes[k].rule = MEMO_TENSOR_SWAPPED;
@@ -231,8 +231,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
     const int64_t budget = h->desc.device_bytes;
     memo_hooks_stats* stats = &h->stats;
     memo_status status;
-    int64_t i;
-    for (i = 0; i < h->n_planned; i++) {
+    for (int64_t i = 0; i < h->n_planned; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         const int is_kept = t->layer < 0 || t->is_late || t->size_bytes < h->desc.least_bytes;
         t->taken = 0;
@@ -244,7 +243,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
                                   stats->kept_bytes + stats->swap.device_bytes, error);
 
     /* The last layers are not moved anyway.  The later a layer, the less time it has to travel. */
-    for (i = h->n_planned - 1; i >= 0 && !status; i--) {
+    for (int64_t i = h->n_planned - 1; i >= 0 && !status; i--) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset < 0 || t->layer >= h->n_layers - 2) continue;
         t->offset = -1;
@@ -255,7 +254,7 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
     if (!status)
         status = memoi_hooks_fits("host_bytes", h->desc.host_bytes, stats->swap.host_bytes, error);
     if (!status) status = memoi_hooks_lay_out(h, layer_bytes, kinds, 1, error);
-    for (i = 0; i < h->n_planned && !status; i++) {
+    for (int64_t i = 0; i < h->n_planned && !status; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset >= 0)
             t->address =
@@ -433,10 +432,9 @@ MEMO_API memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     int64_t* layer_bytes;
     int32_t* kinds;
     memo_status status = memo_hooks_set_layer(h, -1, error);
-    int64_t i;
     if (!status && had_backward) status = memoi_hooks_turn(h, -1, error);
     if (status) return status;
-    for (i = 0; i < h->n_tensors && had_backward && h->desc.is_checked; i++)
+    for (int64_t i = 0; i < h->n_tensors && had_backward && h->desc.is_checked; i++)
         if (!h->tensors[i].is_unpacked)
             memoi_hooks_say(h, &h->tensors[i], "was never unpacked", &h->stats.n_findings, NULL);
     h->is_open = 0;

@@ -590,10 +590,9 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         const char* name;
         double value, low, high;
     } fields[] = {MEMOI_PARALLEL_FIELDS(MEMOI_PARALLEL_RANGE)};
-    size_t i;
 
     /* So that no product or quotient overflows. */
-    for (i = 0; i < sizeof fields / sizeof *fields; i++) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const double value = fields[i].value, low = fields[i].low, high = fields[i].high;
         if (value >= low && value <= high && (value >= 1e-9 || value <= 0)) continue;
         return MEMOB_INVALID(error, "%s: out of range (%.15g); %.15g to %.15g%s are valid",
@@ -640,8 +639,7 @@ MEMOI memo_status memoi_parallel_divide(const memo_parallel_desc* desc,
         {"tensor", "columns of the MLP", l->tensor, desc->model.ffn},
         {"data", "sequences of the batch", l->data, desc->global_batch},
         {"micro_batch", "sequences of a replica", desc->micro_batch, desc->global_batch / l->data}};
-    int i;
-    for (i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++)
         if (rules[i].whole % rules[i].divisor)
             return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                                   "%s: %lld does not divide the %lld %s; use a divisor",
@@ -729,11 +727,10 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     memo_status status;
     const int32_t degrees[] = {l->data, l->pipeline, l->tensor, l->ulysses, l->ring};
     double product = 1, pieces;
-    int i;
 
     /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
      * overflow an integer. */
-    for (i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++) {
         if (degrees[i] < 1)
             return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
                                   (int)degrees[i]);
@@ -909,10 +906,9 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     const double kv_bytes = latent ? row_bytes * latent : head_bytes + v_bytes;
     double n_kv_all = 0, d_kv_scale = 1, scale;
     memo_sp_attention_sizes sizes;
-    int32_t u;
 
     /* Uneven heads: the rank with most heads sets memory and compute time. */
-    for (u = 0; u < period; u++) {
+    for (int32_t u = 0; u < period; u++) {
         (void)memoi_parallel_sp_sizes(s, 1, u, &sizes, &scale);
         n_kv_all += (latent ? 1 : (double)sizes.heads.n_kv) * (s->l->ulysses / period);
         if (sizes.heads.n_q > s->n_q) s->n_q = sizes.heads.n_q;
@@ -924,7 +920,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
         d_kv_scale = 4 / s->desc->element_bytes;
 
     /* The rank that sends most sets the time of an all-to-all. */
-    for (u = 0; u < period; u++) {
+    for (int32_t u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
         double n_kv;
         (void)memoi_parallel_sp_sizes(s, 1, u, &sizes, &scale);
@@ -969,7 +965,6 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     double document, window, kv_row;
     memoi_parallel_share share;
-    int32_t k;
     memset(&share, 0, sizeof share);
     share.desc = desc;
     share.l = l;
@@ -979,7 +974,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     share.attention_rows = tokens / l->ring;
     share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
     share.group = (double)memo_parallel_zero_group(l);
-    for (k = 0; k < MEMOI_PARALLEL_STAGES; k++) {
+    for (int32_t k = 0; k < MEMOI_PARALLEL_STAGES; k++) {
         share.stages[k] = memoi_parallel_stage_among(desc, l, k);
         share.parameters =
             fmax(share.parameters, memoi_parallel_stage_parameters(&share, &share.stages[k]));
@@ -1050,8 +1045,7 @@ MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n,
 MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
                                     double leave_s) {
     double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
-    int32_t g;
-    for (g = 0; g < n_groups; g++) {
+    for (int32_t g = 0; g < n_groups; g++) {
         computed_s = fmax(computed_s, arrived_s) + compute_s;
         if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
         exchange_s = fmax(exchange_s, computed_s) + leave_s;
@@ -1120,9 +1114,8 @@ MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, int32_t n_gro
     const int32_t period = memoi_parallel_period(s);
     memo_sp_attention_sizes sizes;
     double most = 0, scale;
-    int32_t u;
     if (s->desc->excludes_attention_memory || (s->l->ulysses == 1 && s->l->ring == 1)) return 0;
-    for (u = 0; u < period; u++) {
+    for (int32_t u = 0; u < period; u++) {
         if (!memoi_parallel_sp_sizes(s, n_groups, u, &sizes, &scale)) return INFINITY;
         most = fmax(most, scale * (double)sizes.device_bytes);
     }
@@ -1283,8 +1276,7 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
         {expert_rows, up, h, n_experts},
         {expert_rows, h, wide, n_experts},
         {rows, (double)m->n_experts, h, 1}};
-    int i;
-    for (i = 0; i < 6; i++)
+    for (int i = 0; i < 6; i++)
         memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], matrices[i][2],
                                    matrices[i][3], &layer->gemm_s, &layer->gemm_backward_s);
     memoi_parallel_add_product(s, rows, (double)m->vocabulary / tensor, h, 1, &layer->head_s,
@@ -1427,8 +1419,7 @@ MEMOI double memoi_parallel_whole(const memoi_parallel_share* s, double* others)
 MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers_bytes,
                                          double layer_forward_s) {
     double alpha = 1, others, whole = memoi_parallel_whole(s, &others);
-    int32_t k;
-    for (k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+    for (int32_t k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
         memo_parallel_memory states;
         s->stage = s->stages[k];
         states = memoi_parallel_states(s);
@@ -1567,14 +1558,13 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
     const double buffers_bytes = memoi_parallel_buffers(s, n_groups);
     memo_parallel_time* time = &prediction->time;
     double busy_s = -1, n_layers = 0, head_s = 0;
-    int32_t k;
     memset(prediction, 0, sizeof *prediction);
     if (s->l->activations == MEMO_PARALLEL_SWAP)
         s->alpha = memoi_parallel_choose_alpha(s, buffers_bytes, layer.forward_s);
 
     /* The busiest stage sets the time; the fullest stage must fit, on the device and on the
      * host. */
-    for (k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+    for (int32_t k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
         const memo_parallel_memory most = prediction->memory;
         memo_parallel_prediction trial;
         s->stage = s->stages[k];
@@ -1624,8 +1614,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
     const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
     memo_parallel_prediction trial;
-    int32_t n;
-    for (n = 1; n == 1 || n <= most_groups; n++) {
+    for (int32_t n = 1; n == 1 || n <= most_groups; n++) {
         /* Equal groups: of key heads, or of the query heads of one. */
         if (share.n_kv % n && (n % share.n_kv || share.n_q % n)) continue;
         memoi_parallel_predict_groups(&share, n, &trial);
@@ -1673,8 +1662,7 @@ MEMOI int memoi_parallel_compare(const void* left, const void* right) {
         {(double)x->experts, (double)y->experts},
         {(double)x->zero_stage, (double)y->zero_stage},
         {(double)x->activations, (double)y->activations}};
-    size_t i;
-    for (i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i][0] < keys[i][1] || keys[i][0] > keys[i][1])
             return keys[i][0] < keys[i][1] ? -1 : 1;
     return 0;
@@ -1686,9 +1674,8 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
                                        int degree, int32_t n, memo_parallel_entry* entries) {
     int32_t* const degrees[] = {&l->pipeline, &l->data, &l->tensor, &l->ulysses};
     int64_t count = 0;
-    int32_t k, chunks, experts;
     if (degree < 4) {
-        for (k = 1; k <= n; k++) {
+        for (int32_t k = 1; k <= n; k++) {
             if (n % k || (degree == 0 && desc->max_pipeline && k > desc->max_pipeline)) continue;
             *degrees[degree] = k;
             count += memoi_parallel_enumerate(desc, l, degree + 1, n / k,
@@ -1698,10 +1685,10 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_para
     }
 
     l->ring = n;
-    for (chunks = 1; chunks <= (l->pipeline > 1 ? desc->max_chunks : 1); chunks *= 2)
-        for (experts = 1; experts <= (desc->model.n_experts > 0 ? desc->model.n_experts : 1);
-             experts *= 2)
-            for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
+    for (int32_t chunks = 1; chunks <= (l->pipeline > 1 ? desc->max_chunks : 1); chunks *= 2)
+        for (int32_t experts = 1;
+             experts <= (desc->model.n_experts > 0 ? desc->model.n_experts : 1); experts *= 2)
+            for (int32_t k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
                 l->chunks = chunks;
                 l->experts = experts;
                 l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
@@ -1722,7 +1709,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     memo_parallel_desc settled;
     memo_parallel_layout layout;
     memo_parallel_list* made;
-    int64_t n, i;
+    int64_t n;
     *list = NULL;
     if (status) return status;
     settled = memoi_parallel_settle(desc);
@@ -1748,7 +1735,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
      * missing. */
     made->n_entries =
         memoi_parallel_enumerate(&settled, &layout, 0, settled.cluster.n_gpus, made->entries);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_parallel_entry* entry = &made->entries[i];
         memo_error why;
         if (memoi_parallel_refuse(&settled, &entry->layout, &why)) {
@@ -1792,7 +1779,6 @@ MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t d
 
 memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo_error* error) {
     const int32_t* degrees = problem->degrees;
-    int32_t i, p, q;
     int64_t bytes_max;
     if (memob_check_integer("degrees", "n_blocks", problem->n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX,
                             error) ||
@@ -1802,7 +1788,7 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
         return MEMOB_INVALID(error, "degrees.costs: NULL; pass n_blocks times n_degrees costs");
 
     /* Degrees must ascend because the costs compare them by index. */
-    for (p = 0; p < problem->n_degrees; p++)
+    for (int32_t p = 0; p < problem->n_degrees; p++)
         if (degrees[p] < 1 || degrees[p] > 1 << 20 || (degrees[p] & (degrees[p] - 1)) ||
             (p > 0 && degrees[p] <= degrees[p - 1]))
             return MEMOB_INVALID(error,
@@ -1812,8 +1798,8 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
     /* With these limits sums of times keep their digits, and sums of bytes over all blocks stay
      * below 2^62.  The sum of times is NaN if one of them is. */
     bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++) {
+    for (int32_t i = 0; i < problem->n_blocks; i++)
+        for (int32_t p = 0; p < problem->n_degrees; p++) {
             const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
             const double least_s =
                 fmin(fmin(c->forward_s, c->forward_collective_s),
@@ -1833,8 +1819,8 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
         }
 
     /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++)
+    for (int32_t p = 0; p < problem->n_degrees; p++)
+        for (int32_t q = p + 1; q < problem->n_degrees; q++)
             if (!memob_is_in(problem->gather_s[p][q], 0, MEMOI_DEGREES_SECONDS))
                 return MEMOB_INVALID(
                     error, "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
@@ -1891,9 +1877,9 @@ MEMOI double memoi_degrees_add_s(const memo_degrees_problem* problem, int32_t bl
 MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* degrees,
                                int64_t* kept, int64_t* runtime) {
     double step_s = 0;
-    int32_t i, p = 0, q;
+    int32_t p = 0, q;
     *kept = *runtime = 0;
-    for (i = 0; i < problem->n_blocks; i++, p = q) {
+    for (int32_t i = 0; i < problem->n_blocks; i++, p = q) {
         const memo_degree_cost* c;
         q = memoi_degrees_index(problem, degrees[i]);
         c = memoi_degrees_cost(problem, i, q);
@@ -1906,10 +1892,9 @@ MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_
 
 memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
                                   double* step_s, int64_t* memory_bytes, memo_error* error) {
-    int32_t i;
     int64_t kept, runtime;
     memo_status status = memoi_degrees_check(problem, block_degrees, error);
-    for (i = 0; i < problem->n_blocks && !status; i++)
+    for (int32_t i = 0; i < problem->n_blocks && !status; i++)
         if (memoi_degrees_index(problem, block_degrees[i]) < 0)
             status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
                                    (int)block_degrees[i]);
@@ -2006,13 +1991,13 @@ MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
 MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit) {
     const int is_least = price_s == INFINITY;
     const memo_degrees_problem* problem = search->problem;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p;
     double from_s[MEMO_DEGREES_MAX]; /* cost of a block's bytes at a degree and of what follows */
 
     /* The last block comes first because nothing follows it. */
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
-        for (q = 0; q < d; q++)
+        for (int32_t q = 0; q < d; q++)
             from_s[q] = problem->costs[at + q].runtime_bytes > limit ? INFINITY
                         : is_least
                             ? (double)search->extra[at + q]
@@ -2021,7 +2006,7 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
             const double* add_s = &search->add_s[(at + p) * d];
             int32_t* next = &search->next[at + p];
             double least_s = INFINITY;
-            for (q = 0; q < d; q++) { /* bytes may be equal only as doubles */
+            for (int32_t q = 0; q < d; q++) { /* bytes may be equal only as doubles */
                 double cost_s = is_least ? from_s[q] : add_s[q] + from_s[q];
                 int is_less = is_least && search->extra[at + q] < search->extra[at + *next];
                 if (cost_s > least_s || (cost_s >= least_s && !is_less)) continue;
@@ -2068,7 +2053,6 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
     const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
     int64_t limit = search->limits[high];
     double price_s = 0, best_s = 0;
-    int k;
 
     /* If any path fits the room, the path of least memory does. */
     range.low = low;
@@ -2087,7 +2071,7 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
     /* The first price is 0, of the fastest path.  At the price where both ends cost the same, a
      * cheaper path replaces one of them. */
     search->ends[1].time_s = INFINITY;
-    for (k = 0; k < 100; k++) {
+    for (int k = 0; k < 100; k++) {
         double cost_s, bound_s;
         memoi_degrees_walk(search, price_s, limit);
         cost_s = path->time_s + price_s * (double)path->extra;
@@ -2102,7 +2086,7 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
         memoi_degrees_set_end(search, range.room);
         price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
     }
-    for (k = 0; k < 2; k++) memoi_degrees_join(search, k);
+    for (int k = 0; k < 2; k++) memoi_degrees_join(search, k);
     return range;
 }
 
@@ -2120,10 +2104,10 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
 MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
                                       const memoi_degrees_range* range, double limit_s,
                                       int64_t grain, int32_t i, int32_t q) {
-    int32_t d = search->problem->n_degrees, p;
+    int32_t d = search->problem->n_degrees;
     int64_t at = (int64_t)i * d + q, next[MEMO_DEGREES_MAX], least = INT64_MAX;
     const int64_t* begins = search->label_begins[i % 2];
-    for (p = 0; p < d; p++) next[p] = begins[p];
+    for (int32_t p = 0; p < d; p++) next[p] = begins[p];
 
     /* The fastest of the next labels comes first.  Later ones are slower, so they must have fewer
      * bytes. */
@@ -2131,7 +2115,7 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
         memoi_label label;
         int32_t first = 0;
         label.time_s = INFINITY;
-        for (p = 0; p < d; p++) {
+        for (int32_t p = 0; p < d; p++) {
             double time_s;
             if (next[p] == begins[p + 1]) continue;
             time_s = search->labels[next[p]].time_s + search->add_s[(at - q + p) * d + q];
@@ -2162,7 +2146,7 @@ MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_
     const double gap_s = search->plan->step_s - range->bound_s;
     double limit_s = fmin(range->bound_s + range->share * gap_s,
                           search->plan->step_s * (1 - MEMOI_DEGREES_EXACT));
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i;
     int64_t limit = search->limits[range->high], grain = 0, best, k;
     memoi_degrees_walk(search, range->price_s, limit);
 
@@ -2171,10 +2155,10 @@ MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_
     if (!memob_reserve(&search->labels, &search->label_capacity, 1, sizeof(memoi_label))) return 0;
     memset(search->labels, 0, sizeof(memoi_label));
     search->n_labels = 1;
-    for (q = 0; q <= d; q++) search->label_begins[0][q] = q > 0;
+    for (int32_t q = 0; q <= d; q++) search->label_begins[0][q] = q > 0;
     for (i = 0; i < n; i++) {
         int64_t* begins = search->label_begins[(i + 1) % 2];
-        for (q = 0; q < d; q++) {
+        for (int32_t q = 0; q < d; q++) {
             begins[q] = search->n_labels;
             if (problem->costs[(int64_t)i * d + q].runtime_bytes <= limit &&
                 !memoi_degrees_labels_extend(search, range, limit_s, grain, i, q))
@@ -2249,7 +2233,7 @@ MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
 MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     memob_arrays* arrays = &search->arrays;
-    int64_t n = problem->n_blocks, d = problem->n_degrees, n_open = n, k;
+    int64_t n = problem->n_blocks, d = problem->n_degrees, n_open = n;
     int64_t smallest = INT64_MAX, runtime = 0;
     int64_t* least = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
     memob_keyed* cells = (memob_keyed*)memob_arrays_add(arrays, n * d, sizeof *cells);
@@ -2259,23 +2243,23 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
     search->rest_s = (double*)memob_arrays_add(arrays, (n + 1) * d, sizeof(double));
     search->next = (int32_t*)memob_arrays_add(arrays, n * d, sizeof(int32_t));
     search->path.at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
-    for (k = 0; k < 2; k++)
+    for (int64_t k = 0; k < 2; k++)
         search->ends[k].at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
     if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
 
-    for (k = 0; k < n * d * d; k++)
+    for (int64_t k = 0; k < n * d * d; k++)
         search->add_s[k] = memoi_degrees_add_s(problem, (int32_t)(k / (d * d)),
                                                (int32_t)(k / d % d), (int32_t)(k % d));
 
     /* Admit the choices of block and degree, the smallest runtime first.  Each block uses the
      * admitted degree that keeps least.  Once every block has one, each runtime is a limit. */
-    for (k = 0; k < n * d; k++) {
+    for (int64_t k = 0; k < n * d; k++) {
         cells[k].key = problem->costs[k].runtime_bytes;
         cells[k].index = k;
     }
     memob_keyed_sort(cells, n * d);
-    for (k = 0; k < n; k++) least[k] = -1;
-    for (k = 0; k < n * d; k++) {
+    for (int64_t k = 0; k < n; k++) least[k] = -1;
+    for (int64_t k = 0; k < n * d; k++) {
         const memo_degree_cost* c = &problem->costs[cells[k].index];
         int64_t *block = &least[cells[k].index / d], kept = c->state_bytes + c->saved_bytes;
         if (*block < 0 || kept < *block) {
@@ -2295,7 +2279,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
                               (long long)problem->memory_bytes, (long long)smallest);
 
     /* Only the bytes beyond the least of each block depend on the choice. */
-    for (k = 0; k < n * d; k++)
+    for (int64_t k = 0; k < n * d; k++)
         search->extra[k] =
             problem->costs[k].state_bytes + problem->costs[k].saved_bytes - least[k / d];
     memoi_degrees_walk(search, INFINITY, runtime);
@@ -2352,11 +2336,10 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
         memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX, error);
     memoi_block_degree line;
     memo_text text;
-    int32_t i;
     memset(&text, 0, sizeof text);
     memset(&line, 0, sizeof line);
     memo_text_put(&text, "memo degrees 1\n");
-    for (i = 0; i < n_blocks && !status; i++) {
+    for (int32_t i = 0; i < n_blocks && !status; i++) {
         line.block = i;
         line.degree = block_degrees[i];
         status = memoi_block_degree_check(&line, error);

@@ -531,8 +531,7 @@ MEMOI int32_t memoi_schedule_op_stream(const memo_schedule* schedule, const memo
 }
 
 MEMOI int memoi_schedule_is_on(const memo_schedule* schedule, int64_t op, int64_t stream) {
-    int64_t k;
-    for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
+    for (int64_t k = 0; k <= schedule->ops[op].n_more_streams; k++)
         if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
     return 0;
 }
@@ -559,18 +558,18 @@ MEMOI int64_t* memoi_order_at(int64_t* order, const memo_schedule* schedule, int
 MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** order,
                                    memob_arrays* arrays, memo_error* error) {
     const int64_t n = MEMOI_AFTER_MORE * schedule->n_ops + schedule->n_more_streams;
-    int64_t i, k, sync = -1, *last, *recorded;
+    int64_t sync = -1, *last, *recorded;
     last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
     recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
     *order = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
     if (arrays->failed) return memob_no_memory(error, "the order of a schedule");
 
-    for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
-    for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+    for (int64_t i = 0; i < schedule->n_streams; i++) last[i] = -1;
+    for (int64_t i = 0; i < schedule->n_events; i++) recorded[i] = -1;
 
     /* In the order of enqueueing, keeping the last op of each stream and the last record of each
      * event. */
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t* after = memoi_order_at(*order, schedule, i, 0);
         int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
@@ -581,7 +580,7 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
             sync = i;
             continue;
         }
-        for (k = 0; k <= op->n_more_streams; k++) {
+        for (int64_t k = 0; k <= op->n_more_streams; k++) {
             int32_t stream = memoi_schedule_op_stream(schedule, op, k);
             if (k > 0)
                 *memoi_order_at(*order, schedule, i, MEMOI_AFTER_MORE + k - 1) = last[stream];
@@ -653,17 +652,17 @@ MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t wit
 /* The clock of op i from those before it, without the wait `without` (-1: none). */
 MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
     const memo_op* op = &c->schedule->ops[i];
-    int64_t s, k;
-    for (s = 0; s < c->n_streams; s++) row[s] = -1;
-    for (k = 0; k < memoi_order_n(op); k++) {
+    for (int64_t s = 0; s < c->n_streams; s++) row[s] = -1;
+    for (int64_t k = 0; k < memoi_order_n(op); k++) {
         int64_t before = *memoi_order_at(c->order, c->schedule, i, k);
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
-        for (s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
+        for (int64_t s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
     }
     if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
-    for (k = 0; k <= op->n_more_streams; k++) row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
+    for (int64_t k = 0; k <= op->n_more_streams; k++)
+        row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
 }
 
 /* The first cells that two lists share; 0: none. */
@@ -688,8 +687,8 @@ MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cell
 MEMOI int memoi_checker_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
     int64_t at_a = c->schedule->ops[a].first_range, at_b = c->schedule->ops[b].first_range;
     memoi_cells cells = {0, 0}, other;
-    int found = 0, k;
-    for (k = 0; k < 2; k++) {
+    int found = 0;
+    for (int k = 0; k < 2; k++) {
         if (!memoi_checker_meet(c->cells[k] + at_a, c->n_cells[k][a], c->cells[!k] + at_b,
                                 c->n_cells[!k][b], &other) ||
             (found && other.begin >= cells.begin))
@@ -713,14 +712,14 @@ MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
 /* The cells of ranges, sorted and merged; returns the length of the list. */
 MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range* ranges,
                                        int64_t n_ranges, memoi_cells* list) {
-    int64_t i, n = 0, n_merged = 0;
-    for (i = 0; i < n_ranges; i++) {
+    int64_t n = 0, n_merged = 0;
+    for (int64_t i = 0; i < n_ranges; i++) {
         if (ranges[i].begin == ranges[i].end) continue;
         list[n].begin = memoi_checker_cell(c, ranges[i].begin);
         list[n++].end = memoi_checker_cell(c, ranges[i].end);
     }
     if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memob_keyed_compare); /* by begin */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
         else
@@ -731,8 +730,7 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
 
 /* The last op of the stream in these cells, or latest if that is later. */
 MEMOI int64_t memoi_checker_last(const int64_t* last, const memoi_cells* cells, int64_t latest) {
-    int64_t i;
-    for (i = cells->begin; i < cells->end; i++) latest = memob_max(latest, last[i] - 1);
+    for (int64_t i = cells->begin; i < cells->end; i++) latest = memob_max(latest, last[i] - 1);
     return latest;
 }
 
@@ -775,23 +773,23 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 /* Fills races and needed. */
 MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
-    int64_t stream, i, w, k, cell;
-    for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+    for (int64_t i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
 
     /* One stream at a time: its last touches take little room. */
-    for (stream = 0; stream < c->n_streams; stream++) {
-        for (w = 0; w < 2; w++) memset(c->last[w], 0, (size_t)c->n_ends * sizeof(int64_t));
-        for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t stream = 0; stream < c->n_streams; stream++) {
+        for (int64_t w = 0; w < 2; w++) memset(c->last[w], 0, (size_t)c->n_ends * sizeof(int64_t));
+        for (int64_t i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
             if (op->kind != MEMO_OP_RUN) continue;
             if (!memoi_schedule_is_on(schedule, i, stream) && !memoi_checker_check_op(c, i, stream))
                 return 0;
             /* An op of several streams counts for its first. */
             if (op->stream != stream) continue;
-            for (w = 0; w < 2; w++)
-                for (k = 0; k < c->n_cells[w][i]; k++) {
+            for (int64_t w = 0; w < 2; w++)
+                for (int64_t k = 0; k < c->n_cells[w][i]; k++) {
                     const memoi_cells* cells = &c->cells[w][op->first_range + k];
-                    for (cell = cells->begin; cell < cells->end; cell++) c->last[w][cell] = i + 1;
+                    for (int64_t cell = cells->begin; cell < cells->end; cell++)
+                        c->last[w][cell] = i + 1;
                 }
         }
     }
@@ -806,12 +804,12 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
  * visited. */
 MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     const memo_schedule* schedule = c->schedule;
-    int64_t reach = wait, i, k, s;
-    for (i = wait; i <= reach; i++) {
+    int64_t reach = wait;
+    for (int64_t i = wait; i <= reach; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
         int is_touched = i == wait;
-        for (k = 0; k < memoi_order_n(op) && !is_touched; k++) {
+        for (int64_t k = 0; k < memoi_order_n(op) && !is_touched; k++) {
             int64_t before = *memoi_order_at(c->order, schedule, i, k);
             is_touched = before >= 0 && c->lowered[before] == wait + 1;
         }
@@ -819,7 +817,7 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
         memoi_checker_clock(c, i, wait, row);
         if (!memcmp(row, c->clock + i * c->n_streams, (size_t)c->n_streams * sizeof(int64_t)))
             continue;
-        for (s = 0; s < c->n_streams; s++)
+        for (int64_t s = 0; s < c->n_streams; s++)
             if (row[s] < needed[s]) return 0;
         c->lowered[i] = wait + 1;
         reach = memob_max(reach, c->last_use[i]);
@@ -831,7 +829,7 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = schedule->n_ranges, n_clocks, i, k;
+    int64_t n_ranges = schedule->n_ranges, n_clocks;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     n_clocks = schedule->n_ops * c->n_streams;
     c->clock = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
@@ -840,7 +838,7 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
     c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
-    for (k = 0; k < 2; k++) {
+    for (int64_t k = 0; k < 2; k++) {
         c->last[k] = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
         c->cells[k] = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
         c->n_cells[k] = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
@@ -850,16 +848,16 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
     if (arrays->failed || !c->check->redundant_waits || !c->check->unrecorded_waits) return 0;
 
     /* All ends, each once; between neighbors lie the cells. */
-    for (i = 0; i < n_ranges; i++) {
+    for (int64_t i = 0; i < n_ranges; i++) {
         c->ends[2 * i] = schedule->ranges[i].begin;
         c->ends[2 * i + 1] = schedule->ranges[i].end;
     }
     qsort(c->ends, (size_t)(2 * n_ranges), sizeof(uint64_t), memoi_checker_compare_u64);
-    for (i = 0; i < 2 * n_ranges; i++)
+    for (int64_t i = 0; i < 2 * n_ranges; i++)
         if (!i || c->ends[i] != c->ends[i - 1]) c->ends[c->n_ends++] = c->ends[i];
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        for (k = 0; k < 2; k++) {
+        for (int64_t k = 0; k < 2; k++) {
             const int64_t first = op->first_range + (k ? op->n_reads : 0);
             c->n_cells[k][i] = memoi_checker_list_cells(c, schedule->ranges + first,
                                                         op->n_writes + (k ? 0 : op->n_reads),
@@ -872,14 +870,13 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
 MEMOI int memoi_checker_run(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memo_check* check = c->check;
-    int64_t i, k;
     if (!memoi_checker_prepare(c)) return 0;
 
     /* Order, then conflicts. */
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
-        for (k = 0; k < memoi_order_n(op); k++) {
+        for (int64_t k = 0; k < memoi_order_n(op); k++) {
             int64_t before = *memoi_order_at(c->order, schedule, i, k);
             if (before >= 0) c->last_use[before] = i;
         }
@@ -887,7 +884,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     if (!memoi_checker_check_conflicts(c)) return 0;
 
     /* Waits: for nothing, or without need. */
-    for (i = 0; i < schedule->n_ops && !c->races_only; i++) {
+    for (int64_t i = 0; i < schedule->n_ops && !c->races_only; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
             *memoi_order_at(c->order, schedule, i, MEMOI_AFTER_RECORD) < 0)
@@ -956,10 +953,10 @@ MEMOI int64_t memoi_race_wait_before(const memo_schedule* schedule, int32_t even
  * probably the intended one. */
 MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo_race* race,
                                        int64_t* wait) {
-    int64_t i, record = -1;
+    int64_t record = -1;
     int n_candidates = 64; /* each looks through all waits */
     *wait = -1;
-    for (i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
+    for (int64_t i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RECORD ||
             !memoi_schedule_is_on(schedule, race->first, schedule->ops[i].stream))
             continue;
@@ -972,9 +969,8 @@ MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo
 
 MEMOI int memoi_race_op_writes(const memo_schedule* schedule, int64_t op, memo_range bytes) {
     const memo_range* written = schedule->ranges + schedule->ops[op].first_range;
-    int64_t k;
     written += schedule->ops[op].n_reads;
-    for (k = 0; k < schedule->ops[op].n_writes; k++)
+    for (int64_t k = 0; k < schedule->ops[op].n_writes; k++)
         if (written[k].begin < bytes.end && bytes.begin < written[k].end) return 1;
     return 0;
 }
@@ -982,8 +978,7 @@ MEMOI int memoi_race_op_writes(const memo_schedule* schedule, int64_t op, memo_r
 /* "bytes 0..512 of act", of the smallest named bytes around them; else addresses. */
 MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
     const memo_named_bytes* around = NULL;
-    int64_t i;
-    for (i = 0; i < schedule->n_named; i++) {
+    for (int64_t i = 0; i < schedule->n_named; i++) {
         const memo_range* b = &schedule->named[i].bytes;
         if (b->begin <= bytes.begin && b->end >= bytes.end &&
             (!around || b->end - b->begin < around->bytes.end - around->bytes.begin))
@@ -1135,8 +1130,7 @@ MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, i
 /* The bought waits of buffer b: makes them at its malloc, or their records at its free. */
 MEMOI memo_status memoi_places_buy(memoi_places* p, int64_t b, int is_free, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t w;
-    for (w = 0; w < p->plan->n_waits && !status; w++) {
+    for (int32_t w = 0; w < p->plan->n_waits && !status; w++) {
         const memo_wait* wait = &p->plan->waits[w];
         if (is_free && wait->freed == b)
             status = memo_schedule_add_record(p->schedule, w, wait->from, error);
@@ -1151,13 +1145,13 @@ MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* e
     const int64_t origin = memob_request_origin(p->trace, i);
     const memo_request* malloced = &p->trace->requests[origin < 0 ? i : origin];
     const int64_t b = origin < 0 ? -1 : p->buffers[origin];
-    int32_t s, event;
+    int32_t event;
     memo_status status = MEMO_STATUS_OK;
     switch (request->kind) {
     case MEMO_REQUEST_MARK: return MEMO_STATUS_OK;
     case MEMO_REQUEST_MALLOC:
         status = memoi_places_buy(p, b, 0, error);
-        for (s = 0; s <= p->n_streams && !status; s++)
+        for (int32_t s = 0; s <= p->n_streams && !status; s++)
             if (s == request->stream ||
                 (p->is_second && (s == p->n_streams || p->early[b] >> s & 1)))
                 status = memoi_places_add(p, s, b, 1, error);
@@ -1186,19 +1180,18 @@ MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* e
 MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
     const int64_t n_requests = p->trace->n_requests;
     memo_status status = memo_schedule_create(&p->schedule, error);
-    int64_t i, k;
     int32_t none;
-    for (i = 0; i < p->n_streams + 2 && !status; i++)
+    for (int64_t i = 0; i < p->n_streams + 2 && !status; i++)
         status = memo_schedule_add_stream(p->schedule, "", &none, error);
-    for (i = 0; i < p->plan->n_waits && !status; i++)
+    for (int64_t i = 0; i < p->plan->n_waits && !status; i++)
         status = memo_schedule_add_event(p->schedule, &none, error);
-    for (i = 0; i < n_requests && !status && p->is_second; i++)
+    for (int64_t i = 0; i < n_requests && !status && p->is_second; i++)
         if (memoi_places_is_lifted(p, i))
             status = memoi_places_add(p, p->n_streams + 1, p->buffers[i], 0, error);
-    for (i = 0; i < n_requests && !status; i++) status = memoi_places_request(p, i, error);
+    for (int64_t i = 0; i < n_requests && !status; i++) status = memoi_places_request(p, i, error);
 
     /* Buffers that never end block their place for ever. */
-    for (k = 0; k < p->plan->n_buffers && !status && p->is_second; k++)
+    for (int64_t k = 0; k < p->plan->n_buffers && !status && p->is_second; k++)
         if (!p->ends[k]) status = memoi_places_add(p, 0, k, 0, error);
     return status;
 }
@@ -1206,8 +1199,7 @@ MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
 /* Races of the first schedule become early streams.  Of the second, the first one between two
  * buffers is an error. */
 MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, memo_error* error) {
-    int64_t i;
-    for (i = 0; i < check->n_races; i++) {
+    for (int64_t i = 0; i < check->n_races; i++) {
         const memo_op* before = &p->schedule->ops[check->races[i].first];
         const memo_op* after = &p->schedule->ops[check->races[i].second];
         int64_t first = before->link_bytes, second = after->link_bytes;
@@ -1239,12 +1231,11 @@ MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, m
 /* Finds the malloc of each buffer of the plan.  Position by position, both must agree. */
 MEMOI memo_status memoi_places_match(memoi_places* p, memo_error* error) {
     const memo_trace* trace = p->trace;
-    int64_t i, n = 0, time;
-    int is_later;
+    int64_t n = 0, time;
 
     /* The order that memo_plan_from_trace gives its buffers: first those that begin at 0. */
-    for (is_later = 0; is_later < 2; is_later++)
-        for (i = time = 0; i < trace->n_requests; i++) {
+    for (int is_later = 0; is_later < 2; is_later++)
+        for (int64_t i = time = 0; i < trace->n_requests; i++) {
             const memo_request* request = &trace->requests[i];
             const memo_buffer* buffer = &p->plan->buffers[n];
             time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
@@ -1266,9 +1257,9 @@ MEMOI memo_status memoi_places_match(memoi_places* p, memo_error* error) {
 /* Streams, the body, and waits in range. */
 MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
     const int64_t n_buffers = p->trace->n_buffers;
-    int64_t i, n_streams = 1;
+    int64_t n_streams = 1;
     p->body = -1;
-    for (i = 0; i < p->trace->n_requests; i++) {
+    for (int64_t i = 0; i < p->trace->n_requests; i++) {
         memo_mark mark = memob_request_mark(p->trace, i);
         if (p->body < 0 && mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) p->body = i;
         n_streams = memob_max(n_streams, (int64_t)p->trace->requests[i].stream + 1);
@@ -1278,7 +1269,7 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
     p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
     if (p->arrays.failed) return memob_no_memory(error, "checking a plan");
-    for (i = 0; i < p->plan->n_waits; i++) {
+    for (int64_t i = 0; i < p->plan->n_waits; i++) {
         const memo_wait* wait = &p->plan->waits[i];
         n_streams = memob_max(n_streams, 1 + memob_max(wait->from, wait->to));
         if (wait->freed < 0 || wait->freed >= n_buffers || wait->requested < 0 ||
@@ -1345,8 +1336,7 @@ MEMOI void memoi_simulation_add(memoi_flow* flow, double mark, int64_t op) {
 /* The op with the least mark, of these the first; there is one. */
 MEMOI memoi_moment* memoi_simulation_first(const memoi_flow* flow) {
     memoi_moment* first = flow->list;
-    int64_t i;
-    for (i = 1; i < flow->n; i++) {
+    for (int64_t i = 1; i < flow->n; i++) {
         memoi_moment* moment = &flow->list[i];
         if (moment->mark < first->mark || (moment->mark <= first->mark && moment->op < first->op))
             first = moment;
@@ -1396,15 +1386,14 @@ void memo_simulation_destroy(memo_simulation* simulation) {
 /* The figures that follow from start_s and end_s. */
 MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation) {
     double *first = simulation->stall_s + schedule->n_streams, *last = first + schedule->n_streams;
-    int64_t i, k;
     /* Makespan, and busy time of each stream. */
-    for (i = 0; i < schedule->n_streams; i++) first[i] = -1;
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_streams; i++) first[i] = -1;
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         double start = simulation->start_s[i], end = simulation->end_s[i];
         if (end > simulation->makespan_s) simulation->makespan_s = end;
         if (op->kind != MEMO_OP_RUN) continue;
-        for (k = 0; k <= op->n_more_streams; k++) {
+        for (int64_t k = 0; k <= op->n_more_streams; k++) {
             int32_t stream = memoi_schedule_op_stream(schedule, op, k);
             if (first[stream] < 0) first[stream] = start;
             last[stream] = end;
@@ -1413,7 +1402,7 @@ MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* 
     }
 
     /* A stall is idle time between the first start and the last end. */
-    for (i = 0; i < schedule->n_streams; i++) {
+    for (int64_t i = 0; i < schedule->n_streams; i++) {
         double stall = last[i] - first[i] - simulation->busy_s[i];
         simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
     }
@@ -1456,8 +1445,7 @@ MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* orde
                                     memo_simulation* simulation, int64_t i) {
     const memo_op* op = &schedule->ops[i];
     double reached = 0, passed = 0;
-    int64_t k;
-    for (k = 0; k < memoi_order_n(op); k++) {
+    for (int64_t k = 0; k < memoi_order_n(op); k++) {
         const int64_t before = *memoi_order_at(order, schedule, i, k);
         const int holds =
             k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
@@ -1472,8 +1460,7 @@ MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* orde
 /* Starts op i, or lets it wait for one that has not ended. */
 MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
-    int64_t k;
-    for (k = 0; k < memoi_order_n(op); k++) {
+    for (int64_t k = 0; k < memoi_order_n(op); k++) {
         const int64_t before = *memoi_order_at(s->order, s->schedule, i, k);
         if (before < 0 || s->simulation->end_s[before] >= 0) continue;
         s->next[i] = s->waiting[before];
@@ -1496,14 +1483,13 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const int64_t n_streams = s->schedule->n_streams, n_flows = (int64_t)s->schedule->n_links + 1;
     memob_arrays* arrays = &s->arrays;
     memoi_moment* moments;
-    int64_t i;
     s->waiting = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
     s->next = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
     s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
     moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
     if (arrays->failed) return 0;
-    for (i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
-    for (i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
+    for (int64_t i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
+    for (int64_t i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
     return 1;
 }
 
@@ -1557,13 +1543,12 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
                                    memo_error* error) {
     memoi_simulator s;
     memo_status status;
-    int64_t i;
     *simulation = NULL;
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
 
     /* The caller may have changed the public fields. */
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
@@ -1597,11 +1582,11 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     int64_t* order;
     memo_status status;
     double first = 0;
-    int64_t i, n_measured = 0;
+    int64_t n_measured = 0;
     *simulation = NULL;
 
     /* Times are counted from the first start. */
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (!memoi_simulation_is_measured(op)) continue;
         if (!n_measured++ || op->start_s < first) first = op->start_s;
@@ -1613,7 +1598,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
 
     status = memoi_order_make(schedule, &order, &arrays, error);
     if (!status) status = memoi_simulation_create(schedule, &result, error);
-    for (i = 0; !status && i < schedule->n_ops; i++) {
+    for (int64_t i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (memoi_simulation_is_measured(op)) {
             result->start_s[i] = op->start_s - first;
@@ -1639,12 +1624,11 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t
                                                  const memo_schedule* b, int64_t* order_b,
                                                  int64_t i) {
     const memo_op *x = &a->ops[i], *y = &b->ops[i];
-    int64_t k;
     if (x->kind != y->kind) return "kind";
     if (strcmp(memo_schedule_op_name(a, i), memo_schedule_op_name(b, i))) return "name";
     if ((x->stream < 0) != (y->stream < 0)) return "kind of sync";
     if (x->n_more_streams != y->n_more_streams) return "number of streams";
-    for (k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
+    for (int64_t k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
         if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
                    memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
             return "stream";
@@ -1652,7 +1636,7 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t
         *memoi_order_at(order_b, b, i, MEMOI_AFTER_RECORD))
         return "record waited for";
     if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
-    for (k = 0; k < x->n_reads + x->n_writes; k++) {
+    for (int64_t k = 0; k < x->n_reads + x->n_writes; k++) {
         const memo_range* r = &a->ranges[x->first_range + k];
         const memo_range* q = &b->ranges[y->first_range + k];
         if (r->end - r->begin != q->end - q->begin) return "size of a range";
@@ -1762,8 +1746,7 @@ MEMOI double memoi_svg_nice_step(double range, double n) {
  * UTF-8 have no width. */
 MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_size) {
     double width = 0;
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) {
+    for (int64_t i = 0; i < n_bytes; i++) {
         if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
         width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
     }
@@ -1784,14 +1767,13 @@ MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simu
 memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo_simulation* times,
                                        const char* path, memo_error* error) {
     memo_text text;
-    int64_t i, k;
 
     /* A named row per stream, in the order of the streams. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
                          "\"args\":{\"name\":\"streams\"}}");
-    for (i = 0; i < schedule->n_streams; i++) {
+    for (int64_t i = 0; i < schedule->n_streams; i++) {
         memo_text_put(&text,
                       ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
                       "\"args\":{\"name\":\"",
@@ -1804,16 +1786,16 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     }
 
     /* A bar per operation and stream; a wait is a bar too. */
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
         if (!memoi_timeline_is_drawn(schedule, times, i)) continue;
-        for (k = 0; k < op->n_reads + op->n_writes; k++) {
+        for (int64_t k = 0; k < op->n_reads + op->n_writes; k++) {
             const memo_range* range = &schedule->ranges[op->first_range + k];
             *(k < op->n_reads ? &read_bytes : &written_bytes) +=
                 (int64_t)(range->end - range->begin);
         }
-        for (k = 0; k <= op->n_more_streams; k++) {
+        for (int64_t k = 0; k <= op->n_more_streams; k++) {
             memo_text_put(&text, ",\n{\"name\":\"");
             memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
             memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
@@ -1939,8 +1921,7 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     int is_wait = op->kind == MEMO_OP_WAIT;
     uint32_t color = is_wait ? 0xdadada : memoi_timeline_color(&t->legend, name);
     char bytes[32];
-    int64_t k;
-    for (k = 0; k <= op->n_more_streams; k++) {
+    for (int64_t k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
         if (is_wait) /* a thin line: the stream waits */
@@ -1969,8 +1950,7 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
 /* Rows of alternating shade, names at the left, shares at the right. */
 MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
     const memo_schedule* schedule = t->schedule;
-    int32_t i;
-    for (i = 0; i < schedule->n_streams; i++) {
+    for (int32_t i = 0; i < schedule->n_streams; i++) {
         const char* name = memoi_schedule_stream_name(schedule, i);
         double y = t->top + MEMOI_ROW_HEIGHT * i, middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
         double makespan = t->times->makespan_s;
@@ -1992,12 +1972,12 @@ MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
 MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
     double makespan = t->times->makespan_s, factor, step, time;
     char first[16];
-    int decimals, i;
+    int decimals;
     snprintf(first, sizeof first, " %s", memoi_timeline_unit(makespan, &factor));
     if (!(makespan > 0)) return;
     step = memoi_svg_nice_step(makespan * factor, 10);
     decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
-    for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
+    for (int i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
         double x = t->left + time / factor * t->scale;
         memoi_svg_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
         memoi_svg_put_value(&t->text, " class=\"m\"", x, t->bottom + 18, time, i ? decimals : 0,
@@ -2007,8 +1987,7 @@ MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
 
 MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
     double x = t->left;
-    int i;
-    for (i = 0; i < t->legend.n; i++) {
+    for (int i = 0; i < t->legend.n; i++) {
         const memoi_family_color* family = &t->legend.families[i];
         double width = 18 + memoi_svg_text_width(family->name, family->length, 12) + 16;
         if (x + width > MEMOI_SVG_WIDTH - 16) return;
@@ -2022,14 +2001,13 @@ MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
 memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
                                     const char* title, const char* path, memo_error* error) {
     memoi_timeline timeline, *t = &timeline;
-    int64_t i;
 
     /* The left margin fits the longest name of a stream. */
     memset(t, 0, sizeof *t);
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
-    for (i = 0; i < schedule->n_streams; i++) {
+    for (int64_t i = 0; i < schedule->n_streams; i++) {
         const char* name = memoi_schedule_stream_name(schedule, (int32_t)i);
         double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
         t->left = fmin(240, fmax(t->left, width));
@@ -2053,7 +2031,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     /* Bars come after rows and axis, which they cover. */
     memoi_timeline_draw_rows(t);
     memoi_timeline_draw_axis(t);
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (memoi_timeline_is_drawn(schedule, times, i)) memoi_timeline_draw_op(t, i);
     memoi_timeline_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
@@ -2084,8 +2062,7 @@ MEMOI double memoi_picture_y(const memoi_picture* picture, double bytes) {
  * the lower half of the addresses, they get a quarter of the picture. */
 MEMOI void memoi_picture_fold(memoi_picture* picture, const memo_plan* plan) {
     double lowest = picture->n_bytes;
-    int64_t i;
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         if (plan->buffers[i].memory_class != MEMO_CLASS_PERSISTENT)
             lowest = fmin(lowest, (double)plan->buffers[i].offset_bytes);
     picture->fold_y = picture->bottom;
@@ -2179,11 +2156,11 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     memob_piece* pieces =
         (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
     memob_map drawn;
-    int64_t n, i;
+    int64_t n;
     if (!pieces) return memob_no_memory(error, "a picture");
     memset(&drawn, 0, sizeof drawn);
     n = memob_plan_pieces(plan, pieces);
-    for (i = 0; i < n; i++) memoi_picture_piece(picture, plan, &pieces[i], &drawn);
+    for (int64_t i = 0; i < n; i++) memoi_picture_piece(picture, plan, &pieces[i], &drawn);
     memob_map_free(&drawn);
     MEMO_FREE(pieces);
     return MEMO_STATUS_OK;
@@ -2215,8 +2192,8 @@ typedef struct memoi_span {
 MEMOI int64_t memoi_picture_spans(const memoi_picture* picture, const memo_trace* trace,
                                   memoi_span* spans) {
     double time = 0, begins[MEMO_PHASE_BACKWARD + 1] = {0};
-    int64_t i, n = 0;
-    for (i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
         const memo_request_kind kind = trace->requests[i].kind;
         const memo_mark mark = memob_request_mark(trace, i);
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
@@ -2241,11 +2218,10 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     static const char* const rows[] = {"phase", "layer"};
     memoi_span* spans = (memoi_span*)memob_calloc(trace->n_requests, sizeof(memoi_span));
     double y = picture->top - 38, label_width = 3;
-    int64_t i, k, n, last = 1;
-    int is_end;
+    int64_t k, n, last = 1;
     if (!spans) return memob_no_memory(error, "a picture");
     n = memoi_picture_spans(picture, trace, spans);
-    for (i = 0; i < n; i = k) {
+    for (int64_t i = 0; i < n; i = k) {
         memoi_span run = spans[i];
         for (k = i + 1; k < n; k++) {
             if (spans[k].phase == MEMO_PHASE_RECOMPUTE) continue;
@@ -2255,7 +2231,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
         if (run.phase == MEMO_PHASE_RECOMPUTE) continue;
         memoi_picture_band(picture, memoi_phase_colors[run.phase][1], run.begin, run.end, y, 64,
                            memob_phase_names[run.phase], memob_phase_names[run.phase]);
-        for (is_end = 0; is_end < 2; is_end++) {
+        for (int is_end = 0; is_end < 2; is_end++) {
             const double x = memoi_picture_x(picture, is_end ? run.end : run.begin);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x, picture->top, x,
                                picture->bottom);
@@ -2263,10 +2239,10 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     }
 
     /* All layers get a label, or none: the longest must fit. */
-    for (i = 0; i < n; i++) last = memob_max(last, spans[i].layer);
+    for (int64_t i = 0; i < n; i++) last = memob_max(last, spans[i].layer);
     for (; last > 0; last /= 10) label_width += 6.4;
     for (k = 0; k < 3; k++)
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             const memoi_span* span = &spans[i];
             char label[24], hover[64];
             if (span->phase != phases[k]) continue;
@@ -2276,7 +2252,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
                                span->begin, span->end, y + 17, label_width,
                                span->phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
-    for (i = 0; i < 2; i++)
+    for (int64_t i = 0; i < 2; i++)
         memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
                             picture->left - 8, y + 12 + 17 * (double)i, rows[i]);
     MEMO_FREE(spans);
@@ -2300,8 +2276,8 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
 MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                const memo_trace* trace) {
     const char* name = NULL;
-    int64_t i, b = 0, time = 0;
-    for (i = 0; i < trace->n_requests; i++) {
+    int64_t b = 0, time = 0;
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
             name = trace->text + request->id;
@@ -2369,7 +2345,6 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                            (double)plan->lower_bound_bytes
                      : 0;
     double x = 1084;
-    int i;
     memoi_svg_begin(text, 700,
                     ".b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
                     ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
@@ -2391,7 +2366,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text, ")</text>\n");
 
     /* Legend of the classes that occur, from right to left. */
-    for (i = 2; i >= 0; i--) {
+    for (int i = 2; i >= 0; i--) {
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
@@ -2407,13 +2382,12 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     memoi_picture picture;
     memo_status status;
     int has_phases = 0;
-    int64_t i;
     if (plan->proof == MEMO_PROOF_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "plan: it has no offsets to draw; call memo_plan_solve first");
 
     /* Bands of phases need room above the plot. */
-    for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
+    for (int64_t i = 0; trace && i < trace->n_requests && !has_phases; i++)
         has_phases = memob_request_mark(trace, i).layer >= 0;
     memset(&picture, 0, sizeof picture);
     picture.left = 96;
@@ -2824,7 +2798,6 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
     double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
     memo_text* text = &w->text;
-    int64_t k;
     memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
     if (op->kind == MEMO_OP_RUN) {
         memoi_schedule_begin_name(text, schedule->text + op->name);
@@ -2832,9 +2805,9 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     }
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
     if (op->event >= 0) memoi_schedule_put_taken(text, &w->events, op->event);
-    for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
+    for (int64_t k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
         memoi_schedule_put_taken(text, &w->streams, memoi_schedule_op_stream(schedule, op, k));
-    for (k = 0; k < op->n_reads + op->n_writes; k++)
+    for (int64_t k = 0; k < op->n_reads + op->n_writes; k++)
         memo_text_put(text, "%s 0x%llx..0x%llx",
                       k == op->n_reads ? " writes"
                       : k              ? ""
@@ -2851,16 +2824,15 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     memoi_schedule_writer w;
     char number[16];
     int is_done = 1;
-    int64_t i;
     memset(&w, 0, sizeof w);
     w.schedule = schedule;
     memo_text_put(&w.text, "memo schedule 1\n");
 
     /* A name that is taken already gets its number appended. */
-    for (i = 0; i < schedule->n_events && is_done; i++)
+    for (int64_t i = 0; i < schedule->n_events && is_done; i++)
         is_done = memoi_schedule_take_name(&w.events,
                                            memoi_schedule_event_name(schedule, (int32_t)i, number));
-    for (i = 0; i < schedule->n_streams && is_done; i++) {
+    for (int64_t i = 0; i < schedule->n_streams && is_done; i++) {
         is_done =
             memoi_schedule_take_name(&w.streams, memoi_schedule_stream_name(schedule, (int32_t)i));
         memo_text_put(&w.text, "stream");
@@ -2868,14 +2840,14 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
         memo_text_put(&w.text, "\n");
     }
 
-    for (i = 0; i < schedule->n_named; i++) {
+    for (int64_t i = 0; i < schedule->n_named; i++) {
         memo_text_put(&w.text, "buffer");
         memoi_schedule_begin_name(&w.text, schedule->text + named[i].name);
         memo_text_put(&w.text, "\" 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
                       (unsigned long long)named[i].bytes.end);
     }
 
-    for (i = 0; i < schedule->n_ops && is_done; i++)
+    for (int64_t i = 0; i < schedule->n_ops && is_done; i++)
         memoi_schedule_put_op_line(&w, &schedule->ops[i]);
     memoi_names_free(&w.streams);
     memoi_names_free(&w.events);
@@ -3056,8 +3028,7 @@ MEMOI memo_status memoi_rec_close(memo_recorder* r, int32_t stream, memo_error* 
 
 MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t stream;
-    for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
+    for (int32_t stream = 0; !status && stream < r->schedule->n_streams; stream++)
         status = memoi_rec_close(r, stream, error);
     return status;
 }
@@ -3177,12 +3148,11 @@ MEMOI memo_status memoi_rec_after_event_wait(memo_recorder* r, memo_event event,
  * many. */
 MEMOI int64_t memoi_rec_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
                                    int64_t row_bytes, int64_t n_rows) {
-    int64_t row;
     if (stride_bytes == row_bytes && n_rows > 0) {
         ranges[0] = memob_range_at(address, row_bytes * n_rows);
         return 1;
     }
-    for (row = 0; row < n_rows; row++)
+    for (int64_t row = 0; row < n_rows; row++)
         ranges[row] = memob_range_at((const char*)address + row * stride_bytes, row_bytes);
     return n_rows;
 }
@@ -3285,13 +3255,12 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     memo_op_desc op = memo_op_desc_default();
     memo_range ranges[2][16]; /* read, written */
     va_list accesses;
-    int i;
     if (!device->annotate) return MEMO_STATUS_OK;
     op.name = name;
     op.reads = ranges[0];
     op.writes = ranges[1];
     va_start(accesses, n_accesses);
-    for (i = 0; i < n_accesses; i++) {
+    for (int i = 0; i < n_accesses; i++) {
         memo_access access = va_arg(accesses, memo_access);
         ranges[access.is_written][access.is_written ? op.n_writes++ : op.n_reads++] = access.bytes;
     }
@@ -3376,10 +3345,9 @@ void memo_recorder_pause(memo_recorder* recorder) {
 void memo_recorder_resume(memo_recorder* recorder) {
     memo_recorder* r = recorder;
     memo_status status = MEMO_STATUS_OK;
-    int32_t stream;
     if (!r->is_paused || r->failure.status) return;
     r->is_paused = 0;
-    for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
+    for (int32_t stream = 0; !status && stream < r->schedule->n_streams; stream++)
         status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
 }
 
@@ -3398,18 +3366,17 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
                                        memo_error* error) {
     memo_recorder* r = recorder;
     memo_status status = MEMO_STATUS_OK;
-    int64_t i;
     *schedule = NULL;
     if (r->failure.status)
         return memo_error_set(error, r->failure.status, "%s", r->failure.message);
-    for (i = 0; i < r->schedule->n_streams && !status; i++) {
+    for (int64_t i = 0; i < r->schedule->n_streams && !status; i++) {
         int is_open = r->open[i] >= 0 && r->n_stamps;
         status = memoi_rec_close(r, (int32_t)i, error);
         /* Its end was recorded just now, after the caller synchronized. */
         if (!status && is_open)
             status = memo_event_synchronize(&r->inner, r->stamps[r->n_stamps - 1].event, error);
     }
-    for (i = 0; i < r->n_stamps && !status; i++)
+    for (int64_t i = 0; i < r->n_stamps && !status; i++)
         status = memoi_rec_read_stamp(r, &r->stamps[i], error);
     if (!status) memoi_rec_drop(r, 0);
     if (!status) *schedule = r->schedule;
@@ -3566,8 +3533,7 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
 
 /* Appends the states of a layer with one of these uses. */
 MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, uint32_t uses) {
-    int32_t i;
-    for (i = 0; i < g->states->n_states; i++) {
+    for (int32_t i = 0; i < g->states->n_states; i++) {
         const void* address = memo_states_get_address(g->states, layer, i);
         if (address && g->states->states[i].uses & uses)
             g->ranges[g->n_ranges++] = memob_range_at(address, g->states->states[i].size_bytes);
@@ -3578,8 +3544,7 @@ MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, ui
 MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, int writes) {
     const uint32_t reads =
         is_backward ? MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT : (uint32_t)MEMO_STATE_FORWARD;
-    int32_t i;
-    for (i = g->states ? g->states->n_ended : 0; g->states && i < g->states->n_begun; i++)
+    for (int32_t i = g->states ? g->states->n_ended : 0; g->states && i < g->states->n_begun; i++)
         memoi_swap_generate_states(g, memob_states_layer_of(g->states, g->states->phase, i),
                                    !writes       ? reads
                                    : is_backward ? (uint32_t)MEMO_STATE_GRADIENT
@@ -3592,9 +3557,8 @@ MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, int32_t step, in
     static const char* const names[] = {"traffic to host", "traffic to device"};
     const memo_device* device = g->device;
     int64_t n_bytes[2];
-    int i;
     memob_swap_traffic(&g->desc, step, is_backward, times, n_bytes);
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         memo_op_desc op = memo_op_desc_default();
         if (n_bytes[i] <= 0 || g->status) continue;
         op.name = "traffic";
@@ -3613,7 +3577,6 @@ MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, int32_t step, in
 MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s) {
     const double rates[] = {g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
     double n_bytes[2] = {0, 0}, slower_s = 0;
-    int way;
     for (; g->n_seen < g->schedule->n_ops; g->n_seen++) {
         const memo_op* op = &g->schedule->ops[g->n_seen];
         const char* stream =
@@ -3621,7 +3584,7 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
         if (strstr(stream, "to host")) n_bytes[0] += (double)op->link_bytes;
         if (strstr(stream, "to device")) n_bytes[1] += (double)op->link_bytes;
     }
-    for (way = 0; way < 2; way++)
+    for (int way = 0; way < 2; way++)
         if (rates[way] > 0)
             slower_s +=
                 g->times->slowdown_s_per_byte[way] * fmin(n_bytes[way], rates[way] * time_s);
@@ -3637,11 +3600,10 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
-    int32_t t, writes;
     memset(&times, 0, sizeof times);
     if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
     memoi_swap_generate_traffic(g, step, is_backward, &times);
-    for (t = 0; t < desc->n_tensors && is_backward; t++) {
+    for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
         if (begin == end || !memo_swap_get_address(g->swap, step, t)) continue;
@@ -3655,9 +3617,9 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
     }
 
-    for (writes = 0; writes < 2; writes++) {
+    for (int32_t writes = 0; writes < 2; writes++) {
         memoi_swap_generate_open(g, is_backward, writes);
-        for (t = 0; t < desc->n_tensors; t++) {
+        for (int32_t t = 0; t < desc->n_tensors; t++) {
             begin = end = 0;
             if (!memob_swap_is_layer(desc, t)) {
                 if (writes == (!is_backward || desc->tensors[t].rule == MEMO_TENSOR_HANDED))
@@ -3693,8 +3655,7 @@ MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const memob_swap_visit* visit = &g->swap->placement.visits[k];
-    int32_t t;
-    for (t = 0; t < g->desc.n_tensors && !visit->is_backward && !g->status;
+    for (int32_t t = 0; t < g->desc.n_tensors && !visit->is_backward && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->step, t)) {
             g->status = memo_swap_set_routed(g->swap, visit->step,
@@ -3735,12 +3696,11 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
     const double rates[] = {times->to_file_bytes_per_s, times->from_file_bytes_per_s,
                             times->to_host_bytes_per_s, times->to_device_bytes_per_s};
     memo_status status = MEMO_STATUS_OK;
-    int32_t k, link = 0;
-    int64_t i;
-    for (k = 0; k < 4 && !status; k++) {
+    int32_t link = 0;
+    for (int32_t k = 0; k < 4 && !status; k++) {
         if (rates[k] > 0)
             status = memo_schedule_add_link(schedule, names[k], rates[k], &link, error);
-        for (i = 0; i < schedule->n_ops && !status; i++) {
+        for (int64_t i = 0; i < schedule->n_ops && !status; i++) {
             memo_op* op = &schedule->ops[i];
             const char* name = memo_schedule_op_name(schedule, i);
             const int is_traffic = !strcmp(name, "traffic"); /* only bytes: any number of copies */
@@ -3908,7 +3868,6 @@ memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
     memoi_blocks_generator g;
     memo_comm comm;
     memo_status status;
-    int64_t i;
     memset(&g, 0, sizeof g);
     memset(&comm, 0, sizeof comm);
     *schedule = NULL;
@@ -3925,7 +3884,7 @@ memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
     if (passes & MEMO_BLOCKS_WEIGHTS) functions->weights = memoi_blocks_generate_weights;
     buffers = (memo_block_buffers*)memob_calloc(memob_max(n_parts, 1), sizeof *buffers);
     if (!buffers) return memob_no_memory(error, "the schedule of blocks");
-    for (i = 0; i < n_parts; i++) {
+    for (int64_t i = 0; i < n_parts; i++) {
         buffers[i].output = (void*)(uintptr_t)(2 * i + 1);
         buffers[i].gradient = (void*)(uintptr_t)(2 * i + 2);
         buffers[i].count = 1;
