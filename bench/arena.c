@@ -79,11 +79,10 @@ static void make_events(void) {
     for (way = 0; way < 2; way++) {
         for (k = 0; k < n_layers; k++) {
             int64_t held = -1;
-            int r;
             layer = way ? n_layers - 1 - k : k;
             random_state = (uint64_t)way + 7; /* layers are alike */
             if (way == 0) n_kept[layer] = 0;
-            for (r = 0; r < layer_requests; r++) {
+            for (int r = 0; r < layer_requests; r++) {
                 int64_t block = take();
                 if (way == 0 && r % 3 == 0) {
                     kept[layer][n_kept[layer]++] = block;
@@ -100,11 +99,10 @@ static void make_events(void) {
 
 static void read_events(const char* path) {
     memo_trace* trace;
-    int64_t i;
     int64_t* blocks; /* of each malloc; -1: none, or freed */
     check(memo_trace_read(path, &trace, &error));
     blocks = (int64_t*)memob_calloc(trace->n_requests, 8);
-    for (i = 0; i < trace->n_requests && blocks; i++) {
+    for (int64_t i = 0; i < trace->n_requests && blocks; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i);
         blocks[i] = -1;
@@ -122,7 +120,7 @@ static void read_events(const char* path) {
     }
 
     /* A micro-batch frees all of its buffers. */
-    for (i = 0; i < trace->n_requests && blocks; i++)
+    for (int64_t i = 0; i < trace->n_requests && blocks; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && blocks[i] >= 0)
             add_event(-1, blocks[i]);
     MEMO_FREE(blocks);
@@ -267,7 +265,6 @@ int main(int argc, char** argv) {
     double ns[n_ways][n_rounds];
     int64_t reserved[n_ways] = {0}, n_batches, i;
     memo_plan* plan;
-    int w, round;
 
     if (argc > 2)
         read_events(argv[2]);
@@ -284,8 +281,8 @@ int main(int argc, char** argv) {
 #endif
 
     /* Ways alternate within a round, so that a change of clock rate hits all of them. */
-    for (round = -1; round < n_rounds; round++) { /* round -1 warms up */
-        for (w = 0; w < n_ways; w++) {
+    for (int round = -1; round < n_rounds; round++) { /* round -1 warms up */
+        for (int w = 0; w < n_ways; w++) {
             const int64_t n = round < 0 ? 1 : n_batches / ways[w].share + 1;
             double begin_s;
             if (ways[w].release) ways[w].run(); /* fills the cache again */
@@ -305,7 +302,7 @@ int main(int argc, char** argv) {
            1e-6 * n_rounds * (double)(n_batches * n_events), n_rounds);
     printf("%-22s %12s %10s %10s %10s %14s\n", "", "ns/request", "best", "worst", "ratio",
            "reserved MiB");
-    for (w = 0; w < n_ways; w++) {
+    for (int w = 0; w < n_ways; w++) {
         const double middle = median(ns[w], n_rounds); /* sorts */
         printf("%-22s %12.1f %10.1f %10.1f %10.1f", ways[w].name, middle, ns[w][0],
                ns[w][n_rounds - 1], middle / median(ns[0], n_rounds));

@@ -15,12 +15,11 @@ typedef struct block_overhead {
  * bytes, but at least 0.  Fewer than two sizes: 0. */
 static double block_latency(const int64_t* message_bytes, const double* measured_s, int32_t n) {
     double mean_bytes = 0, mean_s = 0, products = 0, squares = 0, latency_s;
-    int32_t i;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         mean_bytes += (double)message_bytes[i] / n;
         mean_s += measured_s[i] / n;
     }
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         double bytes = (double)message_bytes[i] - mean_bytes;
         products += bytes * (measured_s[i] - mean_s);
         squares += bytes * bytes;
@@ -71,7 +70,6 @@ static memo_status block_best_parts(const memo_blocks_schedule_desc* desc,
     memo_blocks_schedule_desc tried = *desc;
     memo_block_times* times =
         (memo_block_times*)calloc((size_t)desc->n_blocks * (size_t)max_parts, sizeof *times);
-    int32_t n, i, s;
     double best_s = 0;
     memo_status status = MEMO_STATUS_OK;
     if (!times) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory");
@@ -79,11 +77,11 @@ static memo_status block_best_parts(const memo_blocks_schedule_desc* desc,
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "overhead: below 0");
 
     /* The tolerance lets fewer parts win a tie in spite of rounding. */
-    for (n = 1; !status && n <= max_parts; n *= 2) {
+    for (int32_t n = 1; !status && n <= max_parts; n *= 2) {
         double total_s = 0;
         tried.n_parts = n;
-        for (i = 0; i < desc->n_blocks; i++)
-            for (s = 0; s < n; s++)
+        for (int32_t i = 0; i < desc->n_blocks; i++)
+            for (int32_t s = 0; s < n; s++)
                 times[(int64_t)i * n + s] = block_part_times(&whole[i], overhead, n);
         status = block_makespan(&tried, times, passes, &total_s, error);
         if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {

@@ -89,9 +89,8 @@ static memo_status weights(void* context, const memo_block_call* call, memo_erro
 
 static memo_blocks_desc desc_of(rank* r, const memo_device* device, memo_block_buffers* buffers) {
     memo_blocks_desc desc = memo_blocks_desc_default();
-    int s;
     memset(buffers, 0, N_PARTS * sizeof *buffers);
-    for (s = 0; s < N_PARTS; s++) {
+    for (int s = 0; s < N_PARTS; s++) {
         buffers[s].output = r->buffers[2 * s];
         buffers[s].gradient = r->buffers[2 * s + 1];
         buffers[s].count = COUNT;
@@ -165,9 +164,8 @@ static memo_status run_all(rank* r, memo_error* error) {
     memo_block_buffers buffers[N_PARTS];
     memo_blocks_desc desc;
     void* address;
-    int k;
     memo_status status = memo_stream_create(d, "compute", 0, &r->stream, error);
-    for (k = 0; k < 2 * N_PARTS && !status; k++) {
+    for (int k = 0; k < 2 * N_PARTS && !status; k++) {
         status = memo_device_alloc(d, COUNT * sizeof(float), &address, error);
         if (status) break;
         r->buffers[k] = (float*)address;
@@ -179,7 +177,8 @@ static memo_status run_all(rank* r, memo_error* error) {
     if (status) return status;
     desc = desc_of(r, d, buffers);
     status = memo_blocks_create(&desc, &blocks, error);
-    for (k = 0; k < N_RUNS && !status; k++) status = run_once(r, blocks, &r->measured_s[k], error);
+    for (int k = 0; k < N_RUNS && !status; k++)
+        status = run_once(r, blocks, &r->measured_s[k], error);
     memo_blocks_destroy(blocks);
     return status ? status : run_recorded(r, error);
 }
@@ -201,7 +200,7 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
     pthread_t threads[N_RANKS];
     rank ranks[N_RANKS];
     double run_s;
-    int i, k;
+    int i;
     memo_status status = MEMO_STATUS_OK;
 
     /* Every rank has a device; the links between them have the given rate. */
@@ -238,7 +237,7 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
 
     /* A run lasts as long as its slowest rank. */
     *measured_s = INFINITY;
-    for (k = 0; k < N_RUNS; k++) {
+    for (int k = 0; k < N_RUNS; k++) {
         for (run_s = 0, i = 0; i < N_RANKS; i++) run_s = fmax(run_s, ranks[i].measured_s[k]);
         *measured_s = fmin(*measured_s, run_s);
     }
@@ -271,20 +270,19 @@ static void report_parts(const bench* b, const double* collective_s) {
     static const int32_t shown[] = {N_SIZES - 1, 0};
     int64_t bytes[N_SIZES];
     block_overhead overhead = {0, 0};
-    int k, i;
 
     /* A line through the measured times gives the overhead of a collective. */
-    for (k = 0; k < N_SIZES; k++) bytes[k] = sizes[k] * (int64_t)sizeof(float);
+    for (int k = 0; k < N_SIZES; k++) bytes[k] = sizes[k] * (int64_t)sizeof(float);
     overhead.collective_s = block_latency(bytes, collective_s, N_SIZES);
     overhead.operation_s = overhead.collective_s;
 
     /* The largest message and the smallest one; computation shrinks with the message. */
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         memo_block_times times[N_BLOCKS];
         int32_t n_parts = 0;
         memo_error error;
         double scale = collective_s[shown[k]] / collective_s[N_SIZES - 1];
-        for (i = 0; i < N_BLOCKS;
+        for (int i = 0; i < N_BLOCKS;
              i++) { /* the parts together; computation shrinks with the message */
             const memo_block_times* part = &b->times[i * N_PARTS];
             times[i] = *part;
@@ -310,7 +308,7 @@ static void report_parts(const bench* b, const double* collective_s) {
  * otherwise. */
 static int report(double unit_s, double collective, int has_weights) {
     double simulated[4], measured[4];
-    int order, i, n_bad = 0;
+    int n_bad = 0;
     const memo_collective_call sum = {
         MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, COUNT, NULL, NULL};
     double bytes = (double)memo_comm_bytes(&sum, N_RANKS, 0);
@@ -319,7 +317,7 @@ static int report(double unit_s, double collective, int has_weights) {
            has_weights ? ", half of b for the weights" : "", collective, 1e3 * unit_s, N_RANKS);
     printf("%-10s %12s %12s %8s   %s\n", "order", "simulated ms", "measured ms", "ratio",
            "busy simulated, measured");
-    for (order = 0; order < 4; order++) {
+    for (int order = 0; order < 4; order++) {
         bench b;
         double busy = 0, measured_busy = 0, collective_s[N_SIZES];
         memo_error error;
@@ -330,7 +328,7 @@ static int report(double unit_s, double collective, int has_weights) {
         b.schedule.order = (memo_blocks_order)order;
         b.schedule.n_blocks = N_BLOCKS;
         b.schedule.n_parts = N_PARTS;
-        for (i = 0; i < N_BLOCKS * N_PARTS; i++) {
+        for (int i = 0; i < N_BLOCKS * N_PARTS; i++) {
             int is_mlp = i / N_PARTS % 2;
             memo_block_times* t = &b.times[i];
             t->forward_s = t->recompute_s = (is_mlp ? 3 : 2) * unit_s;
@@ -352,7 +350,7 @@ static int report(double unit_s, double collective, int has_weights) {
                1e3 * simulated[order], 1e3 * measured[order], measured[order] / simulated[order],
                busy, measured_busy);
         n_bad += fabs(measured[order] / simulated[order] - 1) > 0.1;
-        for (i = 0; i < order; i++)
+        for (int i = 0; i < order; i++)
             n_bad += (simulated[i] > 1.02 * simulated[order]) && measured[i] <= measured[order];
         if (order == MEMO_BLOCKS_FINE) report_parts(&b, collective_s);
     }
@@ -363,13 +361,12 @@ static int report(double unit_s, double collective, int has_weights) {
  * half of a causal sequence has three quarters of the pairs. */
 static void report_sequence(double collective) {
     static const char* const names[] = {"two sequences", "halves of one"};
-    int splits, order, i;
 
     printf("\nsimulated, c = %g: units of time%24s %8s %8s %8s\n", collective, "default",
            "pipelined", "cross", "fine");
-    for (splits = 0; splits < 2; splits++) {
+    for (int splits = 0; splits < 2; splits++) {
         printf("%-36s", names[splits]);
-        for (order = 0; order < 4; order++) {
+        for (int order = 0; order < 4; order++) {
             bench b;
             double makespan = 0, busy;
             memo_error error;
@@ -380,7 +377,7 @@ static void report_sequence(double collective) {
             b.schedule.splits_sequence = splits;
 
             /* Attention's time depends on the pairs of tokens in each part. */
-            for (i = 0; i < N_BLOCKS * N_PARTS; i++) {
+            for (int i = 0; i < N_BLOCKS * N_PARTS; i++) {
                 int is_mlp = i / N_PARTS % 2;
                 double pairs = !splits ? 1 : i % N_PARTS ? 1.5 : 0.5;
                 memo_block_times* t = &b.times[i];

@@ -73,8 +73,7 @@ static void add_time(call which, int64_t begin_ns) {
 
 /* Empty for all calls. */
 static void begin_times(int n_steps) {
-    int c;
-    for (c = 0; c < N_CALLS; c++) {
+    for (int c = 0; c < N_CALLS; c++) {
         n_times[c] = 0;
         if (!times[c]) times[c] = (double*)memob_calloc(2 * (int64_t)n_steps * N_LAYERS, 8);
         if (!times[c]) exit(1);
@@ -86,9 +85,8 @@ static double median_of(call which) { return median(times[which], n_times[which]
 
 /* The four calls of a layer, whose backward follows much later. */
 static void add_layers(int n_steps) {
-    int step, layer;
-    for (step = 0; step < n_steps; step++)
-        for (layer = 0; layer < N_LAYERS; layer++) {
+    for (int step = 0; step < n_steps; step++)
+        for (int layer = 0; layer < N_LAYERS; layer++) {
             const int forward = step * N_LAYERS + layer;
             const int backward = step * N_LAYERS + N_LAYERS - 1 - layer;
             times[LAYER][n_times[LAYER]++] =
@@ -107,7 +105,6 @@ static void print_table(const char* title, const char* prefix, int has_scratch) 
     static const char* const names[] = {"forward_begin", "forward_end", "backward_begin",
                                         "backward_end"};
     char name[64];
-    int c;
     printf("### %s\n\n| call | median us | 99 %% us | of a launch |\n|---|---|---|---|\n", title);
     print_row("clock, alone", CLOCK);
 #ifdef __CUDACC__
@@ -121,7 +118,7 @@ static void print_table(const char* title, const char* prefix, int has_scratch) 
     print_row("memo_event_record", RECORD);
     print_row("memo_event_wait", WAIT);
 #endif
-    for (c = 0; c < 4; c++) {
+    for (int c = 0; c < 4; c++) {
         snprintf(name, sizeof name, "%s_%s", prefix, names[c]);
         print_row(name, (call)(FORWARD_BEGIN + c));
     }
@@ -233,17 +230,16 @@ static memo_swap_desc describe(bench* b, int has_file) {
 static void run_engine(bench* b, int n_steps, int has_file) {
     memo_swap_desc desc = describe(b, has_file);
     memo_swap* swap;
-    int step, layer;
     check(memo_swap_create(&desc, &swap, &error));
     begin_times(n_steps);
-    for (step = -N_WARM_UPS; step < n_steps; step++) {
+    for (int step = -N_WARM_UPS; step < n_steps; step++) {
         is_counted = step >= 0;
-        for (layer = 0; layer < N_LAYERS; layer++) {
+        for (int layer = 0; layer < N_LAYERS; layer++) {
             TIMED(FORWARD_BEGIN, check(memo_swap_forward_begin(swap, layer, &error)));
             run_baselines(b);
             TIMED(FORWARD_END, check(memo_swap_forward_end(swap, layer, &error)));
         }
-        for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+        for (int layer = N_LAYERS - 1; layer >= 0; layer--) {
             TIMED(BACKWARD_BEGIN, check(memo_swap_backward_begin(swap, layer, &error)));
             run_baselines(b);
             TIMED(BACKWARD_END, check(memo_swap_backward_end(swap, layer, &error)));
@@ -259,13 +255,12 @@ static void run_engine(bench* b, int n_steps, int has_file) {
 
 static void step_of_session(void* user, memo_session* session) {
     bench* b = (bench*)user;
-    int layer;
-    for (layer = 0; layer < N_LAYERS; layer++) {
+    for (int layer = 0; layer < N_LAYERS; layer++) {
         TIMED(FORWARD_BEGIN, (void)memo_session_forward_begin(session, layer));
         if (memo_session_computes(session)) run_baselines(b);
         TIMED(FORWARD_END, memo_session_forward_end(session, layer));
     }
-    for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+    for (int layer = N_LAYERS - 1; layer >= 0; layer--) {
         void* scratch;
         TIMED(ALLOC, scratch = memo_session_alloc(session, SCRATCH_BYTES));
         TIMED(BACKWARD_BEGIN, (void)memo_session_backward_begin(session, layer));
@@ -285,7 +280,6 @@ static void run_session(bench* b, int n_steps) {
     memo_session_desc desc = memo_session_desc_default();
     int64_t rows[N_LAYERS * N_TENSORS];
     memo_session* session;
-    int step;
     check(memo_swap_desc_fill_rows(&swap, rows, &error));
     desc.device = b->device;
     desc.compute_stream = b->compute;
@@ -302,7 +296,7 @@ static void run_session(bench* b, int n_steps) {
     is_counted = 0;
     check(memo_session_create(&desc, &session, &error));
     begin_times(n_steps);
-    for (step = -N_WARM_UPS; step < n_steps; step++) {
+    for (int step = -N_WARM_UPS; step < n_steps; step++) {
         is_counted = step >= 0;
         check(memo_session_run(session, NULL, &error));
         finish_step(b);
@@ -316,13 +310,12 @@ int main(int argc, char** argv) {
     bench_help(argc, argv, "[STEPS]");
     const int n_steps = (int)bench_number(argc, argv, 1, 200, 1, STEPS_MAX);
     bench b;
-    int c;
     bench_create(&b);
     printf("Host time of a call: %d steps of %d layers, alpha 0.5.\n\n", n_steps, N_LAYERS);
     run_engine(&b, n_steps, 0);
     run_engine(&b, n_steps, 1);
     run_session(&b, n_steps);
     bench_destroy(&b);
-    for (c = 0; c < N_CALLS; c++) MEMO_FREE(times[c]);
+    for (int c = 0; c < N_CALLS; c++) MEMO_FREE(times[c]);
     return 0;
 }

@@ -99,15 +99,15 @@ static void look_at_rows(const uint16_t* x, int64_t n_bytes, tensor_bits* t, int
     static uint16_t back[MOST_COLUMNS];
     enum { REPEATS = 8 }; /* so that the clock's reading does not count */
     for (int64_t row = 0; row < n_bytes / (2 * n); row++, x += n) {
-        int64_t size = 0, i;
+        int64_t size = 0;
         const double begin_s = clock_s();
-        for (i = 0; i < REPEATS; i++) size = encode_row(x, n, code);
+        for (int64_t i = 0; i < REPEATS; i++) size = encode_row(x, n, code);
         const double middle_s = clock_s();
-        for (i = 0; i < REPEATS; i++) decode_row(code, n, back);
+        for (int64_t i = 0; i < REPEATS; i++) decode_row(code, n, back);
         decode_s += (clock_s() - middle_s) / REPEATS;
         encode_s += (middle_s - begin_s) / REPEATS;
         t->n_wrong += memcmp(back, x, (size_t)(2 * n)) != 0;
-        for (i = 0; i < n; i++) t->symbols[x[i]]++;
+        for (int64_t i = 0; i < n; i++) t->symbols[x[i]]++;
         t->sizes[size]++;
         t->n_rows++;
         t->coded_bytes += size;

@@ -80,7 +80,6 @@ static memo_plan* read_csv(const char* path) {
         long long id, begin, end, size;
         memo_buffer* buffer = &plan->buffers[plan->n_buffers];
         char* field = line;
-        int column;
         int is_row =
             sscanf(line, "%lld,%lld,%lld,%lld", &id, &begin, &end, &size) == 4; /* or the heading */
         if (is_row) {
@@ -89,7 +88,7 @@ static memo_plan* read_csv(const char* path) {
             buffer->end = end;
             buffer->size_bytes = size;
         }
-        for (column = 0; field; column++) {
+        for (int column = 0; field; column++) {
             char* comma = strchr(field, ',');
             if (comma) *comma = '\0';
             if (!is_row && !strncmp(field, "alignment", 9)) alignment_column = column;
@@ -126,14 +125,14 @@ static memo_plan* read_instance(char letter) {
  * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers'
  * bound. */
 static memo_trace* body_of(const memo_trace* trace) {
-    int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
+    int64_t forward_end = -1, backward_begin = -1, backward_end = -1;
     memo_trace* body;
     memo_error error;
     char* keep;
     int64_t largest = 0;
 
     /* Find the marks that bound the layers. */
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_mark mark;
         largest = trace->requests[i].id > largest ? trace->requests[i].id : largest;
         if (trace->requests[i].kind != MEMO_REQUEST_MARK) continue;
@@ -147,7 +146,7 @@ static memo_trace* body_of(const memo_trace* trace) {
     /* Copy the requests between them, and the frees of copied blocks. */
     keep = (char*)calloc((size_t)largest + 1, 1);
     if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC &&
             (i < forward_end || (i > backward_begin && i < backward_end))) {
@@ -173,7 +172,7 @@ static int64_t random_int(int64_t low, int64_t high) {
 static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
-    int64_t made = 1, i;
+    int64_t made = 1;
     random_state = seed;
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail("cut", &error);
     plan->buffers[0].end = 4 * n;
@@ -182,8 +181,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
     /* Cut one piece at a time, along time or along size. */
     while (made < n) {
         memo_buffer *piece = NULL, *rest = &plan->buffers[made];
-        int k;
-        for (k = 0; k < 3; k++) { /* the largest of three */
+        for (int k = 0; k < 3; k++) { /* the largest of three */
             memo_buffer* other = &plan->buffers[random_int(0, made - 1)];
             if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
                               (double)(piece->end - piece->begin) * (double)piece->size_bytes)
@@ -201,7 +199,7 @@ static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
         }
     }
 
-    for (i = 0; i < n; i++) plan->buffers[i].id = i;
+    for (int64_t i = 0; i < n; i++) plan->buffers[i].id = i;
     return plan;
 }
 
@@ -234,11 +232,11 @@ static void cut_pinwheel(memo_plan* plan, memo_buffer block, int64_t n) {
 static memo_plan* generate(const char* shape, int64_t n) {
     memo_plan* plan;
     memo_error error;
-    int64_t i, layers = n / 20;
+    int64_t layers = n / 20;
     random_state = (uint64_t)n;
     if (memo_plan_create(n, 0, 1, &plan, &error)) fail(shape, &error);
 
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = 512 * random_int(1, 2000);
@@ -307,21 +305,22 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
 
 /* Orders the buffers at random, because the order of the file breaks ties. */
 static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
-    int64_t n = plan->n_buffers, i;
+    int64_t n = plan->n_buffers;
     int64_t* place = (int64_t*)calloc((size_t)n + 1, sizeof(int64_t));
     memo_buffer* before = (memo_buffer*)calloc((size_t)n + 1, sizeof(memo_buffer));
     if (!place || !before) exit(1);
     memcpy(before, plan->buffers, (size_t)n * sizeof(memo_buffer));
     random_state = seed + 1;
-    for (i = 0; i < n; i++) place[i] = i;
-    for (i = n - 1; i > 0; i--) {
+    for (int64_t i = 0; i < n; i++) place[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
         int64_t k = random_int(0, i), other = place[i];
         place[i] = place[k];
         place[k] = other;
     }
-    for (i = 0; i < n; i++) plan->buffers[place[i]] = before[i];
-    for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
-    for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
+    for (int64_t i = 0; i < n; i++) plan->buffers[place[i]] = before[i];
+    for (int64_t i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
+    for (int64_t i = 0; i < plan->n_holds; i++)
+        plan->holds[i].buffer = place[plan->holds[i].buffer];
     free(place);
     free(before);
 }
@@ -332,12 +331,11 @@ static double run_public(const memo_plan* plan, int64_t capacity, double limit) 
     const char* program = getenv("MINIMALLOC");
     char path[] = "/tmp/memo_bench_XXXXXX", command[1024];
     double seconds = -1;
-    int64_t i;
     int descriptor = program ? mkstemp(path) : -1;
     FILE* file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     if (!file) return -1;
     fprintf(file, "id,lower,upper,size\n");
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         fprintf(file, "%lld,%lld,%lld,%lld\n", (long long)plan->buffers[i].id,
                 (long long)plan->buffers[i].begin, (long long)plan->buffers[i].end,
                 (long long)plan->buffers[i].size_bytes);
@@ -365,14 +363,13 @@ static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 static void print_traces(int repeats) {
-    size_t k;
-    int is_body, alignment, r, n_found = 0;
+    int r, n_found = 0;
     printf("\n## Traces: milliseconds of planning, median of %d; alignment in bytes\n\n", repeats);
     printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
            "|\n");
     printf("|---|---|---|---|---|---|---|---|---|---|\n");
 
-    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+    for (size_t k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *body;
         memo_error error;
@@ -382,8 +379,8 @@ static void print_traces(int repeats) {
         body = body_of(trace);
 
         /* The whole iteration and its layers alone, packed and aligned. */
-        for (is_body = 0; is_body < 2; is_body++) {
-            for (alignment = 1; alignment <= 512; alignment *= 512) {
+        for (int is_body = 0; is_body < 2; is_body++) {
+            for (int alignment = 1; alignment <= 512; alignment *= 512) {
                 double greedy_s[64], auto_s[64];
                 outcome result;
                 memo_plan* plan = NULL;
@@ -419,12 +416,11 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     memo_error error;
     memo_status status = memo_trace_create(&trace, &error);
     memo_plan* cut[2];
-    int64_t step, time, k;
     cut[0] = cut_rectangle(n_pieces, 1000, 2);
     cut[1] = cut_rectangle(n_pieces, 1000, 3);
 
     /* Forwards in order, backwards in reverse; each lasts as long as the rectangle. */
-    for (step = 0; step < 2 * n_layers && !status; step++) {
+    for (int64_t step = 0; step < 2 * n_layers && !status; step++) {
         int is_backward = step >= n_layers;
         int64_t layer = is_backward ? 2 * n_layers - 1 - step : step, base = step * n_pieces;
         const memo_buffer* pieces = cut[is_backward]->buffers;
@@ -433,10 +429,10 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
                  is_backward ? "backward" : "forward");
         status = memo_trace_mark(trace, mark, &error);
 
-        for (time = 0; time <= 4 * n_pieces && !status; time++) {
-            for (k = 0; k < n_pieces && !status; k++)
+        for (int64_t time = 0; time <= 4 * n_pieces && !status; time++) {
+            for (int64_t k = 0; k < n_pieces && !status; k++)
                 if (pieces[k].end == time) status = memo_trace_free(trace, base + k, &error);
-            for (k = 0; k < n_pieces && !status; k++)
+            for (int64_t k = 0; k < n_pieces && !status; k++)
                 if (pieces[k].begin == time)
                     status = memo_trace_malloc(trace, base + k, 512 * pieces[k].size_bytes,
                                                MEMO_CLASS_TRANSIENT, 0, &error);
@@ -465,8 +461,7 @@ static void print_engine_row(const char* name, memo_plan* plan, const memo_trace
                              double limit) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,
                                                MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_MIP};
-    int k;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         outcome result;
         if (engines[k] == MEMO_PLAN_ENGINE_MIP && plan->n_buffers > 30) {
             printf(" - |");
@@ -487,8 +482,6 @@ static void print_engine_row(const char* name, memo_plan* plan, const memo_trace
 static void print_engines(double limit) {
     const char* letter;
     char text[256];
-    size_t k;
-    int64_t n;
     memo_trace* trace;
     memo_error error;
     memo_plan* plan;
@@ -498,7 +491,7 @@ static void print_engines(double limit) {
            "|\n|---|---|---|---|---|---|---|---|---|---|\n");
 
     /* Recorded traces. */
-    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+    for (size_t k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[k]);
         if (memo_trace_read(text, &trace, &error)) continue;
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(text, &error);
@@ -508,7 +501,7 @@ static void print_engines(double limit) {
     }
 
     /* Generated layers that leave no byte free. */
-    for (n = 8; n <= 512; n *= 4) {
+    for (int64_t n = 8; n <= 512; n *= 4) {
         trace = layered_trace(n, 60);
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("layered", &error);
         snprintf(text, sizeof text, "%lld tight layers", (long long)n);
@@ -527,7 +520,7 @@ static void print_engines(double limit) {
     }
 
     /* Small enough for the mixed-integer program. */
-    for (n = 10; n <= 30; n += 10) {
+    for (int64_t n = 10; n <= 30; n += 10) {
         plan = cut_rectangle(n, 100, (uint64_t)n);
         snprintf(text, sizeof text, "rectangle in %lld", (long long)n);
         print_engine_row(text, plan, NULL, limit);
@@ -624,7 +617,6 @@ static void print_minimize(int seeds, double limit) {
 static void print_tight(int seeds, double limit) {
     static const int64_t counts[] = {100, 200, 400, 700, 1000};
     const char* program = getenv("MINIMALLOC");
-    size_t k;
     int seed;
     printf(
         "\n## Random tight instances: a full rectangle cut into pieces, %d each, limit %.0f s\n\n",
@@ -633,7 +625,7 @@ static void print_tight(int seeds, double limit) {
         "| buffers | greedy gap %% | solved | gap %% of the rest | median s | public solved |\n");
     printf("|---|---|---|---|---|---|\n");
 
-    for (k = 0; k < sizeof counts / sizeof *counts; k++) {
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
         double seconds[100], greedy_gap = 0, gap = 0;
         int n_met = 0, n_public = 0;
 
@@ -679,18 +671,17 @@ static memo_plan* tiling(int is_pinwheel, int64_t n, int64_t height, uint64_t se
 
 static void print_tilings(int seeds, double limit) {
     static const int64_t counts[] = {501, 801, 1201, 2001, 3001, 4097};
-    int c, is_pinwheel, seed, small;
     printf("\n## Full tilings of two heights, buffers in random order, %d each, limit %.0f s\n\n"
            "| cut | height | buffers | proven | mean gap %% | median s | largest s |\n"
            "|---|---|---|---|---|---|---|\n",
            seeds, limit);
-    for (is_pinwheel = 0; is_pinwheel < 2; is_pinwheel++)
-        for (small = 0; small < 2 - is_pinwheel; small++)
-            for (c = 0; c < (int)(sizeof counts / sizeof *counts); c++) {
+    for (int is_pinwheel = 0; is_pinwheel < 2; is_pinwheel++)
+        for (int small = 0; small < 2 - is_pinwheel; small++)
+            for (int c = 0; c < (int)(sizeof counts / sizeof *counts); c++) {
                 const int64_t height = small ? 20000 : (int64_t)1 << 40;
                 double seconds[64], gap = 0, most = 0;
                 int n_proven = 0;
-                for (seed = 0; seed < seeds; seed++) {
+                for (int seed = 0; seed < seeds; seed++) {
                     memo_plan* plan =
                         tiling(is_pinwheel, counts[c], height, (uint64_t)(1000 * counts[c] + seed));
                     outcome result;
@@ -713,12 +704,11 @@ static void print_tilings(int seeds, double limit) {
 static void print_growth(double limit) {
     static const char* const shapes[] = {"nested", "random", "layered"};
     static const int64_t counts[] = {1000, 3000, 10000, 30000, 100000};
-    size_t k, c;
     printf("\n## Growth: generated problems, limit %.0f s\n\n", limit);
     printf("| shape | buffers | bound | peak | gap %% | proof | greedy s | auto s |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
-    for (k = 0; k < 3; k++) {
-        for (c = 0; c < 5; c++) {
+    for (size_t k = 0; k < 3; k++) {
+        for (size_t c = 0; c < 5; c++) {
             memo_plan* plan = generate(shapes[k], counts[c]);
             outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
             outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
@@ -745,11 +735,11 @@ static int64_t random_log(int64_t low, int64_t high) {
 static memo_plan* with_features(int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
-    int64_t n_gaps = 0, i;
+    int64_t n_gaps = 0;
     random_state = seed;
     if (memo_plan_create(n, n, 1, &plan, &error)) fail("features", &error);
 
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = random_log(64, 1 << 18);
@@ -768,7 +758,7 @@ static memo_plan* with_features(int64_t n, uint64_t seed) {
      * has a part in the problem. */
     plan->n_gaps = n_gaps;
     if (memo_plan_prepare(plan, &error)) fail("features", &error);
-    for (i = 0; i < n && seed % 2; i++) {
+    for (int64_t i = 0; i < n && seed % 2; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         int64_t step = memob_max(buffer->alignment_bytes, 1), k;
         if (random_int(0, 5) > 0) continue;
@@ -788,14 +778,13 @@ static memo_plan* with_features(int64_t n, uint64_t seed) {
 
 static void print_features(int seeds, double limit) {
     static const int64_t counts[] = {40, 200, 1000, 3000};
-    size_t c;
     printf("\n## Every feature: %d problems each, limit %.0f s\n\n", seeds, limit);
     printf("| buffers | proven | greedy: mean over bound %% | auto %% | auto: mean s |\n");
     printf("|---|---|---|---|---|\n");
-    for (c = 0; c < sizeof counts / sizeof *counts; c++) {
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         double greedy_over = 0, over = 0, seconds = 0;
-        int n_proven = 0, seed;
-        for (seed = 0; seed < seeds; seed++) {
+        int n_proven = 0;
+        for (int seed = 0; seed < seeds; seed++) {
             memo_plan* plan = with_features(counts[c], (uint64_t)seed);
             outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
             outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
@@ -836,9 +825,8 @@ enum { STAGES = 4, MICRO_BATCHES = 8, LAYERS = 6, KEPT = 3 };
 /* One pass of a micro-batch through a stage's layers. */
 static void pipeline_pass(memo_plan* plan, char what, int64_t* now, int64_t* kept,
                           const int64_t* bytes) {
-    int64_t l, k;
-    for (l = 0; l < LAYERS; l++, *now += 2) {
-        for (k = 0; k < KEPT; k++) {
+    for (int64_t l = 0; l < LAYERS; l++, *now += 2) {
+        for (int64_t k = 0; k < KEPT; k++) {
             int64_t* buffer = &kept[l * KEPT + k];
             if (what == 'F') {
                 *buffer = plan->n_buffers;
@@ -898,7 +886,7 @@ static memo_plan* fsdp(int64_t n_layers) {
     if (memo_trace_create(&t, &error)) fail("fsdp", &error);
 
     for (step = 0, n_bad = 0; step < 2 * n_layers; step++) {
-        int64_t l = step < n_layers ? step : 2 * n_layers - 1 - step, k;
+        int64_t l = step < n_layers ? step : 2 * n_layers - 1 - step;
         if (step >= 2) n_bad += memo_trace_wait(t, step - 2, 1, &error) != 0;
         n_bad += memo_trace_malloc(t, step, 4096 * (100 + 37 * (l % 5)), MEMO_CLASS_TRANSIENT, 1,
                                    &error) != 0;
@@ -910,7 +898,7 @@ static memo_plan* fsdp(int64_t n_layers) {
         if (step < n_layers)
             n_bad += memo_trace_malloc(t, 10 * n_layers + l, 4096 * (60 + 11 * (l % 3)),
                                        MEMO_CLASS_SKELETAL, 0, &error) != 0;
-        for (k = 0; k < 4; k++, id++) {
+        for (int64_t k = 0; k < 4; k++, id++) {
             n_bad += memo_trace_malloc(t, 20 * n_layers + id, 512 * random_int(1, 400),
                                        MEMO_CLASS_TRANSIENT, 0, &error) != 0;
             if (k > 0) n_bad += memo_trace_free(t, 20 * n_layers + id - 1, &error) != 0;
@@ -933,11 +921,11 @@ static memo_plan* prefetch(int64_t n_layers) {
     enum { BATCHES = 4 };
     memo_trace* t;
     memo_error error;
-    int64_t batch, l, n_bad = 0, id = 1000;
+    int64_t l, n_bad = 0, id = 1000;
     random_state = 3;
     if (memo_trace_create(&t, &error)) fail("prefetch", &error);
 
-    for (batch = 0; batch <= BATCHES; batch++) {
+    for (int64_t batch = 0; batch <= BATCHES; batch++) {
         if (batch < BATCHES) {
             n_bad += memo_trace_malloc(t, batch, 4096 * 100, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
             n_bad += memo_trace_record(t, batch, 1, &error) != 0;
@@ -973,12 +961,11 @@ static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inp
                              const int64_t* bytes) {
     memo_plan* plan = empty_plan(n);
     int64_t* reader = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-    int64_t i, k;
     if (!reader) exit(1);
-    for (k = 0; k < n; k++) reader[k] = k;
-    for (k = 0; k < n; k++)
-        for (i = first[k]; i < first[k + 1]; i++) reader[inputs[i]] = k;
-    for (k = 0; k < n; k++) add_buffer(plan, k, reader[k] + 1, bytes[k]);
+    for (int64_t k = 0; k < n; k++) reader[k] = k;
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = first[k]; i < first[k + 1]; i++) reader[inputs[i]] = k;
+    for (int64_t k = 0; k < n; k++) add_buffer(plan, k, reader[k] + 1, bytes[k]);
     free(reader);
     return plan;
 }
@@ -988,7 +975,7 @@ static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inp
  * channels grow with depth. */
 static memo_plan* unetpp(int64_t n) {
     enum { DEPTH = 24, NODES = DEPTH * (DEPTH + 1) / 2 };
-    int64_t n_units = n / NODES, unit, i, j, k, made = 0, n_inputs = 0;
+    int64_t n_units = n / NODES, made = 0, n_inputs = 0;
     int64_t* first = (int64_t*)calloc((size_t)(n_units * NODES + 1), sizeof(int64_t));
     int64_t* bytes = (int64_t*)calloc((size_t)(n_units * NODES), sizeof(int64_t));
     int64_t* inputs = (int64_t*)calloc((size_t)(n_units * NODES * DEPTH), sizeof(int64_t));
@@ -997,15 +984,15 @@ static memo_plan* unetpp(int64_t n) {
     if (!first || !bytes || !inputs) exit(1);
     random_state = 4;
 
-    for (unit = 0; unit < n_units; unit++) {
-        for (j = 0; j < DEPTH; j++) { /* column by column */
-            for (i = 0; i < DEPTH - j; i++) {
+    for (int64_t unit = 0; unit < n_units; unit++) {
+        for (int64_t j = 0; j < DEPTH; j++) { /* column by column */
+            for (int64_t i = 0; i < DEPTH - j; i++) {
                 at[i][j] = made;
                 bytes[made] = 4 * random_int(18000, 23000);
                 if (j == 0 && i == 0 && last >= 0) inputs[n_inputs++] = last;
                 if (j == 0 && i > 0) inputs[n_inputs++] = at[i - 1][0];
                 if (j > 0) inputs[n_inputs++] = at[i + 1][j - 1];
-                for (k = 0; k < j; k++) inputs[n_inputs++] = at[i][k];
+                for (int64_t k = 0; k < j; k++) inputs[n_inputs++] = at[i][k];
                 first[++made] = n_inputs;
             }
         }
@@ -1023,7 +1010,7 @@ static memo_plan* unetpp(int64_t n) {
  * cell's earlier blocks. */
 static memo_plan* nasnet(int64_t n) {
     enum { BLOCKS = 5, NODES = BLOCKS + 1 };
-    int64_t n_cells = n / NODES, cell, b, k, made = 0, n_inputs = 0;
+    int64_t n_cells = n / NODES, made = 0, n_inputs = 0;
     int64_t* first = (int64_t*)calloc((size_t)(n_cells * NODES + 1), sizeof(int64_t));
     int64_t* bytes = (int64_t*)calloc((size_t)(n_cells * NODES), sizeof(int64_t));
     int64_t* inputs = (int64_t*)calloc((size_t)(n_cells * NODES * BLOCKS), sizeof(int64_t));
@@ -1031,10 +1018,10 @@ static memo_plan* nasnet(int64_t n) {
     if (!first || !bytes || !inputs) exit(1);
     random_state = 5;
 
-    for (cell = 0; cell < n_cells; cell++) {
+    for (int64_t cell = 0; cell < n_cells; cell++) {
         int64_t begin = made, scale = cell % 6 == 5 ? 2 : 1;
-        for (b = 0; b < NODES; b++) {
-            for (k = 0; k < (b < BLOCKS ? 2 : BLOCKS); k++) {
+        for (int64_t b = 0; b < NODES; b++) {
+            for (int64_t k = 0; k < (b < BLOCKS ? 2 : BLOCKS); k++) {
                 int64_t pick = random_int(-2, b - 1), node;
                 node = b == BLOCKS ? begin + k
                        : pick < 0  ? begin + NODES * pick + BLOCKS
@@ -1057,9 +1044,8 @@ static memo_plan* nasnet(int64_t n) {
 static memo_plan* aligned(int64_t n) {
     static const int64_t alignments[] = {512, 4096, 65536, 2097152};
     memo_plan* plan = empty_plan(n);
-    int64_t i;
     random_state = 6;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t begin = random_int(0, 2 * n);
         add_buffer(plan, begin, begin + random_log(1, n / 4 + 2), 512 * random_log(1, 1 << 16));
         plan->buffers[i].alignment_bytes = alignments[random_int(0, 3)];
@@ -1171,8 +1157,7 @@ static void print_missing_peers(int n) {
     static const char* const ways[] = {"a Python with ortools",
                                        "the program, built from its source",
                                        "a Python with omnimalloc", "a Python with omnimalloc"};
-    int k;
-    for (k = 0; k < n; k++)
+    for (int k = 0; k < n; k++)
         if (!getenv(peers[k].variable))
             printf("(%s does not run, because %s is not set: %s)\n", peers[k].name,
                    peers[k].variable, ways[k]);
@@ -1195,7 +1180,6 @@ static void print_peer_row(const char* name, memo_plan* plan, const clocked* clo
     memo_error error;
     int64_t bound;
     double seconds;
-    int k;
     shuffle_buffers(plan, SHUFFLE_SEED);
     if (memo_plan_prepare(plan, &error) || memoi_problem_pose(plan, &problem, &error))
         fail(name, &error);
@@ -1205,7 +1189,7 @@ static void print_peer_row(const char* name, memo_plan* plan, const clocked* clo
     seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).cpu_s;
     printf("| %s | %lld | %lld |", name, (long long)plan->n_buffers, (long long)bound);
     print_cell(seconds, plan, bound);
-    for (k = 0; k < N_PEERS; k++)
+    for (int k = 0; k < N_PEERS; k++)
         print_cell(plan->n_buffers > peers[k].most ? -1 : run_peer(k, plan, clocks, limit), plan,
                    bound);
     printf("\n");
@@ -1263,16 +1247,14 @@ static void print_peers(double limit) {
     const char* letter;
     char all[512];
     glob_t found;
-    size_t k;
-    int i;
     printf("\n## Other planners: bytes, above the bound %%, CPU seconds; *: proven optimal; limit "
            "%.0f s, order of buffers shuffled with seed %d\n\n",
            limit, (int)SHUFFLE_SEED);
     print_missing_peers(N_PEERS);
     printf("\n| instance | buffers | bound | memo | %% | s |");
-    for (i = 0; i < N_PEERS; i++) printf(" %s | %% | s |", peers[i].name);
+    for (int i = 0; i < N_PEERS; i++) printf(" %s | %% | s |", peers[i].name);
     printf("\n|---|---|---|---|---|---|");
-    for (i = 0; i < N_PEERS; i++) printf("---|---|---|");
+    for (int i = 0; i < N_PEERS; i++) printf("---|---|---|");
     printf("\n");
 
     for (letter = instances; *letter; letter++) {
@@ -1281,7 +1263,7 @@ static void print_peers(double limit) {
         name[0] = *letter;
         if (plan) print_peer_row(name, plan, NULL, limit);
     }
-    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+    for (size_t k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         clocked* clocks; /* none */
         memo_plan* plan;
@@ -1291,7 +1273,7 @@ static void print_peers(double limit) {
     }
     memset(&found, 0, sizeof found);
     if (glob(more_instances(PROBLEMS_OF_BUFFERS, all), 0, NULL, &found)) found.gl_pathc = 0;
-    for (k = 0; k < found.gl_pathc; k++) {
+    for (size_t k = 0; k < found.gl_pathc; k++) {
         clocked* clocks;
         const char* path = found.gl_pathv[k];
         memo_plan* plan = read_any(path, &clocks);
@@ -1299,7 +1281,7 @@ static void print_peers(double limit) {
         MEMO_FREE(clocks);
     }
     globfree(&found);
-    for (k = 0; k < sizeof shapes / sizeof *shapes; k++)
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
         print_peer_row(shapes[k].name, shapes[k].make(shapes[k].n), NULL, limit);
 }
 
@@ -1314,12 +1296,12 @@ static memo_plan* small_problem(int kind, uint64_t seed) {
                          many[] = {256, 4096, 65536};
     memo_plan* plan;
     memo_error error;
-    int64_t n, i, k;
+    int64_t n, k;
     random_state = 4 * seed + (uint64_t)kind;
     n = random_int(10, 40);
     if (memo_plan_create(n, 2 * n, 1, &plan, &error)) fail("small", &error);
     plan->n_gaps = 0;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* b = &plan->buffers[i];
         int64_t at;
         b->id = i;
@@ -1347,17 +1329,16 @@ static memo_plan* small_problem(int kind, uint64_t seed) {
  * ratio. */
 static void print_small(int n_problems) {
     const double least = 0.01;
-    int kind, k;
     printf("\n## Small problems: %d of 10 to 40 buffers, CPU seconds\n\n", n_problems);
     print_missing_peers(1);
     printf(
         "\n| kind | problems | proven in 2 s | mean s | worst s | CP-SAT proven in 10 s | mean s "
         "| memo more than 10 times slower | worst ratio |\n"
         "|---|---|---|---|---|---|---|---|---|\n");
-    for (kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 4; kind++) {
         int n = 0, n_proven = 0, n_peer = 0, n_slower = 0;
         double sum = 0, worst = 0, peer_sum = 0, worst_ratio = 0;
-        for (k = kind; k < n_problems; k += 4, n++) {
+        for (int k = kind; k < n_problems; k += 4, n++) {
             memo_plan* plan = small_problem(kind, (uint64_t)k);
             outcome own = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, 2, 0);
             double peer = run_peer(0, plan, NULL, 10), ratio;
@@ -1413,8 +1394,7 @@ static void keep_block(memo_trace* made, int64_t* id, int64_t bytes) {
 static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, int64_t shift,
                           memo_trace* made) {
     memo_error error;
-    int64_t i;
-    for (i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end; i++) {
         const memo_request* r = &trace->requests[i];
         if (r->kind == MEMO_REQUEST_MALLOC &&
             memo_trace_malloc(made, r->id + shift, r->size_bytes, r->memory_class, 0, &error))
@@ -1431,11 +1411,11 @@ static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, i
 static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_trace* made;
     memo_error error;
-    int64_t i, tail = 0, first, id = 2000000;
+    int64_t tail = 0, first, id = 2000000;
     if (memo_trace_create(&made, &error)) fail("run", &error);
 
     /* The gradients are freed after the loss, which has 4 bytes. */
-    for (i = 0; i < trace->n_requests; i++)
+    for (int64_t i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) tail = i;
     for (first = tail; first + 1 < trace->n_requests; first++)
         if (trace->requests[first].kind == MEMO_REQUEST_FREE &&
@@ -1444,10 +1424,9 @@ static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     first++;
 
     /* Parameters first, then Adam's states: before the first iteration, or inside it. */
-    for (i = 0; i < 2; i++) {
-        int64_t k;
+    for (int64_t i = 0; i < 2; i++) {
         if (i == 1 && is_late) copy_requests(trace, 0, first, 1000000, made);
-        for (k = first; k < trace->n_requests; k++) {
+        for (int64_t k = first; k < trace->n_requests; k++) {
             int64_t origin = memob_request_origin(trace, k), bytes;
             if (trace->requests[k].kind != MEMO_REQUEST_FREE) continue;
             bytes = trace->requests[origin].size_bytes;
@@ -1477,7 +1456,6 @@ static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t 
 }
 
 static void print_caching(void) {
-    size_t k;
     int n_found = 0;
     printf("\n## PyTorch's caching allocator: (reserved - resident) / bound\n\n");
     printf(
@@ -1491,7 +1469,7 @@ static void print_caching(void) {
     printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
     printf("|---|---|---|---|---|---|---|\n");
 
-    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+    for (size_t k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *early, *late;
         memo_plan* plan;
@@ -1532,20 +1510,20 @@ static void print_caching(void) {
 static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
     memo_trace* t;
     memo_error error;
-    int64_t l, k, n_bad = 0, id = 1000;
+    int64_t n_bad = 0, id = 1000;
     random_state = (uint64_t)(n_layers + behind);
     if (memo_trace_create(&t, &error)) fail("offloading", &error);
 
     /* Forward: stream 1 copies a layer out as soon as stream 0 has computed it. */
-    for (l = 0; l < n_layers + behind; l++) {
+    for (int64_t l = 0; l < n_layers + behind; l++) {
         if (l < n_layers) {
             n_bad += memo_trace_malloc(t, l, 4096, MEMO_CLASS_SKELETAL, 0, &error) != 0;
-            for (k = 0; k < 6; k++, id++) {
+            for (int64_t k = 0; k < 6; k++, id++) {
                 n_bad += memo_trace_malloc(t, id, 512 * random_int(1, 8), MEMO_CLASS_TRANSIENT, 0,
                                            &error) != 0;
                 if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
             }
-            for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+            for (int64_t k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
             n_bad += memo_trace_record(t, 0, 0, &error) != 0;
             n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
             n_bad += memo_trace_use(t, l, 1, &error) != 0;
@@ -1559,7 +1537,7 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
     }
 
     /* Backward. */
-    for (l = n_layers; l >= 0; l--) { /* copies l - 1 in, computes l */
+    for (int64_t l = n_layers; l >= 0; l--) { /* copies l - 1 in, computes l */
         if (l > 0) {
             if (is_wait_first) {
                 n_bad += memo_trace_record(t, 0, 0, &error) != 0;
@@ -1572,12 +1550,12 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
         if (l == n_layers) continue;
         n_bad += memo_trace_wait(t, 10 + l, 0, &error) != 0;
         n_bad += memo_trace_use(t, l, 0, &error) != 0;
-        for (k = 0; k < 6; k++, id++) {
+        for (int64_t k = 0; k < 6; k++, id++) {
             n_bad += memo_trace_malloc(t, id, 512 * random_int(1, 8), MEMO_CLASS_TRANSIENT, 0,
                                        &error) != 0;
             if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
         }
-        for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+        for (int64_t k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
 
         if (!is_wait_first) {
             n_bad += memo_trace_record(t, 0, 0, &error) != 0;
@@ -1592,16 +1570,13 @@ static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_firs
 
 static void print_streams(void) {
     static const int64_t counts[] = {4, 8, 16, 32};
-    size_t k;
-    int64_t behind;
-    int is_wait_first;
     printf("\n## Two streams, against one\n\n");
     printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | proof "
            "|\n|---|---|---|---|---|---|---|\n");
 
-    for (k = 0; k < sizeof counts / sizeof *counts; k++) {
-        for (behind = 1; behind <= 2; behind++) {
-            for (is_wait_first = 0; is_wait_first < 2; is_wait_first++) {
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        for (int64_t behind = 1; behind <= 2; behind++) {
+            for (int is_wait_first = 0; is_wait_first < 2; is_wait_first++) {
                 memo_trace* trace = offloading(counts[k], behind, is_wait_first);
                 memo_trace* one;
                 memo_plan *plan, *naive;
@@ -1656,23 +1631,22 @@ static void print_synchronization(double limit) {
     static const char* const files[] = {"concurrent-4x128.1048576", "concurrent-4x512.1048576",
                                         "sync-ring-4x256"};
     static const int64_t counts[] = {128, 512};
-    int which, n_streams, k;
     printf("\n## Streams that wait for each other, limit %.0f s: above the largest sum of live "
            "sizes, and above the "
            "optimum (tilings) or the largest set in conflict\n\n",
            limit);
     printf("| waits | streams | buffers | above live %% | above %% | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
-    for (k = 0; k < 2; k++)
-        for (n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2)
+    for (int k = 0; k < 2; k++)
+        for (int n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2)
             print_clocks("tiling", n_streams,
                          tiling_of_streams(n_streams, counts[k], 1 << 20, (uint64_t)n_streams),
                          1 << 20, limit);
-    for (which = 0; which < N_PATTERNS; which++)
-        for (k = 0; k < 2; k++)
+    for (int which = 0; which < N_PATTERNS; which++)
+        for (int k = 0; k < 2; k++)
             print_clocks(names[which], 4, pattern_of_streams((pattern)which, 4, counts[k], 7), 0,
                          limit);
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         char path[512], file[64];
         memo_plan* plan;
         clocked* clocks;
@@ -1689,19 +1663,19 @@ static void print_synchronization(double limit) {
 
 /* The trace of an instance's buffers, each on a stream at random.  No stream waits for another. */
 static memo_trace* trace_on_streams(const memo_plan* instance, int n_streams) {
-    int64_t n = instance->n_buffers, i;
+    int64_t n = instance->n_buffers;
     memob_keyed* events = (memob_keyed*)calloc((size_t)(2 * n), sizeof(memob_keyed));
     memo_trace* trace;
     memo_error error;
     if (!events || memo_trace_create(&trace, &error)) exit(1);
-    for (i = 0; i < n; i++) { /* frees before mallocs */
+    for (int64_t i = 0; i < n; i++) { /* frees before mallocs */
         events[i].key = instance->buffers[i].end;
         events[i].index = i;
         events[n + i].key = instance->buffers[i].begin;
         events[n + i].index = n + i;
     }
     qsort(events, (size_t)(2 * n), sizeof *events, memob_keyed_compare);
-    for (i = 0; i < 2 * n; i++) {
+    for (int64_t i = 0; i < 2 * n; i++) {
         int64_t k = events[i].index;
         memo_status status =
             k < n ? memo_trace_free(trace, k, &error)
@@ -1719,13 +1693,12 @@ static memo_trace* trace_on_streams(const memo_plan* instance, int n_streams) {
 static memo_wait* list_waits(const memo_plan* plan, int n_streams, double cost_s, int64_t* n) {
     memo_wait* waits =
         (memo_wait*)calloc((size_t)(plan->n_buffers * n_streams) + 1, sizeof(memo_wait));
-    int64_t i, k;
     if (!waits) exit(1);
-    for (i = *n = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = *n = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memo_wait wait = {-1, i, 0, buffer->stream, cost_s};
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT) continue;
-        for (k = 0; k < i; k++) {
+        for (int64_t k = 0; k < i; k++) {
             const memo_buffer* freed = &plan->buffers[k];
             if (freed->memory_class != MEMO_CLASS_PERSISTENT && freed->end <= buffer->begin &&
                 freed->end >= plan->body_begin &&
@@ -1740,11 +1713,11 @@ static memo_wait* list_waits(const memo_plan* plan, int n_streams, double cost_s
 
 /* Waits if each request waits for each other stream whose bytes it reuses. */
 static int64_t count_reuses(const memo_plan* plan) {
-    int64_t i, k, n = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* later = &plan->buffers[i];
         uint64_t streams = 0;
-        for (k = 0; k < i; k++) {
+        for (int64_t k = 0; k < i; k++) {
             const memo_buffer* earlier = &plan->buffers[k];
             if (earlier->end <= later->begin && earlier->stream != later->stream &&
                 earlier->offset_bytes < later->offset_bytes + later->size_bytes &&
@@ -1778,7 +1751,7 @@ static void print_waits(double limit) {
     static const char* const files[] = {"fsdp-limit2-ckpt", "offload-reload-unsynced",
                                         "prefetch-mid-bwd"};
     const char* letter;
-    int n_found = 0, n_streams, k;
+    int n_found = 0;
     memo_error error;
     printf("\n## Waits at the public instances' capacity, buffers on streams at random, limit %.0f "
            "s\n\n"
@@ -1790,7 +1763,7 @@ static void print_waits(double limit) {
         memo_plan* instance = read_instance(*letter);
         if (!instance) continue;
         n_found++;
-        for (n_streams = 2; n_streams <= 4; n_streams *= 2) {
+        for (int n_streams = 2; n_streams <= 4; n_streams *= 2) {
             memo_trace* trace;
             memo_plan* plan;
             int64_t bare, n_reuses, n_needed;
@@ -1826,7 +1799,7 @@ static void print_waits(double limit) {
         "live sizes\n\n"
         "| trace | buffers | without %% | with %% | waits | proof |\n|---|---|---|---|---|---|\n",
         limit);
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         memo_trace* trace;
         memo_plan* plan;
         char path[512], file[64];
@@ -1855,8 +1828,6 @@ static void print_waits(double limit) {
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
-    int64_t n;
-    int shape, k;
     memo_trace *few = NULL, *trace;
     memo_error error;
 
@@ -1864,8 +1835,8 @@ static void print_layers(double limit) {
     printf("\n## Layers: bi-level planning beside reading the trace, limit %.0f s\n\n", limit);
     printf("| trace | layers | buffers | bound | gap %% | proof | by | reading ms | bi-level ms | "
            "auto ms | greedy gap %% |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (shape = few ? 0 : 1; shape < 2; shape++) {
-        for (n = 8; n <= 512; n *= 2) {
+    for (int shape = few ? 0 : 1; shape < 2; shape++) {
+        for (int64_t n = 8; n <= 512; n *= 2) {
             char file[] = "/tmp/memo_bench_XXXXXX";
             double read_s[5], marks_s[5], auto_s[5];
             outcome result, greedy;
@@ -1882,7 +1853,7 @@ static void print_layers(double limit) {
                 fail(path, &error);
             if (memo_trace_write(trace, file, &error)) fail(file, &error);
 
-            for (k = 0; k < 5; k++) {
+            for (int k = 0; k < 5; k++) {
                 memo_trace_destroy(trace);
                 read_s[k] = now_s();
                 if (memo_trace_read(file, &trace, &error)) fail(file, &error);
@@ -1956,9 +1927,8 @@ static memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
 static void add_files(ablation* a) {
     char all[512];
     glob_t found;
-    size_t k;
     if (glob(more_instances(PROBLEMS_OF_BUFFERS, all), 0, NULL, &found)) return;
-    for (k = 0; k < found.gl_pathc; k++) {
+    for (size_t k = 0; k < found.gl_pathc; k++) {
         clocked* clocks;
         const char* path = found.gl_pathv[k];
         add_case(a, strrchr(path, '/') + 1, read_any(path, &clocks), NULL);
@@ -1975,13 +1945,11 @@ static void add_cases(ablation* a, int seed) {
     static const int64_t sizes[] = {0, 0, 32, 16, 300, 450, 200, 30000, 31350, 40};
     const char* letter;
     char text[256];
-    int64_t n, k;
-    size_t t;
     memo_trace* trace;
     memo_error error;
 
     /* What does not depend on the seed. */
-    for (t = 0; t < sizeof trace_names / sizeof *trace_names && seed == 0; t++) {
+    for (size_t t = 0; t < sizeof trace_names / sizeof *trace_names && seed == 0; t++) {
         snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[t]);
         if (memo_trace_read(text, &trace, &error)) continue;
         add_case(a, trace_names[t], plan_of_trace(trace, 512), trace);
@@ -1991,21 +1959,21 @@ static void add_cases(ablation* a, int seed) {
             add_case(a, "64 layers, no marks", plan_of_trace(trace, 512), NULL);
         }
     }
-    for (n = 8; n <= 128 && seed == 0; n *= 4) {
+    for (int64_t n = 8; n <= 128 && seed == 0; n *= 4) {
         trace = layered_trace(n, 60);
         add_case(a, "tight layers", plan_of_trace(trace, 512), trace);
         add_case(a, "tight layers, no marks", plan_of_trace(trace, 512), NULL);
     }
-    for (t = 0; t < sizeof steps / sizeof *steps && seed == 0; t++)
+    for (size_t t = 0; t < sizeof steps / sizeof *steps && seed == 0; t++)
         add_case(a, "step", steps[t](sizes[t]), NULL);
-    for (k = 0; k < 6 && seed == 0; k++)
+    for (int64_t k = 0; k < 6 && seed == 0; k++)
         add_case(a, shapes[k % 3], generate(shapes[k % 3], k < 3 ? 1000 : 10000), NULL);
-    for (k = 0; k < 2 && seed == 0; k++)
+    for (int64_t k = 0; k < 2 && seed == 0; k++)
         add_case(a, "offloading", plan_of_trace(offloading(16, 1 + k, (int)k), 1), NULL);
     if (seed == 0) add_files(a);
 
     /* The public instances without and with their capacity, in another order for each seed. */
-    for (k = 0; k < 2; k++)
+    for (int64_t k = 0; k < 2; k++)
         for (letter = instances; *letter; letter++) {
             memo_plan* plan = read_instance(*letter);
             if (plan && seed) shuffle_buffers(plan, (uint64_t)seed);
@@ -2015,18 +1983,18 @@ static void add_cases(ablation* a, int seed) {
         }
 
     /* Generated with the seed. */
-    for (n = 100; n <= 1600; n *= 4)
+    for (int64_t n = 100; n <= 1600; n *= 4)
         add_case(a, "rectangle", cut_rectangle(n, 1000, (uint64_t)(1000 * n + seed)), NULL);
-    for (k = 0; k < 8; k++) {
+    for (int64_t k = 0; k < 8; k++) {
         add_case(a, "features 40", with_features(40, (uint64_t)(8 * seed + k)), NULL);
         add_case(a, "features 200", with_features(200, (uint64_t)(8 * seed + k)), NULL);
         if (k < 2)
             add_case(a, "features 1000", with_features(1000, (uint64_t)(2 * seed + k)), NULL);
     }
-    for (n = 2; n <= CLOCKS_MAX; n *= 2)
+    for (int64_t n = 2; n <= CLOCKS_MAX; n *= 2)
         add_case(a, "tiling", tiling_of_streams((int)n, 128, 1 << 20, (uint64_t)(n + 8 * seed)),
                  NULL);
-    for (k = 0; k < N_PATTERNS; k++)
+    for (int64_t k = 0; k < N_PATTERNS; k++)
         add_case(a, "streams", pattern_of_streams((pattern)k, 4, 128, (uint64_t)(7 + seed)), NULL);
 }
 
@@ -2037,10 +2005,10 @@ static double gap_of(const outcome* result) {
 /* Runs all cases without a stage, and compares them with the run with all stages. */
 static void print_ablation_row(ablation* a, const char* stage, int is_whole, uint64_t seed,
                                double limit) {
-    int n_worse = 0, n_better = 0, n_lost = 0, n_won = 0, n_proven = 0, n = 0, k;
+    int n_worse = 0, n_better = 0, n_lost = 0, n_won = 0, n_proven = 0, n = 0;
     double gap = 0, seconds = 0;
     left_out = stage;
-    for (k = 0; k < a->n; k++) {
+    for (int k = 0; k < a->n; k++) {
         ablation_case* here = &a->cases[k];
         const outcome* whole = &here->whole;
         outcome result;
@@ -2080,8 +2048,7 @@ static const char* const stages[] = {"orders",  "first_fit", "repeat", "full_sec
 enum { N_STAGES = sizeof stages / sizeof *stages };
 
 static int is_stage(const char* name) {
-    int k;
-    for (k = 0; k < N_STAGES; k++)
+    for (int k = 0; k < N_STAGES; k++)
         if (!strcmp(stages[k], name)) return 1;
     return 0;
 }
@@ -2089,23 +2056,22 @@ static int is_stage(const char* name) {
 static void print_ablation(int seeds, double limit) {
     static ablation a;
     const char* only = left_out;
-    int k, seed;
     is_cpu = 1;
     left_out = "";
-    for (seed = 0; seed < seeds; seed++) add_cases(&a, seed);
+    for (int seed = 0; seed < seeds; seed++) add_cases(&a, seed);
     printf("\n## Without one stage: limit %.2f s of processor time\n\n", limit);
     printf("| without | worse | better | proofs lost | won | mean gap %% | s |\n"
            "|---|---|---|---|---|---|---|\n");
     print_ablation_row(&a, "", 1, 0, limit);
     print_ablation_row(&a, "", 0, 1, limit);
-    for (k = 0; k < N_STAGES; k++)
+    for (int k = 0; k < N_STAGES; k++)
         if (!*only || !strcmp(only, stages[k])) print_ablation_row(&a, stages[k], 0, 0, limit);
 }
 
 /* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
-    int i, n_names = 0;
-    for (i = 1; i < argc; i++) {
+    int n_names = 0;
+    for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], name)) return 1;
         if (argv[i][0] == '-')
             i++; /* its value */
@@ -2119,15 +2085,15 @@ int main(int argc, char** argv) {
     static const char* const names[] = {"traces", "engines", "minimalloc", "minimize", "tight",
                                         "growth", "layers",  "caching",    "streams",  "features",
                                         "peers",  "waits",   "ablation",   "small",    "tilings"};
-    int seeds = 5, i, k;
+    int seeds = 5;
     double limit = 10;
     bench_help(argc, argv,
                "[TABLE...] [--seeds N] [--limit S] [--threads N] [--cpu 1] [--without STAGE]");
 
     /* Words select tables; options apply to all of them. */
-    for (i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         int is_known = 0;
-        for (k = 0; k < (int)(sizeof names / sizeof *names); k++)
+        for (int k = 0; k < (int)(sizeof names / sizeof *names); k++)
             is_known |= !strcmp(argv[i], names[k]);
         if (is_known) continue;
         if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
@@ -2149,7 +2115,7 @@ int main(int argc, char** argv) {
     }
     if (*left_out && !is_stage(left_out)) {
         fprintf(stderr, "plan: --without %s: unknown stage; the stages are", left_out);
-        for (k = 0; k < N_STAGES; k++) fprintf(stderr, "%s %s", k ? "," : "", stages[k]);
+        for (int k = 0; k < N_STAGES; k++) fprintf(stderr, "%s %s", k ? "," : "", stages[k]);
         fprintf(stderr, "\n");
         return 2;
     }

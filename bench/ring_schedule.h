@@ -21,12 +21,11 @@ typedef struct ring_costs {
 static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
                                const memo_run* k_runs, int32_t n_k_runs) {
     double n = 0;
-    int64_t i, low, high, first, end;
-    int32_t q, k;
-    for (q = 0; q < n_q_runs; q++)
-        for (i = 0; i < q_runs[q].count; i++) {
+    int64_t low, high, first, end;
+    for (int32_t q = 0; q < n_q_runs; q++)
+        for (int64_t i = 0; i < q_runs[q].count; i++) {
             memo_mask_interval(mask, q_runs[q].start + i, &low, &high);
-            for (k = 0; k < n_k_runs; k++) {
+            for (int32_t k = 0; k < n_k_runs; k++) {
                 const memo_run* run = &k_runs[k];
                 first = low > run->start ? low - run->start : 0;
                 end = high > run->start ? high - run->start : 0;
@@ -110,8 +109,7 @@ static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) 
 
 /* What is sent over a link takes its time. */
 static void ring_paper_set_links(const ring_costs* costs, memo_schedule* schedule) {
-    int64_t i;
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
         const char* name = schedule->text + op->name;
         const int is_ulysses = strstr(name, " to heads") || strstr(name, " to rows");
@@ -178,8 +176,8 @@ static memo_status ring_schedule_begin(memo_schedule* all, const memo_schedule* 
                                        int32_t* streams, int32_t* first_event, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     char name[48];
-    int32_t i, event;
-    for (i = 0; i < part->n_streams && !status; i++) {
+    int32_t event;
+    for (int32_t i = 0; i < part->n_streams && !status; i++) {
         snprintf(name, sizeof name, "%s %d", part->text + part->streams[i], (int)r);
         for (streams[i] = 0; streams[i] < all->n_streams; streams[i]++)
             if (!strcmp(all->text + all->streams[streams[i]], name)) break;
@@ -187,7 +185,7 @@ static memo_status ring_schedule_begin(memo_schedule* all, const memo_schedule* 
             status = memo_schedule_add_stream(all, name, &streams[i], error);
     }
     *first_event = all->n_events;
-    for (i = 0; i < part->n_events && !status; i++)
+    for (int32_t i = 0; i < part->n_events && !status; i++)
         status = memo_schedule_add_event(all, &event, error);
     return status;
 }
@@ -223,14 +221,14 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
     memo_schedule* parts[RING_SCHEDULE_RANKS]; /* the recorders' */
     int32_t streams[RING_SCHEDULE_RANKS][8], first_event[RING_SCHEDULE_RANKS];
     int64_t at[RING_SCHEDULE_RANKS];
-    int32_t n = desc->sharding.ring, r;
+    int32_t n = desc->sharding.ring;
     memo_status status = MEMO_STATUS_OK;
     memset(recorders, 0, sizeof recorders);
     memset(at, 0, sizeof at);
-    for (r = 0; r < n && !status; r++)
+    for (int32_t r = 0; r < n && !status; r++)
         status = ring_schedule_of_rank(desc, r, masks, is_backward, costs, &recorders[r], &parts[r],
                                        error);
-    for (r = 0; r < n && !status; r++)
+    for (int32_t r = 0; r < n && !status; r++)
         status = ring_schedule_begin(schedule, parts[r], r, streams[r], &first_event[r], error);
 
     while (!status) {
@@ -238,7 +236,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         double longest_s = 0;
         int64_t most = 0;
         /* Each rank up to its next exchange. */
-        for (r = 0; r < n; r++)
+        for (int32_t r = 0; r < n; r++)
             for (; at[r] < parts[r]->n_ops && !status; at[r]++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
                 const int32_t joins = ring_schedule_joins(parts[r], op);
@@ -250,7 +248,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         if (status || next == INT32_MAX) break;
 
         /* The exchange with the lowest number. */
-        for (r = 0; r < n; r++) {
+        for (int32_t r = 0; r < n; r++) {
             const memo_op* op = &parts[r]->ops[at[r]];
             if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
             at[r]++;
@@ -265,7 +263,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
                                    streams[first], first_event[first], longest_s, most, more,
                                    n_more, error);
     }
-    for (r = 0; r < n; r++) memo_recorder_destroy(recorders[r]);
+    for (int32_t r = 0; r < n; r++) memo_recorder_destroy(recorders[r]);
     return status;
 }
 

@@ -59,26 +59,24 @@ typedef struct work {
 static memo_status run_work(void* args, memo_error* unused) {
     const work* w = args;
     static const float weights[C][C] = {{0.5f}, {0.25f, 0.125f}};
-    int64_t i, j;
-    int c, d, n;
     (void)unused;
     works = 1;
-    for (i = w->begin; i < w->end; i++) {
+    for (int64_t i = w->begin; i < w->end; i++) {
         float* out = w->out + (i - w->begin) * C;
-        for (n = 0; n < w->n_products; n++)
-            for (c = 0; c < C; c++) {
+        for (int n = 0; n < w->n_products; n++)
+            for (int c = 0; c < C; c++) {
                 float sum = 1;
-                for (d = 0; d < C; d++) sum += weights[c][d] * out[d];
+                for (int d = 0; d < C; d++) sum += weights[c][d] * out[d];
                 out[c] = 0.5f * sum;
             }
-        for (n = 0; n < w->n_attentions; n++)
-            for (j = 0; j <= i; j++) {
+        for (int n = 0; n < w->n_attentions; n++)
+            for (int64_t j = 0; j <= i; j++) {
                 float share = 0;
-                for (c = 0; c < C; c++) share += out[c] * w->k[j * C + c];
+                for (int c = 0; c < C; c++) share += out[c] * w->k[j * C + c];
                 share *= 1e-6f;
-                for (c = 0; c < C; c++) out[c] += share * w->v[j * C + c];
+                for (int c = 0; c < C; c++) out[c] += share * w->v[j * C + c];
             }
-        for (c = 0; c < C; c++) w->k[i * C + c] = w->v[i * C + c] = 0.1f * (float)(c + 1);
+        for (int c = 0; c < C; c++) w->k[i * C + c] = w->v[i * C + c] = 0.1f * (float)(c + 1);
     }
     return MEMO_STATUS_OK;
 }
@@ -184,7 +182,6 @@ static void run_case(int is_real, double copy, double device_layers, double host
     memo_step_plan *whole_plan, *plan;
     memo_session *whole, *session;
     model m;
-    int i;
 
     memset(&m, 0, sizeof m);
     m.is_real = is_real;
@@ -195,7 +192,7 @@ static void run_case(int is_real, double copy, double device_layers, double host
     check(memo_host_device_create(&host, &m.host, &error));
     check(memo_stream_create(m.host, "compute", 0, &m.compute, &error));
     whole = open_session(&m, n_rows, device_bytes, host_bytes, &whole_plan);
-    for (i = 0; i < repetitions; i++) {
+    for (int i = 0; i < repetitions; i++) {
         session = open_session(&m, slice_rows, device_bytes, host_bytes, &plan);
         if (!session) {
             fprintf(stderr, "bench/slices: no plan fits\n");
@@ -212,7 +209,7 @@ static void run_case(int is_real, double copy, double device_layers, double host
         memo_session_destroy(session);
         memo_step_plan_destroy(plan);
     }
-    for (i = 0; i < N_FIGURES; i++) figures[i][0] = median(figures[i], repetitions);
+    for (int i = 0; i < N_FIGURES; i++) figures[i][0] = median(figures[i], repetitions);
 
     printf("%-5s %5lld %5lld %5.2f %6.1f %6.1f | %9.1f %9.1f %6.3f %7.1f | %9.1f %6.3f\n",
            is_real ? "work" : "sleep", (long long)n_rows, (long long)slice_rows, copy,
@@ -239,14 +236,13 @@ int main(int argc, char** argv) {
                  {1, 1.6, 1.6, 3, 1024}};
     bench_help(argc, argv, "[REPETITIONS]");
     const int repetitions = (int)bench_number(argc, argv, 1, 3, 1, REPETITIONS_MAX);
-    size_t i;
     printf("Steps in slices, host device: %d layers of %d bytes per row, medians of %d.\n"
            "copy: time of copying a layer / its forward.  Memory in layers.  stall: predicted.  "
            "unsliced: with the\nsame memory; 0: does not fit.  Times in ms.\n\n",
            N_LAYERS, LAYER_ROW_BYTES, repetitions);
     printf("%-5s %5s %5s %5s %6s %6s | %9s %9s %6s %7s | %9s %6s\n", "", "rows", "slice", "copy",
            "device", "host", "predicted", "measured", "ratio", "stall", "unsliced", "ratio");
-    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         run_case(cases[i].is_real, cases[i].copy, cases[i].device_layers, cases[i].host_layers,
                  cases[i].slice_rows, repetitions);
     printf("\nthe prediction differs by at most %.1f %% (limit 5); slices take at most %.3f of the "

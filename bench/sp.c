@@ -64,10 +64,9 @@ typedef struct sleeper {
 } sleeper;
 
 static int64_t keys_between(const memo_attention_block* block, int64_t low, int64_t high) {
-    int64_t n = 0, i;
-    int32_t k;
-    for (k = 0; k < block->n_k_runs; k++)
-        for (i = 0; i < block->k_runs[k].count; i++) {
+    int64_t n = 0;
+    for (int32_t k = 0; k < block->n_k_runs; k++)
+        for (int64_t i = 0; i < block->k_runs[k].count; i++) {
             int64_t position = block->k_runs[k].start + i;
             n += position >= low && position < high;
         }
@@ -76,13 +75,12 @@ static int64_t keys_between(const memo_attention_block* block, int64_t low, int6
 
 static memo_status sleeping(sleeper* s, memo_stream stream, const memo_attention_block* block,
                             double times, memo_error* error) {
-    int64_t n = 0, first, end, i, low, high;
-    int32_t q;
-    for (q = 0; q < block->n_q_runs; q++)
-        for (first = 0; first < block->q_runs[q].count; first = end) {
+    int64_t n = 0, end, low, high;
+    for (int32_t q = 0; q < block->n_q_runs; q++)
+        for (int64_t first = 0; first < block->q_runs[q].count; first = end) {
             int64_t min_low = INT64_MAX, max_high = 0;
             end = first + TILE < block->q_runs[q].count ? first + TILE : block->q_runs[q].count;
-            for (i = first; i < end; i++) {
+            for (int64_t i = first; i < end; i++) {
                 memo_mask_interval(&block->mask, block->q_runs[q].start + i, &low, &high);
                 if (low < high && low < min_low) min_low = low;
                 if (low < high && high > max_high) max_high = high;
@@ -155,7 +153,6 @@ static void* rank_main(void* argument) {
     char* next;
     int64_t share_bytes =
         desc.sharding.local_tokens * r->n_heads * HEAD_SIZE * (int64_t)sizeof(float);
-    int k;
 
     /* The mesh, and attention whose kernels sleep. */
     mesh_desc.ring = r->ring;
@@ -196,7 +193,7 @@ static void* rank_main(void* argument) {
     if (memo_stream_synchronize(device, desc.stream, &error)) fail(&error);
 
     /* Forward and backward alternate; barriers begin and end them on all ranks together. */
-    for (k = 0; k < 2 * r->repetitions; k++) {
+    for (int k = 0; k < 2 * r->repetitions; k++) {
         int is_backward = k % 2;
         int64_t before = mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
         double begin_s;
@@ -224,25 +221,25 @@ static void* rank_main(void* argument) {
 static void run_ranks(run* r) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    int32_t n = r->ring * r->ulysses, rank;
+    int32_t n = r->ring * r->ulysses;
     pthread_t threads[MAX_RANKS];
     rank_args args[MAX_RANKS];
     memo_error error;
-    for (rank = 0; rank < n; rank++)
+    for (int32_t rank = 0; rank < n; rank++)
         if (memo_host_device_create(&device_desc, &r->devices[rank], &error)) fail(&error);
     desc.n_ranks = n;
     desc.devices = r->devices;
     desc.bytes_per_s = r->bytes_per_s; /* of the ring and of Ulysses, each */
     if (memo_comm_create_threads(&desc, r->comms, &error)) fail(&error);
     pthread_barrier_init(&r->barrier, NULL, (unsigned)n);
-    for (rank = 0; rank < n; rank++) {
+    for (int32_t rank = 0; rank < n; rank++) {
         args[rank].r = r;
         args[rank].rank = rank;
         pthread_create(&threads[rank], NULL, rank_main, &args[rank]);
     }
-    for (rank = 0; rank < n; rank++) pthread_join(threads[rank], NULL);
+    for (int32_t rank = 0; rank < n; rank++) pthread_join(threads[rank], NULL);
     pthread_barrier_destroy(&r->barrier);
-    for (rank = 0; rank < n; rank++) memo_host_device_destroy(r->devices[rank]);
+    for (int32_t rank = 0; rank < n; rank++) memo_host_device_destroy(r->devices[rank]);
 }
 
 /* ---- what it should take ---- */
@@ -274,18 +271,17 @@ static double simulated_s(const run* r, int is_backward) {
 static void measure(run* r, double measured_s[2]) {
     static run again;
     double expected_s[2];
-    int k, tries;
     run_ranks(r);
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         measured_s[k] = fastest(r->times_s[k], r->repetitions);
         expected_s[k] = simulated_s(r, k);
     }
-    for (tries = 1; tries < 12 &&
-                    (measured_s[0] > 1.05 * expected_s[0] || measured_s[1] > 1.05 * expected_s[1]);
+    for (int tries = 1; tries < 12 && (measured_s[0] > 1.05 * expected_s[0] ||
+                                       measured_s[1] > 1.05 * expected_s[1]);
          tries++) {
         again = *r;
         run_ranks(&again);
-        for (k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++)
             measured_s[k] = fmin(measured_s[k], fastest(again.times_s[k], r->repetitions));
     }
 }
@@ -293,10 +289,9 @@ static void measure(run* r, double measured_s[2]) {
 static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses, double hop,
                      int repetitions) {
     static run r;
-    int32_t n = ring * ulysses, rank;
+    int32_t n = ring * ulysses;
     double ideal_s, all_s[2], most = 0, fewest = HUGE_VAL, worst = 0;
     int64_t hop_bytes = 2 * N_TOKENS / 4 * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
-    int is_backward;
 
     memset(&r, 0, sizeof r);
     r.sharding = sharding;
@@ -309,7 +304,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     measure(&r, all_s);
 
     /* Work of the busiest rank over the least busy one. */
-    for (rank = 0; rank < n; rank++) {
+    for (int32_t rank = 0; rank < n; rank++) {
         double work = (double)r.sleepers[rank].n_scores;
         most = work > most ? work : most;
         fewest = work < fewest ? work : fewest;
@@ -317,7 +312,7 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
 
     /* Ideal: equal work on all ranks, and free communication. */
     ideal_s = (double)N_TOKENS * (N_TOKENS + 1) / 2 / n * N_HEADS * S_PER_SCORE;
-    for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
         double measured_s = all_s[is_backward];
         double expected_s = simulated_s(&r, is_backward);
         double ideal = ideal_s * (is_backward ? BACKWARD : 1), off = measured_s / expected_s - 1;
@@ -341,7 +336,6 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     memo_sp_attention_sizes sizes;
     memo_error error;
     double ideal_s, forward_bytes, all_s[2], worst = 0;
-    int is_backward;
 
     memset(&r, 0, sizeof r);
     r.ring = ring;
@@ -360,7 +354,7 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
     r.bytes_per_s = forward_bytes / (ratio * ideal_s);
     measure(&r, all_s);
 
-    for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
         double measured_s = all_s[is_backward];
         double expected_s = simulated_s(&r, is_backward);
         double ideal = ideal_s * (is_backward ? BACKWARD : 1), off = measured_s / expected_s - 1;
@@ -389,13 +383,12 @@ static void report_host_attention(void) {
     memo_host_attention state;
     memo_device* device = NULL;
     memo_error error;
-    int64_t n = 1024 * 64, i;
+    int64_t n = 1024 * 64;
     float* data = (float*)calloc((size_t)(8 * n + 1024), sizeof(float));
-    int k;
 
     /* Values of an obvious pattern; their size does not change the time. */
     if (!data) exit(1);
-    for (i = 0; i < 8 * n; i++) data[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
+    for (int64_t i = 0; i < 8 * n; i++) data[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
     memset(&t, 0, sizeof t);
     t.q = data;
     t.k = data + n;
@@ -425,7 +418,7 @@ static void report_host_attention(void) {
         fail(&error);
 
     /* A score takes 4 operations per element forward and 10 backward. */
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         double begin_s = memob_now_s(), elapsed_s, flops;
         if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, exchange, &t,
                                                                          &error) ||
@@ -486,13 +479,11 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     memo_sp_attention_tensors t;
     memo_error error;
     double times_s[4][N_CALLS], begin_s;
-    int64_t i, sent = 0, needed = 0;
-    int32_t rank;
-    int k;
+    int64_t sent = 0, needed = 0;
 
     /* Documents of half the mean length to 1.5 times. */
     if (!begins) exit(1);
-    for (i = 1; i <= n_documents; i++)
+    for (int64_t i = 1; i <= n_documents; i++)
         begins[i] = N_TOKENS_HOST * i / n_documents +
                     (i < n_documents ? i * 7919 % (N_TOKENS_HOST / n_documents) / 2 : 0);
     sharding_desc.kind = kind;
@@ -501,7 +492,7 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     sharding_desc.document_begins = mask.document_begins = begins;
     sharding_desc.n_documents = mask.n_documents = n_documents;
     if (kind != MEMO_SHARDING_DOCUMENTS) sharding_desc.document_begins = NULL;
-    for (k = 0; k < N_PLANS; k++) {
+    for (int k = 0; k < N_PLANS; k++) {
         if (k) memo_sharding_free(&sharding);
         begin_s = memob_now_s();
         if (memo_sharding_make(&sharding_desc, &sharding, &error)) fail(&error);
@@ -512,7 +503,7 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     t.lse = (float*)(void*)somewhere;
     exchange_desc.masks = &mask;
 
-    for (rank = 0; rank < RING; rank++) {
+    for (int32_t rank = 0; rank < RING; rank++) {
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_recorder* recorder = NULL;
@@ -537,13 +528,13 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
             memo_sp_attention_create(&desc, &attention, &error))
             fail(&error);
 
-        for (k = 0; k < (is_timed ? N_PLANS : 1); k++) {
+        for (int k = 0; k < (is_timed ? N_PLANS : 1); k++) {
             memo_exchange_destroy(exchange);
             begin_s = memob_now_s();
             if (memo_exchange_create(attention, &exchange_desc, &exchange, &error)) fail(&error);
             times_s[1][k] = is_timed ? memob_now_s() - begin_s : times_s[1][k];
         }
-        for (k = 0; k < 2 * N_CALLS && is_timed; k++) {
+        for (int k = 0; k < 2 * N_CALLS && is_timed; k++) {
             begin_s = memob_now_s();
             if ((k % 2 ? memo_sp_attention_backward
                        : memo_sp_attention_forward)(attention, exchange, &t, &error))
@@ -567,9 +558,8 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
 }
 
 static void report_memory(void) {
-    int32_t ring;
     printf("scratch of a rank with 8192 tokens, 32 heads, 8 key heads of 128, bf16:");
-    for (ring = 1; ring <= 64; ring *= 4) {
+    for (int32_t ring = 1; ring <= 64; ring *= 4) {
         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sp_attention_sizes sizes;
@@ -599,8 +589,7 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
     memo_mask mask = memo_mask_default();
     memo_error error;
     ring_costs costs;
-    int64_t n_pairs = 0, q;
-    int is_backward;
+    int64_t n_pairs = 0;
     sharding_desc.ring = 16;
     sharding_desc.n_tokens = 131072;
     desc.n_q_heads = 32;
@@ -610,13 +599,13 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
     desc.rounds_gradients = rounds_gradients;
     mask.window_before = window;
     if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
-    for (q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
+    for (int64_t q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
     memset(&costs, 0, sizeof costs);
     costs.forward_s_per_score = 4 * 128 / 600e12;
     costs.backward_s_per_score = 2.5 * costs.forward_s_per_score;
     costs.ring_bytes_per_s = 50e9;
     costs.ring_latency_s = 1e-5;
-    for (is_backward = 0; is_backward < 2; is_backward++) {
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
         double ideal_s = (double)n_pairs / 16 * 32 *
@@ -636,12 +625,11 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
 int main(int argc, char** argv) {
     bench_help(argc, argv, "[REPETITIONS | host | windows]");
     if (argc == 2 && !strcmp(argv[1], "host")) {
-        int64_t n;
         printf("2^20 tokens, ring 64\n\n"
                "sharding   documents  sharding ms   plan ms  forward us  backward us  busiest rank"
                "  rows sent     needed\n");
-        for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
-        for (n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
+        for (int64_t n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_DOCUMENTS, n);
+        for (int64_t n = 10; n <= 10000; n *= 10) report_host(MEMO_SHARDING_ZIGZAG, n);
         return 0;
     }
     if (argc == 2 && !strcmp(argv[1], "windows")) {
@@ -653,7 +641,6 @@ int main(int argc, char** argv) {
     }
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
     double worst = 0, off;
-    int sharding, hop;
 
     printf("%d tokens, %d heads of %d, causal; attention sleeps, links are throttled; best of "
            "%d\n\n",
@@ -662,15 +649,15 @@ int main(int argc, char** argv) {
            "efficiency  work\n");
 
     /* Plain rings, whose hop takes 0.25, 1 or 2 steps. */
-    for (sharding = 0; sharding < 2; sharding++)
-        for (hop = 0; hop < 3; hop++) {
+    for (int sharding = 0; sharding < 2; sharding++)
+        for (int hop = 0; hop < 3; hop++) {
             static const double hops[] = {0.25, 1, 2};
             off = report((memo_sharding_kind)sharding, 4, 1, hops[hop], repetitions);
             if (fabs(off) > fabs(worst)) worst = off;
         }
 
     /* Hybrid, then Ulysses alone. */
-    for (hop = 0; hop < 2; hop++) {
+    for (int hop = 0; hop < 2; hop++) {
         static const double hops[] = {0.25, 1};
         off = report(MEMO_SHARDING_ZIGZAG, 2, 2, hops[hop], repetitions);
         if (fabs(off) > fabs(worst)) worst = off;
@@ -683,10 +670,9 @@ int main(int argc, char** argv) {
         "r x u  groups  ratio  pass      KiB/rank scratch KiB ideal ms simulated  measured     off "
         " "
         "efficiency\n");
-    for (hop = 0; hop < 6; hop++) {
+    for (int hop = 0; hop < 6; hop++) {
         static const double ratios[] = {0.25, 0.5, 1};
-        int32_t groups;
-        for (groups = 1; groups <= 4; groups *= 2) {
+        for (int32_t groups = 1; groups <= 4; groups *= 2) {
             off = report_groups(1 + hop / 3, groups, ratios[hop % 3], repetitions);
             if (fabs(off) > fabs(worst)) worst = off;
         }

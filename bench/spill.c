@@ -57,8 +57,7 @@ static void fail(const char* what) {
 }
 
 static void by_engine(int is_write, int64_t size_bytes) {
-    int64_t at;
-    for (at = 0; at < bench.file_bytes; at += size_bytes) {
+    for (int64_t at = 0; at < bench.file_bytes; at += size_bytes) {
         memob_spill_op op;
         memob_spill_op_init(&op, &bench.files[ENGINE], is_write, bench.memory, at, size_bytes);
         check(memob_spill_launch(bench.device, bench.stream, &op, &error));
@@ -68,11 +67,10 @@ static void by_engine(int is_write, int64_t size_bytes) {
 
 static void by_calls(int way, int is_write, int64_t size_bytes) {
     const int fd = bench.files[way].fd;
-    int64_t at;
 #ifdef POSIX_FADV_DONTNEED
     if (way == BUFFERED && !is_write) (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 #endif
-    for (at = 0; at < bench.file_bytes; at += size_bytes) {
+    for (int64_t at = 0; at < bench.file_bytes; at += size_bytes) {
         const ssize_t n = is_write ? pwrite(fd, bench.memory, (size_t)size_bytes, (off_t)at)
                                    : pread(fd, bench.memory, (size_t)size_bytes, (off_t)at);
         if (n != (ssize_t)size_bytes) fail(is_write ? "pwrite" : "pread");
@@ -99,11 +97,12 @@ static int is_direct(int way) {
 static void measure(int64_t size_bytes, double limit_s) {
     double rates[N_WAYS][2][ROUNDS_MAX], base[2] = {0, 0};
     const double begin_s = now_s();
-    int n_rounds = 0, round, turn, way, is_write;
-    for (round = -1; round < 1 || (round < ROUNDS_MAX && now_s() - begin_s < limit_s); round++) {
-        for (turn = 0; turn < N_WAYS; turn++) {
+    int n_rounds = 0, way;
+    for (int round = -1; round < 1 || (round < ROUNDS_MAX && now_s() - begin_s < limit_s);
+         round++) {
+        for (int turn = 0; turn < N_WAYS; turn++) {
             way = (turn + round + 1) % N_WAYS; /* a disk with a cache favors the first one */
-            for (is_write = 1; is_write >= 0; is_write--) {
+            for (int is_write = 1; is_write >= 0; is_write--) {
                 const double rate = run_pass(way, is_write, size_bytes);
                 if (round >= 0) rates[way][is_write][round] = rate;
             }
@@ -111,7 +110,7 @@ static void measure(int64_t size_bytes, double limit_s) {
         n_rounds = round + 1;
     }
 
-    for (is_write = 0; is_write < 2; is_write++)
+    for (int is_write = 0; is_write < 2; is_write++)
         base[is_write] = median(rates[DIRECT][is_write], n_rounds);
     for (way = 0; way < N_WAYS; way++) {
         const double write = median(rates[way][1], n_rounds),
@@ -128,7 +127,7 @@ int main(int argc, char** argv) {
     bench_help(argc, argv, "[FOLDER [MIB [SECONDS]]]");
     const double seconds = bench_number(argc, argv, 3, 20, 0, 1e6);
     const int64_t file_mib = (int64_t)bench_number(argc, argv, 2, 128, 1, 1 << 20);
-    int way, k, n = 0;
+    int n = 0;
     while (n < 4 && file_mib % mib[n] == 0) n++;
     bench.folder = argc > 1 ? argv[1] : folder && *folder ? folder : "/tmp";
     bench.file_bytes = file_mib << 20;
@@ -139,7 +138,7 @@ int main(int argc, char** argv) {
 
     /* All files as the engine creates its own; the buffered one is opened to the page cache
      * again. */
-    for (way = 0; way < N_WAYS; way++)
+    for (int way = 0; way < N_WAYS; way++)
         check(memob_spill_create(&bench.files[way], bench.folder, bench.file_bytes, 0, bench.memory,
                                  &error));
     if (fcntl(bench.files[BUFFERED].fd, F_SETFL,
@@ -150,12 +149,12 @@ int main(int argc, char** argv) {
            bench.folder, is_direct(ENGINE) ? "bypasses" : "cannot bypass");
     printf("| operation | way | write GB/s | read GB/s | write, to direct | read, to direct |\n"
            "|---|---|---|---|---|---|\n");
-    for (k = 0; k < n; k++) measure(mib[k] << 20, seconds / n);
+    for (int k = 0; k < n; k++) measure(mib[k] << 20, seconds / n);
     printf("\n");
     if (!is_direct(DIRECT))
         printf("O_DIRECT does not work here: direct goes through the page cache too.\n\n");
 
-    for (way = 0; way < N_WAYS; way++) memob_spill_destroy(&bench.files[way]);
+    for (int way = 0; way < N_WAYS; way++) memob_spill_destroy(&bench.files[way]);
     check(memo_host_free(bench.device, bench.memory, &error));
     check(memo_stream_destroy(bench.device, bench.stream, &error));
     destroy_device(bench.device);

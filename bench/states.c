@@ -94,9 +94,8 @@ static void run_step(memo_session* session, int is_fused) {
 static double measure(const memo_session_desc* desc, const memo_step_plan* plan) {
     memo_session* session;
     double begin_s = 0;
-    int step;
     check(memo_session_open(desc, plan, &session, &error));
-    for (step = 0; step <= N_STEPS; step++) {
+    for (int step = 0; step <= N_STEPS; step++) {
         run_step(session, desc->update_is_fused);
         check(memo_stream_synchronize(desc->device, desc->compute_stream, &error));
         if (step == 0) begin_s = memob_now_s();
@@ -117,7 +116,6 @@ static void compare(const char* name, double copy_over_forward, memo_update on, 
     memo_step_plan *stays = NULL, *streams = NULL;
     memo_session_desc least, all;
     chain c;
-    int k;
     if (!profile) exit(1);
     least = open_chain(&c, STATE_BYTES / (copy_over_forward * FORWARD_S), on, is_fused);
     all = least;
@@ -129,7 +127,7 @@ static void compare(const char* name, double copy_over_forward, memo_update on, 
     check(memo_session_plan(&all, profile, &stays, &error));
 
     /* Both alternate, so that they see the same machine. */
-    for (k = 0; k < repetitions; k++) {
+    for (int k = 0; k < repetitions; k++) {
         stays_s[k] = measure(&all, stays);
         streams_s[k] = measure(&least, streams);
         ratio[k] = streams_s[k] / stays_s[k];
@@ -152,7 +150,6 @@ int main(int argc, char** argv) {
     static const double copies[] = {0.25, 0.5, 0.75, 1};
     bench_help(argc, argv, "[REPETITIONS]");
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
-    size_t i;
 
     printf(
         "States, host device: %d layers, forward %.0f ms, backward %.0f ms, update %.0f ms, on the "
@@ -163,9 +160,9 @@ int main(int argc, char** argv) {
         repetitions, N_STEPS);
     printf("%-20s | %28s | %28s | %13s\n%-14s %5s", "", "stays, ms", "streams, ms", "ratio",
            "update", "copy");
-    for (i = 0; i < 2; i++) printf(" | %9s %9s %8s", "planned", "measured", "off");
+    for (size_t i = 0; i < 2; i++) printf(" | %9s %9s %8s", "planned", "measured", "off");
     printf(" | %6s %6s\n", "plan", "run");
-    for (i = 0; i < sizeof copies / sizeof copies[0]; i++) {
+    for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++) {
         compare("device, fused", copies[i], MEMO_UPDATE_DEVICE, 1, repetitions);
         compare("device", copies[i], MEMO_UPDATE_DEVICE, 0, repetitions);
         compare("host", copies[i], MEMO_UPDATE_HOST, 0, repetitions);

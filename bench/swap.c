@@ -40,13 +40,12 @@ static void compute(memo_device* host, const memo_device* device, memo_stream st
 
 static void step(memo_device* host, const memo_device* device, memo_stream stream, memo_swap* swap,
                  double recompute_s) {
-    int32_t layer;
-    for (layer = 0; layer < N_LAYERS; layer++) {
+    for (int32_t layer = 0; layer < N_LAYERS; layer++) {
         check(memo_swap_forward_begin(swap, layer, &error));
         compute(host, device, stream, "forward", FORWARD_S);
         check(memo_swap_forward_end(swap, layer, &error));
     }
-    for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+    for (int32_t layer = N_LAYERS - 1; layer >= 0; layer--) {
         int64_t begin, end;
         check(memo_swap_backward_begin(swap, layer, &error));
         memo_swap_get_recompute_rows(swap, layer, 2, &begin, &end);
@@ -60,17 +59,16 @@ static void step(memo_device* host, const memo_device* device, memo_stream strea
 static void simulate(memo_schedule* schedule, double bytes_per_s, run* result) {
     memo_simulation* simulation;
     int32_t links[2];
-    int64_t i;
     check(memo_schedule_add_link(schedule, "to host", bytes_per_s, &links[0], &error));
     check(memo_schedule_add_link(schedule, "to device", bytes_per_s, &links[1], &error));
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
         if (op->link_bytes)
             op->link = links[strcmp(memo_schedule_op_name(schedule, i), "to host") != 0];
     }
     check(memo_schedule_simulate(schedule, &simulation, &error));
     result->simulated_step_s = simulation->makespan_s;
-    for (i = 0; i < schedule->n_streams; i++)
+    for (int64_t i = 0; i < schedule->n_streams; i++)
         if (strcmp(schedule->text + schedule->streams[i], "compute") == 0)
             result->simulated_stall_s = simulation->stall_s[i];
     memo_simulation_destroy(simulation);
@@ -92,7 +90,6 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
     memo_event begin, end;
     memo_schedule* schedule;
     run result;
-    int t;
 
     /* A throttled device under a recorder. */
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = bytes_per_s;
@@ -106,7 +103,7 @@ static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha
 
     /* Three tensors: two of one width, and one 14 times as wide. */
     memset(tensors, 0, sizeof tensors);
-    for (t = 0; t < 3; t++) {
+    for (int t = 0; t < 3; t++) {
         tensors[t].name = t < 2 ? "whole" : "others";
         tensors[t].row_bytes = ROW_BYTES * widths[t];
         tensors[t].rule = t < 2 ? whole : others;
@@ -154,7 +151,6 @@ int main(int argc, char** argv) {
     const double layer_bytes = 16.0 * N_ROWS * ROW_BYTES;
     bench_help(argc, argv, "[REPETITIONS]");
     const int repetitions = (int)bench_number(argc, argv, 1, 5, 1, REPETITIONS_MAX);
-    size_t i;
 
     printf("Swap engine, host device: %d layers of %.0f KiB, forward %.0f ms, backward %.0f ms, "
            "recomputing all rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: time of "
@@ -165,14 +161,13 @@ int main(int argc, char** argv) {
            "swap/keep", "stall ms", "simulated", "step ms", "simulated");
 
     /* Keep and swap alternate, so that both see the same machine. */
-    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double keep_s[REPETITIONS_MAX], swap_s[REPETITIONS_MAX], stall_s[REPETITIONS_MAX];
         double ratio[REPETITIONS_MAX];
         double bytes_per_s = layer_bytes / (rows[i].copy_over_forward * FORWARD_S);
         double recompute_s = (1 - rows[i].alpha) * FORWARD_S;
         run swapped;
-        int k;
-        for (k = 0; k < repetitions; k++) {
+        for (int k = 0; k < repetitions; k++) {
             keep_s[k] = measure(MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0, bytes_per_s, 0).step_s;
             swapped = measure(MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS, rows[i].alpha, bytes_per_s,
                               recompute_s);

@@ -79,10 +79,9 @@ static memo_status compute(trainer* t, double duration_s) {
 static double time_of(trainer* t, double duration_s, int repetitions) {
     double times_s[REPETITIONS_MAX];
     memo_event begin, end;
-    int i;
     check(memo_event_create(t->host, &begin, &error));
     check(memo_event_create(t->host, &end, &error));
-    for (i = 0; i < repetitions; i++) {
+    for (int i = 0; i < repetitions; i++) {
         check(memo_event_record(t->host, begin, t->compute, &error));
         check(compute(t, duration_s));
         check(memo_event_record(t->host, end, t->compute, &error));
@@ -95,16 +94,15 @@ static double time_of(trainer* t, double duration_s, int repetitions) {
 }
 
 static void step(trainer* t, memo_swap* swap) {
-    int32_t layer, k;
-    for (layer = 0; layer < N_LAYERS; layer++) {
+    for (int32_t layer = 0; layer < N_LAYERS; layer++) {
         check(memo_swap_forward_begin(swap, layer, &error));
         check(compute(t, t->forward_s));
         check(memo_swap_forward_end(swap, layer, &error));
     }
-    for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+    for (int32_t layer = N_LAYERS - 1; layer >= 0; layer--) {
         double recompute_s = 0;
         check(memo_swap_backward_begin(swap, layer, &error));
-        for (k = 0; k < N_TENSORS; k++) {
+        for (int32_t k = 0; k < N_TENSORS; k++) {
             int64_t begin, end;
             memo_swap_get_recompute_rows(swap, layer, k, &begin, &end);
             recompute_s += t->recompute_s[k] * (double)(end - begin) / (double)t->n_rows;
@@ -160,10 +158,10 @@ static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) 
 static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes,
                      fixed_plan* plans) {
     static const char* const words[] = {"keep", "swap", "recompute"};
-    int n = 0, k, layer, t;
+    int n = 0;
 
     /* One alpha for all tensors. */
-    for (k = 0; k < 5; k++) {
+    for (int k = 0; k < 5; k++) {
         fixed_plan* plan = &plans[n];
         plan->desc = *desc;
         plan->desc.alpha = k / 4.0;
@@ -172,7 +170,7 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
     }
 
     /* Each tensor but the input kept, swapped or recomputed. */
-    for (k = 0; k < 27; k++) {
+    for (int k = 0; k < 27; k++) {
         fixed_plan* plan = &plans[n];
         int places[N_TENSORS];
         places[0] = 1;
@@ -181,8 +179,8 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
         places[3] = k / 9;
         plan->desc = *desc;
         plan->desc.rows = plan->rows;
-        for (layer = 0; layer < N_LAYERS; layer++) {
-            for (t = 0; t < N_TENSORS; t++)
+        for (int layer = 0; layer < N_LAYERS; layer++) {
+            for (int t = 0; t < N_TENSORS; t++)
                 plan->rows[layer * N_TENSORS + t] = places[t] == 0   ? MEMO_ROWS_KEPT
                                                     : places[t] == 1 ? desc->n_rows
                                                                      : 0;
@@ -210,7 +208,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     double recompute_s_per_row[2 * N_TENSORS];
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
-    int n, i, k, best = 0;
+    int n, best = 0;
 
     /* The engine's desc, without rows. */
     desc.device = t->host;
@@ -235,10 +233,10 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     n = make_grid(&desc, device_bytes, host_bytes, plans);
     plans[n].desc = desc;
     memo_swap_plan_apply(plan, &plans[n].desc);
-    for (k = 0; k < repetitions; k++)
-        for (i = 0; i <= n; i++) plans[i].steps_s[k] = measure(t, &plans[i].desc);
+    for (int k = 0; k < repetitions; k++)
+        for (int i = 0; i <= n; i++) plans[i].steps_s[k] = measure(t, &plans[i].desc);
     chosen_s = median(plans[n].steps_s, repetitions);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         double step_s = median(plans[i].steps_s, repetitions);
         if (i > 0 && step_s >= best_s) continue;
         best_s = step_s;
@@ -278,7 +276,6 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     memo_profile profile;
     trainer t;
     double layer_bytes = (double)n_rows * LAYER_ROW_BYTES, disk_bytes_per_s;
-    size_t i;
 
     /* The rate of copies is set at length 512, so that it does not depend on n_rows. */
     memset(&t, 0, sizeof t);
@@ -302,13 +299,13 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     profile.n_tensors = N_TENSORS;
     profile.forward_s[0] = time_of(&t, t.forward_s, repetitions);
     profile.backward_s[0] = time_of(&t, t.backward_s, repetitions);
-    for (i = 0; i < N_TENSORS; i++) {
+    for (size_t i = 0; i < N_TENSORS; i++) {
         snprintf(profile.tensors[i].name, sizeof profile.tensors[i].name, "%s", tensors[i].name);
         profile.tensors[i].recompute_s_per_row[0] =
             t.recompute_s[i] < 0 ? -1 : time_of(&t, t.recompute_s[i], repetitions) / (double)n_rows;
     }
 
-    for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
+    for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
         if (capacities[i].has_disk == (disk_over_link > 0))
             run_point(&t, &profile, capacities[i].what,
                       (int64_t)(capacities[i].device_layers * layer_bytes),
@@ -336,13 +333,13 @@ typedef struct kinds_case {
 
 static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, memo_tensor_rule rule,
                        uint32_t kinds, double us) {
-    int32_t t = c->swap.n_tensors++, k;
+    int32_t t = c->swap.n_tensors++;
     c->tensors[t].name = name;
     c->tensors[t].row_bytes = row_bytes;
     c->tensors[t].rule = rule;
     c->tensors[t].with = 0;
     c->tensor_kinds[t] = kinds;
-    for (k = 0; k < KINDS_MAX; k++) c->per_row[k][t] = us < 0 ? -1 : 1e-6 * us;
+    for (int32_t k = 0; k < KINDS_MAX; k++) c->per_row[k][t] = us < 0 ? -1 : 1e-6 * us;
 }
 
 /* Attention's share of a layer's time grows with the keys that a query sees. */
@@ -359,7 +356,6 @@ static void set_kind(kinds_case* c, int32_t kind, double us, double attention_us
 /* Four stacks of the width of a 7B model. */
 static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_rows) {
     const double attention_us = 0.92 * (double)n_rows / 65536;
-    int32_t l;
     memset(c, 0, sizeof *c);
     c->swap = memo_swap_desc_default();
     c->desc = memo_swap_plan_desc_default();
@@ -376,7 +372,7 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
         add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
         set_kind(c, 0, 0.57, 0.1, 2);
         set_kind(c, 1, 0.57, attention_us, 2);
-        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 6 == 5;
+        for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 6 == 5;
         break;
     case 1: /* dense layers first, then experts */
         c->name = "dense, experts";
@@ -387,7 +383,7 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
         add_tensor(c, "experts", 32768, MEMO_TENSOR_ROWS, 2, 0.15);
         set_kind(c, 0, 0.57, attention_us, -1);
         set_kind(c, 1, 0.45, attention_us, -1);
-        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= 3;
+        for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= 3;
         break;
     case 2: /* state-space layers, each eighth one attention */
         c->name = "states, attention";
@@ -398,7 +394,7 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
         add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 2, 0.2);
         set_kind(c, 0, 0.45, 0, -1);
         set_kind(c, 1, 0.57, attention_us, -1);
-        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 8 == 4;
+        for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 8 == 4;
         break;
     default: /* an encoder and a decoder */
         c->name = "encoder, decoder";
@@ -409,7 +405,7 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
         add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
         set_kind(c, 0, 0.57, attention_us, -1);
         set_kind(c, 1, 0.8, 2 * attention_us, -1);
-        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= n_layers / 2;
+        for (int32_t l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= n_layers / 2;
     }
     c->swap.tensors = c->tensors;
     c->swap.layer_kinds = c->layer_kinds;
@@ -427,8 +423,7 @@ static int kinds_has(const kinds_case* c, int32_t l, int32_t t) {
 
 static double kinds_bytes(const kinds_case* c, int32_t l) {
     double sum = 0;
-    int32_t t;
-    for (t = 0; t < c->swap.n_tensors; t++)
+    for (int32_t t = 0; t < c->swap.n_tensors; t++)
         if (kinds_has(c, l, t)) sum += (double)(c->tensors[t].row_bytes * c->swap.n_rows);
     return sum;
 }
@@ -456,7 +451,7 @@ static void kinds_row(kinds_program* f, int relation, double bound) {
 static double kinds_solver_s(const kinds_case* c) {
     const memo_swap_plan_desc* d = &c->desc;
     const double unit = (double)c->swap.n_rows * 8192; /* of bytes */
-    int n = c->swap.n_layers, n_t = c->swap.n_tensors, l, t, k, result;
+    int n = c->swap.n_layers, n_t = c->swap.n_tensors, t, k, result;
     int shares = 1, parts = shares + 3 * n * n_t, area = parts + 3 * n_t, forward = area + 1;
     int backward = forward + n, store = backward + n, load = store + n, step = load + n;
     double value = -1, bytes;
@@ -471,7 +466,7 @@ static double kinds_solver_s(const kinds_case* c) {
     set_add_rowmode(f.lp, TRUE);
 
     /* Shares, and the parts of each region: even, recomputed, odd. */
-    for (l = 0; l < n; l++)
+    for (int l = 0; l < n; l++)
         for (t = 0; t < n_t; t++) {
             if (!kinds_has(c, l, t)) continue;
             for (k = 0; k < 3; k++) kinds_term(&f, 1, SHARE(l, t, k));
@@ -488,7 +483,7 @@ static double kinds_solver_s(const kinds_case* c) {
         }
 
     /* The area: what one neighbor swaps and all of the other. */
-    for (l = 0; l < n; l++)
+    for (int l = 0; l < n; l++)
         for (k = -1; k <= 1; k++) {
             if (l + k < 0 || l + k >= n) continue;
             for (t = 0; t < n_t; t++) {
@@ -508,14 +503,14 @@ static double kinds_solver_s(const kinds_case* c) {
     {
         double* row = (double*)calloc((size_t)step + 1, sizeof(double));
         if (!row) exit(1);
-        for (l = 0; l < n; l++)
+        for (int l = 0; l < n; l++)
             for (t = 0; t < n_t; t++) row[SHARE(l, t, 0)] = BYTES(t) * kinds_has(c, l, t);
         for (t = 0; t < n_t; t++)
             for (k = 0; k < 3; k++) row[parts + 3 * t + k] = c->tensor_kinds[t] ? 0 : BYTES(t);
         row[area] = 1;
         add_constraint(f.lp, row, LE, (double)d->device_bytes / unit);
         memset(row, 0, ((size_t)step + 1) * sizeof(double));
-        for (l = 0; l < n - 2; l++)
+        for (int l = 0; l < n - 2; l++)
             for (t = 0; t < n_t; t++) row[SHARE(l, t, 1)] = BYTES(t) * kinds_has(c, l, t);
         if (d->host_bytes) add_constraint(f.lp, row, LE, (double)d->host_bytes / unit);
         free(row);
@@ -536,7 +531,7 @@ static double kinds_solver_s(const kinds_case* c) {
         }                                                                                          \
         kinds_row(&f, GE, fixed_s);                                                                \
     } while (0)
-    for (l = 0; l < n; l++) {
+    for (int l = 0; l < n; l++) {
         int moved = l < n - 2, recomputes = l + 1 < n - 1 ? 2 : 0;
         if (l > 0) AFTER(forward + l, forward + l - 1, KIND(l - 1)->forward_s, 0, 0);
         if (l >= 2) AFTER(forward + l, store + l - 2, 0, 1, l - 2);
@@ -608,12 +603,10 @@ static double predict_kinds(int which, int32_t n_layers, int64_t n_rows) {
     static const double devices[] = {1.3, 1.7, 2.4, 6}, hosts[] = {0.5, 0.2, 0.8, 0.3};
     static kinds_case c;
     gaps g = {0};
-    int i;
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         double all = 0, largest = 0;
-        int32_t l;
         make_kinds(&c, which, n_layers, n_rows);
-        for (l = 0; l < n_layers; l++) {
+        for (int32_t l = 0; l < n_layers; l++) {
             all += kinds_bytes(&c, l);
             if (kinds_bytes(&c, l) > largest) largest = kinds_bytes(&c, l);
         }
@@ -628,20 +621,18 @@ static double predict_kinds(int which, int32_t n_layers, int64_t n_rows) {
 static int kinds(void) {
     static const int32_t stacks[] = {12, 32, 62};
     double most = 0;
-    int which, i;
-    int64_t n_rows;
     printf("Predicted steps of layers of several kinds: percent above lp_solve's linear program "
            "with a start\ntime for each operation and shares for each layer apart, mean and most "
            "over capacities; plans\nbelow it; seconds of the slowest plan.\n\n");
     printf("%-18s %6s %7s %6s | %8s %8s %6s | %8s\n", "kinds", "layers", "rows", "plans", "mean %",
            "most %", "below", "plan s");
-    for (which = 0; which < 4; which++)
-        for (i = 0; i < 3; i++)
-            for (n_rows = 65536; n_rows <= 262144; n_rows *= 4) {
+    for (int which = 0; which < 4; which++)
+        for (int i = 0; i < 3; i++)
+            for (int64_t n_rows = 65536; n_rows <= 262144; n_rows *= 4) {
                 double here = predict_kinds(which, stacks[i], n_rows);
                 if (here > most) most = here;
             }
-    for (which = 0; which < 4; which++) (void)predict_kinds(which, KINDS_LAYERS_MAX, 65536);
+    for (int which = 0; which < 4; which++) (void)predict_kinds(which, KINDS_LAYERS_MAX, 65536);
     printf("\nin the mean at most %.3f %% above the solver (0.5 allowed)\n", most);
     return most > 0.5;
 }
@@ -655,18 +646,17 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
     static kinds_case c;
     double layer_bytes = 0;
     gaps g = {0};
-    int i, k, t;
 
     memset(&c, 0, sizeof c);
     gpt_layers(c.tensors, c.per_row[0], c.times, &c.swap, &c.desc, n_layers, n_rows);
-    for (t = 0; t < GPT_TENSORS; t++) {
+    for (int t = 0; t < GPT_TENSORS; t++) {
         layer_bytes += (double)(c.tensors[t].row_bytes * n_rows);
         if (c.tensors[t].with) c.per_row[0][t] = 0; /* its leader's time counts */
     }
 
     /* All pairs of capacities; those that no plan fits are skipped. */
-    for (i = 0; i < 4; i++)
-        for (k = 0; k < 3; k++) {
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++) {
             c.desc.device_bytes = (int64_t)(devices[i] * layer_bytes);
             c.desc.host_bytes = (int64_t)(hosts[k] * n_layers * layer_bytes) + 1;
             add_gap(&g, &c);
@@ -688,7 +678,6 @@ static void print_law(void) {
     memo_swap_times times = memo_swap_times_default();
     memoi_rows_planner p;
     clock_t begin;
-    int i;
     gpt_layers(gpt, per_row, &kind, &swap, &desc, 32, 65536);
     swap.alpha = 0.5;
     times.kinds = &kind;
@@ -697,14 +686,14 @@ static void print_law(void) {
     times.to_device_bytes_per_s = desc.to_device_bytes_per_s;
     check(memoi_rows_create(&desc, &p, &error));
     begin = clock();
-    for (i = 0; i < n_scores; i++) {
+    for (int i = 0; i < n_scores; i++) {
         memoi_rows_set_alpha(&p, i % p.n_tiles);
         memoi_rows_score_trial(&p);
     }
     score_s = (double)(clock() - begin) / CLOCKS_PER_SEC / n_scores;
     memob_arrays_free(&p.arrays);
     begin = clock();
-    for (i = 0; i < n_simulations; i++) {
+    for (int i = 0; i < n_simulations; i++) {
         memo_schedule* schedule;
         memo_simulation* simulation;
         check(memo_swap_generate(&swap, &times, &schedule, &error));
@@ -721,15 +710,13 @@ static void print_law(void) {
 static int predict(void) {
     static const int32_t stacks[] = {8, 16, 32, 56};
     double most = 0;
-    int i;
-    int64_t n_rows;
     printf("Predicted steps of a 7B layer's shape: percent above lp_solve's linear program, as for "
            "layers of several kinds,\n"
            "mean and most over capacities; plans below it; seconds of the slowest plan.\n\n");
     printf("%6s %7s %6s | %8s %8s %6s | %8s\n", "layers", "rows", "plans", "mean %", "most %",
            "below", "plan s");
-    for (i = 0; i < 4; i++)
-        for (n_rows = 65536; n_rows <= 262144; n_rows *= 2) {
+    for (int i = 0; i < 4; i++)
+        for (int64_t n_rows = 65536; n_rows <= 262144; n_rows *= 2) {
             double here = predict_stack(stacks[i], n_rows);
             if (here > most) most = here;
         }
@@ -741,7 +728,6 @@ static int predict(void) {
 int main(int argc, char** argv) {
     static const int64_t lengths[] = {512, 1024};
     static const double copies[] = {0.7, 1.6}, disks[] = {0, 0.5, 0.2};
-    int i, k, d;
     outcome worst;
     bench_help(argc, argv, "[REPETITIONS | predict | kinds]");
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return predict();
@@ -759,9 +745,9 @@ int main(int argc, char** argv) {
     printf("%5s %5s %-14s %4s %5s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
            "host", "file", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
 
-    for (d = 0; d < 3; d++)
-        for (i = 0; i < 2; i++)
-            for (k = 0; k < 2; k++)
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < 2; k++)
                 run_device(lengths[i], copies[k], disks[d], repetitions, &worst);
 
     printf(

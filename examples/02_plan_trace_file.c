@@ -23,12 +23,12 @@
 #include <stdio.h>
 
 static memo_status plan_trace(const memo_trace* trace, char** paths, memo_error* error) {
-    int64_t total_bytes = 0, i;
+    int64_t total_bytes = 0;
     memo_plan* plan;
     memo_status status = memo_plan_from_trace(trace, 0, &plan, error); /* aligned to 512 bytes */
     if (status) return status;
 
-    for (i = 0; i < plan->n_buffers; i++) total_bytes += plan->buffers[i].size_bytes;
+    for (int64_t i = 0; i < plan->n_buffers; i++) total_bytes += plan->buffers[i].size_bytes;
     printf("%s: %lld buffers, %lld KiB requested in all\n", paths[1], (long long)plan->n_buffers,
            (long long)(total_bytes / 1024));
 

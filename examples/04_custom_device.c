@@ -68,7 +68,6 @@ int main(void) {
     static const char* const names[] = {"to host", "to device",
                                         "on device"}; /* by memo_copy_kind */
     memo_host_device_desc desc = memo_host_device_desc_default();
-    int kind;
     memo_device *host = NULL, device;
     memo_error error;
     memo_status status = memo_host_device_create(&desc, &host, &error);
@@ -79,7 +78,7 @@ int main(void) {
         device.copy_rows = counted_copy_rows;
         status = use(&device, &error);
     }
-    for (kind = 0; kind < 3 && !status; kind++)
+    for (int kind = 0; kind < 3 && !status; kind++)
         printf("%s: %lld copies, %lld bytes\n", names[kind], (long long)counted.n_copies[kind],
                (long long)counted.n_bytes[kind]);
 

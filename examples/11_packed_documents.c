@@ -112,7 +112,6 @@ static memo_status train(thread_rank* r, memo_error* error) {
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
     rank_state* s = (rank_state*)calloc(1, sizeof *s);
-    int batch;
     memo_status status;
     if (!s) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for a rank");
 
@@ -132,7 +131,8 @@ static memo_status train(thread_rank* r, memo_error* error) {
     s->tensors.lse = s->lse[0];
 
     if (!status) status = memo_sp_attention_create(&desc, &s->attention, error);
-    for (batch = 0; batch < N_BATCHES && !status; batch++) status = train_batch(r, s, batch, error);
+    for (int batch = 0; batch < N_BATCHES && !status; batch++)
+        status = train_batch(r, s, batch, error);
     if (!status && r->comm->rank == 0) status = check_schedule(recorder, error);
 
     memo_stream_synchronize(r->device, r->stream, NULL); /* operations that have begun must end */

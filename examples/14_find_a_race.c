@@ -27,9 +27,8 @@ typedef struct fill_args {
 
 static memo_status fill(void* args, memo_error* error) {
     const fill_args* a = (const fill_args*)args;
-    int i;
     (void)error;
-    for (i = 0; i < N; i++) a->x[i] = a->value;
+    for (int i = 0; i < N; i++) a->x[i] = a->value;
     return MEMO_STATUS_OK;
 }
 
@@ -39,7 +38,6 @@ static memo_status work(memo_device* host, memo_device* d, float** x, int with_w
     memo_stream compute, copy;
     memo_event filled, copied;
     void *buffer, *result;
-    int k;
     if (memo_stream_create(d, "compute", 0, &compute, error) ||
         memo_stream_create(d, "copy", 0, &copy, error) || memo_event_create(d, &filled, error) ||
         memo_event_create(d, &copied, error) || memo_device_alloc(d, BYTES, &buffer, error) ||
@@ -48,7 +46,7 @@ static memo_status work(memo_device* host, memo_device* d, float** x, int with_w
 
     /* The buffer may be filled again only after the copy has read it. */
     *x = (float*)buffer;
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         fill_args args;
         args.x = *x;
         args.value = (float)k;

@@ -24,9 +24,8 @@ enum { MIB = 1 << 20, N_LAYERS = 4, N_ROWS = 1024, ROW_BYTES = 1024 };
 /* How much longer the step takes if stream 0 waits for stream 1 before it writes y. */
 static memo_status price_wait(double* cost_s, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int with_wait;
     *cost_s = 0;
-    for (with_wait = 0; with_wait < 2 && !status; with_wait++) {
+    for (int with_wait = 0; with_wait < 2 && !status; with_wait++) {
         memo_op_desc write = memo_op_desc_default(), read = write, other = write;
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
@@ -104,15 +103,14 @@ static memo_status plan_step(double cost_s, int64_t peaks_bytes[2], memo_error* 
 static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo_error* error) {
     int64_t bytes = (int64_t)N_ROWS * ROW_BYTES;
     memo_status status = MEMO_STATUS_OK;
-    int i;
-    for (i = 0; i < N_LAYERS && !status; i++) {
+    for (int i = 0; i < N_LAYERS && !status; i++) {
         status = memo_swap_forward_begin(swap, i, error);
         if (!status)
             status = MEMO_ANNOTATE(desc->device, desc->compute_stream, "forward", error,
                                    memo_writes(memo_swap_get_address(swap, i, 0), bytes));
         if (!status) status = memo_swap_forward_end(swap, i, error);
     }
-    for (i = N_LAYERS - 1; i >= 0 && !status; i--) {
+    for (int i = N_LAYERS - 1; i >= 0 && !status; i--) {
         status = memo_swap_backward_begin(swap, i, error);
         if (!status)
             status = MEMO_ANNOTATE(desc->device, desc->compute_stream, "backward", error,

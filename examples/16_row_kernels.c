@@ -50,10 +50,9 @@ int main(void) {
     float out = 1, lse = 0, part_out = 3, part_lse = 0; /* equal weights: the mean */
     memo_merge_desc merge = {0};
     memo_error error;
-    int i, k;
 
-    for (i = 0; i < N_TOKENS; i++)
-        for (k = 0; k < N_COLUMNS; k++) x[i][k] = (float)i;
+    for (int i = 0; i < N_TOKENS; i++)
+        for (int k = 0; k < N_COLUMNS; k++) x[i][k] = (float)i;
 
     merge.out = &out;
     merge.lse = &lse;
@@ -67,11 +66,11 @@ int main(void) {
     }
 
     printf("doubled:");
-    for (i = 0; i < N_TOKENS; i++) printf(" %g", y[i][0]);
+    for (int i = 0; i < N_TOKENS; i++) printf(" %g", y[i][0]);
     printf("\nrow sums of x and y:");
-    for (i = 0; i < N_TOKENS; i++) printf(" %g", sums[i]);
+    for (int i = 0; i < N_TOKENS; i++) printf(" %g", sums[i]);
     printf("; as bf16:");
-    for (i = 0; i < N_TOKENS; i++) printf(" %g", memo_f32_from_bf16(narrow[i][0]));
+    for (int i = 0; i < N_TOKENS; i++) printf(" %g", memo_f32_from_bf16(narrow[i][0]));
     printf("\nmerged attention: %.3f, LSE %.3f\n", out, lse);
     return 0;
 }

@@ -215,15 +215,16 @@ static void experts_back(trainer* t, int32_t l, const rows* a) {
 static void backward(void* user, memo_session* session, int32_t l) {
     float* buffer[N_BUFFERS] = {NULL};
     const int64_t n = memo_session_get_batch(session).n_rows;
-    int64_t begin, end, i, at;
+    int64_t begin, end, at;
     rows a;
-    for (i = D_S; i < N_BUFFERS; i++)
+    for (int64_t i = D_S; i < N_BUFFERS; i++)
         if (buffers[i].kinds >> layer_kinds[l] & 1)
             buffer[i] = memo_session_get_buffer(session, (int32_t)i);
     memo_session_get_slice(session, &begin, &end);
     if (end == n && buffer[D_S]) memset(buffer[D_S], 0, C * sizeof(float));
     if (end == n && buffer[D_KV]) memset(buffer[D_KV], 0, 2 * (size_t)(n * C) * sizeof(float));
-    for (i = begin; i < end && layer_kinds[l] == RECURRENCE; i++) { /* S before each row again */
+    for (int64_t i = begin; i < end && layer_kinds[l] == RECURRENCE;
+         i++) { /* S before each row again */
         float* s = buffer[S_BEFORE] + (i - begin) * C;
         memo_session_get_addresses(session, l, i - begin, (void**)&a);
         if (i == begin) memcpy(s, a.state, C * sizeof *s);
@@ -231,7 +232,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
         carry(s + C, a.gate, a.value, i);
     }
 
-    for (i = end - 1; i >= begin; i--) {
+    for (int64_t i = end - 1; i >= begin; i--) {
         memo_session_get_addresses(session, l, i - begin, (void**)&a);
         at = (i - i % DOCUMENT) * C;
         if (layer_kinds[l] == RECURRENCE)
@@ -280,12 +281,12 @@ int main(void) {
     memo_session_desc desc = memo_session_desc_default();
     memo_status status = MEMO_STATUS_OK;
     memo_error error;
-    int run, n_same = 0;
+    int n_same = 0;
     desc.tensors = tensors, desc.n_tensors = N_TENSORS, desc.n_layers = L, desc.n_rows = ROWS;
     desc.layer_kinds = layer_kinds, desc.tensor_kinds = tensor_kinds;
     desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
     desc.forward = forward, desc.loss = loss, desc.backward = backward, desc.recompute = recompute;
-    for (run = 0; run < 5 && !status; run++) {
+    for (int run = 0; run < 5 && !status; run++) {
         desc.slice_rows = run ? SLICE : ROWS; /* the first computes layers at once */
         desc.policy = run ? (memo_policy)(run % 4) : MEMO_POLICY_KEEP; /* MEMO is 0, the last */
         if (desc.policy == MEMO_POLICY_MEMO)

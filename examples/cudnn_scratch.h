@@ -62,8 +62,8 @@ static inline int64_t cudnn_workspace_bytes(const cudnn_call* c) {
 /* Results and workspace: at most limit_bytes, or else what one key head and its query heads
  * need. */
 static inline int64_t cudnn_scratch_bytes(const cudnn_call* c, int64_t limit_bytes) {
-    int64_t n_calls, n_bytes = 0;
-    for (n_calls = 1; n_calls <= c->h_k; n_calls++) {
+    int64_t n_bytes = 0;
+    for (int64_t n_calls = 1; n_calls <= c->h_k; n_calls++) {
         cudnn_call part = *c;
         if (c->h_k % n_calls) continue;
         part.h_q = (c->h_q + n_calls - 1) / n_calls;

@@ -36,12 +36,11 @@ static memo_status linear_forward_run(void* args, memo_error* error) {
     const linear_args* a = (const linear_args*)args;
     const linear_layer* l = &a->layer;
     const float* bias = l->split == LINEAR_ROW && l->rank != 0 ? NULL : l->bias;
-    int64_t r, o, i;
     (void)error;
-    for (r = 0; r < a->n_rows; r++)
-        for (o = 0; o < l->n_out; o++) {
+    for (int64_t r = 0; r < a->n_rows; r++)
+        for (int64_t o = 0; o < l->n_out; o++) {
             float sum = 0;
-            for (i = 0; i < l->n_in; i++)
+            for (int64_t i = 0; i < l->n_in; i++)
                 sum = fmaf(a->x[r * l->n_in + i], l->weights[o * l->n_in + i], sum);
             a->result[r * l->n_out + o] = bias ? sum + bias[o] : sum;
         }
@@ -51,13 +50,12 @@ static memo_status linear_forward_run(void* args, memo_error* error) {
 static memo_status linear_backward_run(void* args, memo_error* error) {
     const linear_args* a = (const linear_args*)args;
     const linear_layer* l = &a->layer;
-    int64_t r, o, i;
     (void)error;
-    for (r = 0; r < a->n_rows; r++) {
+    for (int64_t r = 0; r < a->n_rows; r++) {
         float* d_x = a->result + r * l->n_in;
-        for (i = 0; i < l->n_in; i++) d_x[i] = 0;
-        for (o = 0; o < l->n_out; o++)
-            for (i = 0; i < l->n_in; i++)
+        for (int64_t i = 0; i < l->n_in; i++) d_x[i] = 0;
+        for (int64_t o = 0; o < l->n_out; o++)
+            for (int64_t i = 0; i < l->n_in; i++)
                 d_x[i] = fmaf(a->d_y[r * l->n_out + o], l->weights[o * l->n_in + i], d_x[i]);
     }
     return MEMO_STATUS_OK;
@@ -66,13 +64,13 @@ static memo_status linear_backward_run(void* args, memo_error* error) {
 static memo_status linear_weights_run(void* args, memo_error* error) {
     const linear_args* a = (const linear_args*)args;
     const linear_layer* l = &a->layer;
-    int64_t r, o, i;
     (void)error;
-    for (r = 0; r < a->n_rows; r++)
-        for (o = 0; o < l->n_out; o++) {
+    for (int64_t r = 0; r < a->n_rows; r++)
+        for (int64_t o = 0; o < l->n_out; o++) {
             float d_y = a->d_y[r * l->n_out + o], *d_row = l->d_weights + o * l->n_in;
             if (l->d_bias) l->d_bias[o] += d_y;
-            for (i = 0; i < l->n_in; i++) d_row[i] = fmaf(d_y, a->x[r * l->n_in + i], d_row[i]);
+            for (int64_t i = 0; i < l->n_in; i++)
+                d_row[i] = fmaf(d_y, a->x[r * l->n_in + i], d_row[i]);
         }
     return MEMO_STATUS_OK;
 }

@@ -56,23 +56,24 @@ static memo_status measure_collective(memo_comm* comm, const memo_device* device
     memo_event events[2] = {NULL, NULL};
     void* x = NULL;
     int64_t n_bytes = 8;
-    int32_t k, run, j;
+    int32_t j;
     memo_status status = MEMO_STATUS_OK;
     memset(&call, 0, sizeof call);
     call.kind = kind;
     call.type = type;
-    for (k = 0; k < n; k++) {
+    for (int32_t k = 0; k < n; k++) {
         int64_t bytes = counts[k] * memo_type_bytes(type) * comm->size;
         n_bytes = bytes > n_bytes ? bytes : n_bytes;
     }
-    for (k = 0; k < 2 && !status; k++) status = memo_event_create(device, &events[k], error);
+    for (int32_t k = 0; k < 2 && !status; k++)
+        status = memo_event_create(device, &events[k], error);
     if (!status) status = memo_device_alloc(device, n_bytes, &x, error);
     if (!status) status = memo_fill(device, stream, x, 0, n_bytes, error);
 
-    for (k = 0; k < n && !status; k++) {
+    for (int32_t k = 0; k < n && !status; k++) {
         double runs[MEASURE_COLLECTIVE_RUNS], elapsed_s = 0;
         call.count = counts[k];
-        for (run = -1; run < MEASURE_COLLECTIVE_RUNS && !status; run++) {
+        for (int32_t run = -1; run < MEASURE_COLLECTIVE_RUNS && !status; run++) {
             status =
                 measure_collective_once(comm, device, stream, events, x, &call, &elapsed_s, error);
             for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
@@ -84,7 +85,7 @@ static memo_status measure_collective(memo_comm* comm, const memo_device* device
     }
 
     if (status) (void)memo_stream_synchronize(device, stream, NULL);
-    for (k = 0; k < 2; k++)
+    for (int32_t k = 0; k < 2; k++)
         if (events[k]) (void)memo_event_destroy(device, events[k], NULL);
     if (x) (void)memo_device_free(device, x, NULL);
     return status;

@@ -58,8 +58,8 @@ static memo_status thread_ranks_call(thread_ranks* team,
     pthread_t threads[THREAD_RANKS_MAX];
     thread_rank* ranks = team->ranks;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i, n_started = 1;
-    for (i = 0; i < team->n; i++) {
+    int32_t n_started = 1;
+    for (int32_t i = 0; i < team->n; i++) {
         ranks[i].function = function;
         ranks[i].user = user;
     }
@@ -74,7 +74,7 @@ static memo_status thread_ranks_call(thread_ranks* team,
     }
     thread_rank_main(&ranks[0]);
 
-    for (i = 0; i < n_started; i++) {
+    for (int32_t i = 0; i < n_started; i++) {
         if (i) pthread_join(threads[i], NULL);
         if (ranks[i].status && (!status || thread_rank_echoes(error))) {
             *error = ranks[i].error;

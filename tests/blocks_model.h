@@ -214,26 +214,26 @@ static memo_status model_run_piece(void* args, memo_error* e) {
     const int is_all = w->piece >= MODEL_INPUT;
     const int64_t begin = is_all ? 0 : (int64_t)w->call.part * m->part_rows;
     const int64_t end = begin + (is_all ? m->n_rows : m->part_rows), wide = m->width.count;
-    int64_t r, j, i;
+    int64_t i;
     (void)e;
     switch (w->piece) {
     case MODEL_ENTER: /* the block's normed input */
-        for (r = begin; r < end; r++) {
+        for (int64_t r = begin; r < end; r++) {
             if (!w->call.is_input_saved) model_residual(m, block - 1, r, m->h[block]);
             model_norm(m->h[block] + r * HIDDEN, m->x[block % 2] + r * HIDDEN);
         }
         break;
     case MODEL_ATTEND:
     case MODEL_ATTEND_BACKWARD:
-        for (r = begin; r < end; r++)
+        for (int64_t r = begin; r < end; r++)
             for (i = 0; i < m->heads.count; i += HEAD)
                 model_attend(m, r, i, w->piece == MODEL_ATTEND_BACKWARD);
         break;
     case MODEL_ACTIVATE:
-        for (j = begin * wide; j < end * wide; j++) m->act[j] = tanhf(m->up[j]);
+        for (int64_t j = begin * wide; j < end * wide; j++) m->act[j] = tanhf(m->up[j]);
         break;
     case MODEL_RETURN: /* the gradient of the output stream, from the block above */
-        for (r = begin; r < end; r++) {
+        for (int64_t r = begin; r < end; r++) {
             if (block < m->n_blocks - 1)
                 model_norm_backward(m->h[block + 1] + r * HIDDEN, m->g + r * HIDDEN,
                                     m->d + r * HIDDEN);
@@ -242,26 +242,26 @@ static memo_status model_run_piece(void* args, memo_error* e) {
         }
         break;
     case MODEL_DERIVE: /* up holds the gradient of act by now */
-        for (j = begin * wide; j < end * wide; j++) m->up[j] *= 1 - m->act[j] * m->act[j];
+        for (int64_t j = begin * wide; j < end * wide; j++) m->up[j] *= 1 - m->act[j] * m->act[j];
         break;
     case MODEL_ADD:
-        for (j = begin * HIDDEN; j < end * HIDDEN; j++) m->g[j] += m->piece[j];
+        for (int64_t j = begin * HIDDEN; j < end * HIDDEN; j++) m->g[j] += m->piece[j];
         break;
     case MODEL_LEAVE:
-        for (r = begin; r < end; r++) model_residual(m, m->n_blocks - 1, r, m->out);
+        for (int64_t r = begin; r < end; r++) model_residual(m, m->n_blocks - 1, r, m->out);
         break;
     case MODEL_LEAVE_BACKWARD:
-        for (r = begin; r < end; r++)
+        for (int64_t r = begin; r < end; r++)
             model_norm_backward(m->h[0] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
         break;
     case MODEL_INPUT:
-        for (r = begin; r < end; r++)
+        for (int64_t r = begin; r < end; r++)
             for (i = 0; i < HIDDEN; i++)
                 m->h[0][r * HIDDEN + i] = model_value(78, m->row[r] * HIDDEN + i);
         break;
     case MODEL_FORGET: model_forget(m, w->is_kept); break;
     case MODEL_LOSS:
-        for (r = begin; r < end; r++)
+        for (int64_t r = begin; r < end; r++)
             for (m->losses[r] = 0, i = 0; i < HIDDEN; i++) {
                 float weight = model_value(79, m->row[r] * HIDDEN + i) / (float)m->setup->n_rows;
                 m->losses[r] += weight * m->out[r * HIDDEN + i];
@@ -434,14 +434,14 @@ static void model_linear(blocks_model* m, const job* all, int32_t layer, int lin
  * it. */
 static void model_rows(blocks_model* m, int32_t degree) {
     const model_setup* setup = m->setup;
-    int32_t low = degree, k, r, n_groups, part;
-    for (k = 0; k < setup->n_stages; k++)
+    int32_t low = degree, n_groups, part;
+    for (int32_t k = 0; k < setup->n_stages; k++)
         if (setup->degrees[k] < low) low = setup->degrees[k];
     n_groups = degree / low;
     part = setup->n_rows * low / m->rank->comm->size / setup->n_parts;
     m->part_rows = n_groups * part;
     m->n_rows = setup->n_parts * m->part_rows;
-    for (r = 0; r < m->n_rows; r++) {
+    for (int32_t r = 0; r < m->n_rows; r++) {
         int32_t in_part = r % m->part_rows;
         int32_t group = m->rank->comm->rank / degree * n_groups + in_part / part;
         m->row[r] = (group * setup->n_parts + r / m->part_rows) * part + in_part % part;
@@ -524,10 +524,10 @@ static void model_free(blocks_model* m) {
 
 static memo_status model_pass(blocks_model* m, int is_backward, memo_error* e) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t layer, n = m->setup->n_layers;
+    int32_t n = m->setup->n_layers;
     if (!m->setup->by_layer)
         return is_backward ? memo_blocks_backward(m->blocks, e) : memo_blocks_forward(m->blocks, e);
-    for (layer = 0; layer < n && !status; layer++)
+    for (int32_t layer = 0; layer < n && !status; layer++)
         status = is_backward ? memo_blocks_backward_layer(m->blocks, n - 1 - layer, e)
                              : memo_blocks_forward_layer(m->blocks, layer, e);
     return status;

@@ -45,25 +45,26 @@ static inline void order_backward(order_list* lists, int has_weights, int block,
 
 static inline void order_pass(order_list* lists, const memo_blocks_schedule_desc* d, int m,
                               int n_parts, int has_weights, int is_backward) {
-    int i, s, first, segment, fine = d->order == MEMO_BLOCKS_FINE;
-    for (i = 0; i < d->n_blocks && !is_backward; i++)
-        for (s = 0; s < n_parts; s++) {
+    int segment, fine = d->order == MEMO_BLOCKS_FINE;
+    for (int i = 0; i < d->n_blocks && !is_backward; i++)
+        for (int s = 0; s < n_parts; s++) {
             order_add(&lists[0], "F", i, s);
             order_add(&lists[1], "cF", i, s);
         }
 
-    for (first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
+    for (int first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
         /* Recomputation of the whole layer comes first, except for the last blocks, whose backward
          * follows directly. */
         segment = fine ? first : d->order == MEMO_BLOCKS_CROSS ? first + m - 1 : first + m;
-        for (i = first; i < segment; i++)
-            for (s = 0; s < n_parts; s++) order_recompute(lists, d->order, i, m, s);
+        for (int i = first; i < segment; i++)
+            for (int s = 0; s < n_parts; s++) order_recompute(lists, d->order, i, m, s);
 
-        for (i = first + m - 1; i >= first; i--) {
+        for (int i = first + m - 1; i >= first; i--) {
             /* The keys of all parts of a sequence exist before the last part's backward. */
             int all_first = i >= segment && d->splits_sequence && i == first;
-            for (s = 0; s < n_parts && all_first; s++) order_recompute(lists, d->order, i, m, s);
-            for (s = 0; s < n_parts; s++) {
+            for (int s = 0; s < n_parts && all_first; s++)
+                order_recompute(lists, d->order, i, m, s);
+            for (int s = 0; s < n_parts; s++) {
                 int part = d->splits_sequence ? n_parts - 1 - s : s;
                 if (i >= segment && !all_first) order_recompute(lists, d->order, i, m, part);
                 order_backward(lists, has_weights, i, part);
@@ -71,7 +72,7 @@ static inline void order_pass(order_list* lists, const memo_blocks_schedule_desc
         }
     }
 
-    for (s = 0; s < n_parts; s++) order_add(&lists[0], "end-", -1, s);
+    for (int s = 0; s < n_parts; s++) order_add(&lists[0], "end-", -1, s);
 }
 
 /* n_steps of a forward and a backward pass.  lists: has room; the names that were expected. */

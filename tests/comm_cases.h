@@ -351,19 +351,19 @@ static void case_single_messages(rank_case* c) {
 /* Random colors and keys.  Two splits and the whole work at the same time, on different streams. */
 static void case_splits(rank_case* c) {
     memo_comm *comm = c->comm, *part[2];
-    int32_t n = comm->size, r, k;
+    int32_t n = comm->size;
     int64_t* color[2];
     int64_t* key[2];
 
-    for (k = 0; k < 2; k++) {
+    for (int32_t k = 0; k < 2; k++) {
         int32_t rank = 0, size = 0, mine = comm->rank;
         color[k] = (int64_t*)case_array(n, MEMO_TYPE_I64);
         key[k] = (int64_t*)case_array(n, MEMO_TYPE_I64);
-        for (r = 0; r < n; r++) {
+        for (int32_t r = 0; r < n; r++) {
             color[k][r] = case_int(c, -1, 2);
             key[k][r] = case_int(c, -2, 2);
         }
-        for (r = 0; r < n; r++) {
+        for (int32_t r = 0; r < n; r++) {
             if (color[k][r] != color[k][mine]) continue;
             size++;
             rank += key[k][r] < key[k][mine] || (key[k][r] == key[k][mine] && r < mine);
@@ -379,10 +379,10 @@ static void case_splits(rank_case* c) {
         CASE_FREE(color[k]);
         CASE_FREE(key[k]);
     }
-    for (r = 0; r < 4; r++) {
+    for (int32_t r = 0; r < 4; r++) {
         /* Parts have random sizes: their random numbers must not disturb the common ones. */
         uint64_t state = c->state;
-        for (k = 0; k < 2; k++) {
+        for (int32_t k = 0; k < 2; k++) {
             if (!part[k]) continue;
             one_collective(c, part[k], c->streams[k]);
             one_group(c, part[k], c->streams[k]);
@@ -402,10 +402,10 @@ enum { AXIS_DATA = 1, AXIS_PIPELINE = 2, AXIS_TENSOR = 4, AXIS_RING = 8, AXIS_UL
  * given. */
 static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine, int axes,
                           int32_t* n, int64_t* sum) {
-    int32_t t_degree = desc->tensor, u_degree = desc->ulysses, r_degree = desc->ring, rank;
+    int32_t t_degree = desc->tensor, u_degree = desc->ulysses, r_degree = desc->ring;
     *n = 0;
     *sum = 0;
-    for (rank = 0; rank < size; rank++) {
+    for (int32_t rank = 0; rank < size; rank++) {
         int32_t t = rank % t_degree, s = rank / t_degree % (u_degree * r_degree);
         int32_t u = desc->ring_is_inner ? s / r_degree : s % u_degree;
         int32_t r = desc->ring_is_inner ? s % r_degree : s / u_degree;
@@ -463,9 +463,9 @@ static void case_meshes(rank_case* c) {
         memo_mesh_desc desc = memo_mesh_desc_default();
         int32_t* const degrees[] = {&desc.data, &desc.pipeline, &desc.tensor, &desc.ring,
                                     &desc.ulysses};
-        int32_t rest = c->comm->size, factor;
+        int32_t rest = c->comm->size;
         desc.data = desc.pipeline = desc.tensor = desc.ring = desc.ulysses = 1;
-        for (factor = 2; rest > 1; factor++)
+        for (int32_t factor = 2; rest > 1; factor++)
             for (; rest % factor == 0; rest /= factor) *degrees[case_int(c, 0, 4)] *= factor;
         desc.ring_is_inner = (int32_t)case_int(c, 0, 1);
         one_mesh(c, &desc);

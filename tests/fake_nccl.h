@@ -213,7 +213,7 @@ static void fake_finish(fake_op* op) {
 
 /* Is the operation through? */
 static int fake_step(fake_op* op) {
-    int i, k, is_done = 1;
+    int is_done = 1;
     if (*op->comm->is_aborted) {
         fake.n_running -= op->is_started;
         return 1;
@@ -223,14 +223,14 @@ static int fake_step(fake_op* op) {
         fake.latest = op->comm;
         fake.n_running++;
     }
-    for (i = 0; i < op->n_parts; i++) {
+    for (int i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
         int is_next = 1; /* of the packets from its peer */
         if (part->is_send) {
             if (!op->is_started) fake_send(op, part);
             continue;
         }
-        for (k = 0; k < i && !part->is_done; k++)
+        for (int k = 0; k < i && !part->is_done; k++)
             if (!op->parts[k].is_send && !op->parts[k].is_done && op->parts[k].peer == part->peer)
                 is_next = 0;
         if (!part->is_done && is_next) part->is_done = fake_receive(op, part);
@@ -692,11 +692,11 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
                            ncclComm_t comm, cudaStream_t stream) {
     fake_part parts[FAKE_RANKS + 1];
     fake_op none;
-    int r, n = 0;
+    int n = 0;
     if (!fake_is_usable(to, count * fake_type_bytes(type))) return ncclInvalidArgument;
     memset(&none, 0, sizeof none);
     memset(parts, 0, sizeof parts);
-    for (r = 0; r < comm->size && comm->rank == root; r++) {
+    for (int r = 0; r < comm->size && comm->rank == root; r++) {
         if (r == root) continue;
         parts[n].address = (char*)(uintptr_t)from;
         parts[n].n_bytes = count * fake_type_bytes(type);

@@ -38,29 +38,28 @@ static int check_take_documents(const memo_sharding* sharding, int64_t* dealt) {
 
 /* dealt[ring rank * rows of a ring rank + place] = position. */
 static void check_deal(const memo_sharding* sharding, int64_t n_rows, int64_t* dealt) {
-    int64_t rd = sharding->ring, t = 0, chunk, i;
+    int64_t rd = sharding->ring, t = 0;
     if (sharding->kind == MEMO_SHARDING_PLAIN) {
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+        for (int64_t chunk = 0; chunk < rd; chunk++)
+            for (int64_t i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
     } else { /* there and back */
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
-        for (chunk = rd; chunk-- > 0;)
-            for (i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+        for (int64_t chunk = 0; chunk < rd; chunk++)
+            for (int64_t i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
+        for (int64_t chunk = rd; chunk-- > 0;)
+            for (int64_t i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
     }
 }
 
 /* Slice after slice; rows of a sequence rank follow each other. */
 static void check_deal_slices(const memo_sharding* sharding, int64_t* dealt) {
     const int64_t n_ranks = sharding->ring * sharding->ulysses;
-    int64_t first, i;
-    for (first = 0; first < sharding->n_tokens; first += sharding->slice_tokens) {
+    for (int64_t first = 0; first < sharding->n_tokens; first += sharding->slice_tokens) {
         const int64_t end = first + sharding->slice_tokens;
         const int64_t n = (end < sharding->n_tokens ? end : sharding->padded_tokens) - first;
         int64_t* slice = (int64_t*)calloc((size_t)n, sizeof *slice);
         if (!slice) abort();
         check_deal(sharding, n / sharding->ring, slice);
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             dealt[i / (n / n_ranks) * sharding->local_tokens + first / n_ranks +
                   i % (n / n_ranks)] = first + slice[i];
         free(slice);
@@ -72,12 +71,12 @@ static memo_status check_compare(const memo_sharding* sharding, const int64_t* d
     int64_t n_local = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     for (int32_t rank = 0; rank < sharding->ring * sharding->ulysses; rank++) {
         int32_t n_runs = memo_sharding_runs(sharding, rank, runs), run = 0;
-        int64_t row, in_run = 0, n_rows = 0, k;
-        for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
+        int64_t in_run = 0, n_rows = 0;
+        for (int64_t k = 0; k < n_runs; k++) n_rows += runs[k].count;
         if (n_rows != n_local)
             return check_wrong(error, "the runs of a rank have another length than its rows",
                                dealt[rank * n_local], rank, 0);
-        for (row = 0; row < n_local; row++) {
+        for (int64_t row = 0; row < n_local; row++) {
             int64_t position = dealt[rank * n_local + row], found_row;
             int32_t found_rank;
             if (memo_sharding_position(sharding, rank, row) != position)

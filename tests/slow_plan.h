@@ -58,8 +58,8 @@ static int64_t slow_moment(const memo_plan* plan, int64_t m) {
 
 /* The most bytes of k that are live while i lives; -1: they never live together. */
 static int64_t slow_meet_bytes(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t bytes = -1, m;
-    for (m = 0; m < slow_n_moments(plan); m++)
+    int64_t bytes = -1;
+    for (int64_t m = 0; m < slow_n_moments(plan); m++)
         if (slow_live_bytes(plan, i, slow_moment(plan, m)) >= 0 &&
             slow_live_bytes(plan, k, slow_moment(plan, m)) > bytes)
             bytes = slow_live_bytes(plan, k, slow_moment(plan, m));
@@ -103,8 +103,8 @@ static MEMO_UNUSED int slow_collide(const memo_plan* plan, int64_t i, int64_t k)
 }
 
 static MEMO_UNUSED int64_t slow_peak(const memo_plan* plan) {
-    int64_t peak = 0, i;
-    for (i = 0; i < plan->n_buffers; i++)
+    int64_t peak = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         if (plan->buffers[i].offset_bytes + slow_size(plan, i) > peak)
             peak = plan->buffers[i].offset_bytes + slow_size(plan, i);
     return peak;
@@ -112,15 +112,15 @@ static MEMO_UNUSED int64_t slow_peak(const memo_plan* plan) {
 
 /* The largest sum of live sizes, or the top of a fixed buffer. */
 static MEMO_UNUSED int64_t slow_bound(const memo_plan* plan) {
-    int64_t bound = 0, m, i;
-    for (m = 0; m < slow_n_moments(plan); m++) {
+    int64_t bound = 0;
+    for (int64_t m = 0; m < slow_n_moments(plan); m++) {
         int64_t sum = 0;
-        for (i = 0; i < plan->n_buffers; i++)
+        for (int64_t i = 0; i < plan->n_buffers; i++)
             if (slow_live_bytes(plan, i, slow_moment(plan, m)) > 0)
                 sum += slow_live_bytes(plan, i, slow_moment(plan, m));
         if (sum > bound) bound = sum;
     }
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         if (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes + slow_size(plan, i) > bound)
             bound = plan->buffers[i].offset_bytes + slow_size(plan, i);
     return bound;

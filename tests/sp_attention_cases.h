@@ -141,8 +141,8 @@ static double attracting(const attention_case* c, int64_t b, int t, int64_t i, i
                          double x) {
     const attention_case* row = case_of_row(c, b);
     const int64_t* begins = c->n_keys ? row->key_begins : row->document_begins;
-    int is_first = position == 0, k;
-    for (k = 0; k < row->n_documents; k++) is_first |= position == begins[k];
+    int is_first = position == 0;
+    for (int k = 0; k < row->n_documents; k++) is_first |= position == begins[k];
     if (t == V) return is_first ? 0 : x;
     if (t == D_OUT || i % c->head_size) return x;
     return t == Q ? 1 : is_first ? c->attracts * sqrt((double)c->head_size) : 0;
@@ -489,13 +489,13 @@ typedef struct watched_attention {
 /* Fails if a number in rows of k or v is not finite. */
 static memo_status check_rows(void* args, memo_error* error) {
     const memo_attention_block* a = (const memo_attention_block*)args;
-    int64_t n_rows = 0, b, i;
+    int64_t n_rows = 0;
     for (int32_t run = 0; run < a->n_k_runs; run++) n_rows += a->k_runs[run].count;
     for (int32_t is_v = 0; is_v < 2; is_v++) {
         int64_t stride = is_v ? a->v_row_stride : a->k_row_stride;
         int64_t n = a->n_kv_heads * (is_v ? a->v_head_size : a->head_size);
-        for (b = 0; b < a->n_batch * n_rows; b++)
-            for (i = 0; i < n; i++) {
+        for (int64_t b = 0; b < a->n_batch * n_rows; b++)
+            for (int64_t i = 0; i < n; i++) {
                 int64_t at = b / n_rows * (is_v ? a->v_batch_stride : a->k_batch_stride) +
                              b % n_rows * stride + i;
                 double x = typed_at((const char*)(is_v ? a->v : a->k), at, a->type);
@@ -701,11 +701,11 @@ static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* 
 /* No more groups than the rank with most reads key heads, counted one by one; without a ring, than
  * it has query heads. */
 static int32_t groups_of(const attention_case* c) {
-    int32_t most = 1, rank, h;
-    for (rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
+    int32_t most = 1;
+    for (int32_t rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
         int32_t n = 0, last = -1;
-        for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses;
-             h++) {
+        for (int32_t h = c->n_q_heads * rank / c->ulysses;
+             h < c->n_q_heads * (rank + 1) / c->ulysses; h++) {
             n += c->ring == 1 || h / ratio_of(c) != last;
             last = h / ratio_of(c);
         }
@@ -1038,13 +1038,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     result->n_scores = state.n_scores;
     if (!status && recorder) check_schedule(recorder, c);
     if (!status) {
-        int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0, i, h;
+        int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0;
         int32_t n_groups = groups_of(c), g;
         const float* lses = (const float*)lse;
         for (g = 0; g < n_groups; g++) {
             int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
-            for (i = 0; i < n_rows; i++)
-                for (h = 0; h < n_heads; h++) {
+            for (int64_t i = 0; i < n_rows; i++)
+                for (int64_t h = 0; h < n_heads; h++) {
                     int64_t row = i % sharding.ring_tokens;
                     int32_t holder =
                         result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
@@ -1063,15 +1063,16 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         memcpy(share[D_V], share[V], (size_t)buffers.v_bytes);
     }
     for (int t = 0; t < N_TENSORS; t++) {
-        int64_t row, i, n_wrong = 0;
+        int64_t n_wrong = 0;
         for (int32_t b = 0; b < c->n_batch && !status && is_result(t); b++) {
             const memo_sharding* own = is_of_keys(t) ? &key_sharding : &sharding;
             const char* rows = share[t] + b * n_local[t] * row_bytes[t];
             memo_sharding_gather(own, mesh->sequence_rank, 1, row_bytes[t], rows,
                                  all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
-            for (row = 0; row < n_local[t]; row++) /* padding has output and gradient 0 */
+            for (int64_t row = 0; row < n_local[t]; row++) /* padding has output and gradient 0 */
                 if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
-                    for (i = 0; i < row_bytes[t]; i++) n_wrong += rows[row * row_bytes[t] + i] != 0;
+                    for (int64_t i = 0; i < row_bytes[t]; i++)
+                        n_wrong += rows[row * row_bytes[t] + i] != 0;
         }
         if (n_wrong)
             status = memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
@@ -1172,10 +1173,10 @@ static double worst_forward, worst_gradient;
  * 0. */
 static void expect_sinks(const attention_case* c, const whole* w, const world* all, double bound) {
     double off = 0;
-    int32_t r, h, u;
-    for (h = 0; h < c->n_q_heads; h++) {
+    int32_t u;
+    for (int32_t h = 0; h < c->n_q_heads; h++) {
         double sum = 0;
-        for (r = 0; r < c->ring * c->ulysses; r++) {
+        for (int32_t r = 0; r < c->ring * c->ulysses; r++) {
             const memo_ulysses_heads* own = &all->results[r].sizes.heads;
             if (all->is_alone && r != all->own_rank) continue;
             sum += all->results[r].d_sinks[h];

@@ -41,8 +41,8 @@ static int compare_clocked(const void* a, const void* b) {
 static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
     memo_plan* plan;
     memo_error error;
-    int64_t i, k;
-    for (i = n - 1; i > 0; i--) { /* the order of the generator makes first fit optimal */
+    int64_t k;
+    for (int64_t i = n - 1; i > 0; i--) { /* the order of the generator makes first fit optimal */
         clocked moved = buffers[i];
         k = pattern_int(0, i);
         buffers[i] = buffers[k];
@@ -50,7 +50,7 @@ static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
     }
     qsort(buffers, (size_t)n, sizeof *buffers, compare_clocked);
     if (memo_plan_create(n, 0, 1, &plan, &error)) exit(1);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         buffer->size_bytes = buffers[i].size;
@@ -62,7 +62,7 @@ static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
         if (pass) plan->holds = (memo_hold*)calloc((size_t)plan->n_holds + 1, sizeof(memo_hold));
         if (pass && !plan->holds) exit(1);
         plan->n_holds = 0;
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             for (k = i + 1; k < n; k++) {
                 if (plan->buffers[i].end > plan->buffers[k].begin ||
                     is_over(&buffers[i], &buffers[k]))

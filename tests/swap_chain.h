@@ -252,10 +252,10 @@ static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch) 
 /* One micro-batch of fused kernels: inside a layer the first tensor of the next one is written, and
  * on the way back recomputed and read. */
 static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch) {
-    int32_t layer, n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
+    int32_t n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
     memo_status status = memo_swap_forward_begin(c->swap, 0, &error);
     if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch);
-    for (layer = 0; layer < n && !status; layer++) {
+    for (int32_t layer = 0; layer < n && !status; layer++) {
         status = chain_layer(c, "forward", chain_write, layer, 1, n_tensors, micro_batch);
         if (!status && layer + 1 < n) status = memo_swap_forward_begin(c->swap, layer + 1, &error);
         if (!status && layer + 1 < n)
@@ -264,7 +264,7 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     }
     if (!status) status = memo_swap_backward_begin(c->swap, n - 1, &error);
     if (!status) status = chain_layer(c, "backward", chain_compare, n - 1, 0, 1, micro_batch);
-    for (layer = n - 1; layer >= 0 && !status; layer--) {
+    for (int32_t layer = n - 1; layer >= 0 && !status; layer--) {
         status = chain_recompute(c, layer, 1, n_tensors, micro_batch);
         if (!status)
             status = chain_layer(c, "backward", chain_compare, layer, 1, n_tensors, micro_batch);
@@ -296,12 +296,12 @@ static memo_status chain_turns(chain* c, int64_t micro_batch, int64_t n_calls) {
  * forward and backward, if there are so many. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t layer, n = c->desc.n_layers;
+    int32_t n = c->desc.n_layers;
     int64_t done = 0;
     if (c->desc.n_order) return chain_turns(c, micro_batch, n_calls);
-    for (layer = 0; layer < n && !status && done < n_calls; layer++, done++)
+    for (int32_t layer = 0; layer < n && !status && done < n_calls; layer++, done++)
         status = chain_forward(c, layer, micro_batch);
-    for (layer = n - 1; layer >= 0 && !status && done < n_calls; layer--, done++)
+    for (int32_t layer = n - 1; layer >= 0 && !status && done < n_calls; layer--, done++)
         status = chain_backward(c, layer, micro_batch);
     if (!status && done < 2 * (int64_t)n) status = memo_swap_abandon(c->swap, &error);
     return status;

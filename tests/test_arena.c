@@ -559,8 +559,8 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
 }
 
 TEST(random_trainers_never_share_a_byte) {
-    int round, k, n_diverged = 0;
-    for (round = 0; round < 200; round++) {
+    int n_diverged = 0;
+    for (int round = 0; round < 200; round++) {
         batch b = random_batch();
         own_trace* trace = NULL;
         const int has_device = round % 3 == 0;
@@ -569,7 +569,7 @@ TEST(random_trainers_never_share_a_byte) {
         memo_arena_destroy(arena);
         memo_plan* plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
         arena = replay(fresh_device(1 << 30), plan);
-        for (k = 0; k < 6; k++) {
+        for (int k = 0; k < 6; k++) {
             batch changed = mutated(&b);
             n_diverged += run_batch(arena, &changed, 1, 1);
             if (k % 2) CHECK_IS(run_batch(arena, &b, 1, 0), ==, 0); /* none is remembered */

@@ -39,7 +39,7 @@ enum { KEPT = 1000000 }; /* first id of the buffers that a layer keeps */
 /* One phase: its pieces, and in between what is kept begins (forward) or ends (backward). */
 static void phase(memo_trace* trace, const shape* s, int layer, int is_backward) {
     memo_buffer pieces[64];
-    int64_t time, base = trace->n_requests, k;
+    int64_t base = trace->n_requests;
     const uint64_t state = memo_test.state;
     memset(pieces, 0, sizeof pieces);
     memo_test.state = s->style + (uint64_t)is_backward + (layer == s->odd_layer ? 77 : 0);
@@ -47,16 +47,16 @@ static void phase(memo_trace* trace, const shape* s, int layer, int is_backward)
     memo_test.state = state;
     mark(trace, s, layer, is_backward ? "backward begin" : "forward begin");
     if (is_backward && s->has_marks == 2) mark(trace, s, layer, "recompute begin");
-    for (time = 0; time <= 4 * s->n_pieces; time++) {
-        for (k = 0; k < s->n_pieces; k++)
+    for (int64_t time = 0; time <= 4 * s->n_pieces; time++) {
+        for (int64_t k = 0; k < s->n_pieces; k++)
             if (pieces[k].end == time) release(trace, base + k);
-        for (k = 0; k < s->n_pieces; k++)
+        for (int64_t k = 0; k < s->n_pieces; k++)
             if (pieces[k].begin == time) request(trace, base + k, 512 * pieces[k].size_bytes);
         if (time < s->n_kept && !is_backward)
             request(trace, KEPT + 100 * layer + time, 512 * (100 + 10 * time + layer * 0));
         if (time < s->n_kept && is_backward) release(trace, KEPT + 100 * layer + time);
     }
-    for (k = 0; k < s->n_zero; k++) {
+    for (int64_t k = 0; k < s->n_zero; k++) {
         request(trace, base + 100 + k, 0);
         release(trace, base + 100 + k);
     }
@@ -101,7 +101,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     static const memo_log silent = {NULL, NULL};
     own_problem problem;
     memoi_solution best;
-    int64_t peak = -1, i;
+    int64_t peak = -1;
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_OK(memoi_problem_create(plan, &problem, &error));
     memoi_effort effort = {
@@ -114,7 +114,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
         memoi_plan_store(plan, &problem, &best, "bilevel");
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK(plan->peak_bytes >= peak && plan->peak_bytes >= plan->lower_bound_bytes);
-        for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
+        for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
     }
     MEMO_FREE(best.offsets);
     return peak;
@@ -223,13 +223,13 @@ TEST(a_differing_layer_is_a_kind_of_its_own) {
     for (int odd = -1; odd < 6; odd++) {
         shape s = {6, 14, 2, 1, 0, 0, 11};
         memoi_bilevel bilevel;
-        int64_t g, n_firsts = 0;
+        int64_t n_firsts = 0;
         s.odd_layer = odd;
         own_trace* trace = layered(s);
         own_plan* plan = plan_of_trace(trace, 1);
         find_layers(&bilevel, plan, trace);
         if (odd < 0) n_kinds = bilevel.n_kinds;
-        for (g = 0; g < bilevel.n_groups; g++) n_firsts += bilevel.groups[g].kind == g;
+        for (int64_t g = 0; g < bilevel.n_groups; g++) n_firsts += bilevel.groups[g].kind == g;
         CHECK(n_firsts == bilevel.n_kinds && bilevel.n_windows == 12);
         CHECK_CASE(odd < 0 ? n_kinds == bilevel.n_groups / 6 : bilevel.n_kinds > n_kinds,
                    "odd layer %d: %lld groups of %lld kinds", odd, (long long)bilevel.n_groups,
@@ -312,9 +312,9 @@ TEST(the_traces_meet_their_bound) {
 
 /* Layers full to the brim: the two levels meet the bound, which greedy misses. */
 TEST(tight_layers_meet_the_bound) {
-    int n_layers, marks, round, n_missed = 0, n_better = 0;
-    for (n_layers = 2; n_layers <= 300; n_layers *= 5) {
-        for (round = 0; round < 12; round++) {
+    int marks, n_missed = 0, n_better = 0;
+    for (int n_layers = 2; n_layers <= 300; n_layers *= 5) {
+        for (int round = 0; round < 12; round++) {
             shape s = {0, 40, 3, 0, -1, 0, 0};
             s.n_layers = n_layers;
             s.has_marks = marks = round % 3;
@@ -389,10 +389,10 @@ TEST(gaps_go_to_the_outer_plan) {
         shape s = random_shape();
         own_trace* trace = layered(s);
         own_plan *flat = plan_of_trace(trace, 1), *plan = NULL;
-        int64_t i, n_gaps = 0;
+        int64_t n_gaps = 0;
         CHECK_OK(memo_plan_create(flat->n_buffers, flat->n_buffers, 1, &plan, &error));
         plan->n_times = flat->n_times;
-        for (i = 0; i < flat->n_buffers; i++) {
+        for (int64_t i = 0; i < flat->n_buffers; i++) {
             const memo_buffer* buffer = &flat->buffers[i];
             plan->buffers[i] = *buffer;
             if (buffer->end - buffer->begin < 3 || memo_test_int(0, 3)) continue;

@@ -63,11 +63,11 @@ TEST(equals_the_unsplit_model) {
 TEST(gradients_are_right) {
     model_setup setup = setup_of(MEMO_BLOCKS_FINE, 2);
     own_memory job* j = run_job(1, &setup);
-    int n, side, r;
-    for (n = 0; n < 40; n++) {
+    int r;
+    for (int n = 0; n < 40; n++) {
         int64_t at = memo_test_int(0, 2 * LAYER_GRADIENTS - 1);
         double loss[2], measured;
-        for (side = 0; side < 2; side++) {
+        for (int side = 0; side < 2; side++) {
             own_memory job* moved = run_nudged(1, &setup, at, side ? 0.01f : -0.01f);
             for (loss[side] = 0, r = 0; r < MAX_ROWS; r++)
                 loss[side] += (double)moved->losses[0][r];
@@ -184,10 +184,10 @@ TEST(measured_collectives) {
     for (int k = 0; k < MEASURED; k += MEASURED - 1) { /* the shortest message, the longest */
         block_overhead overhead = {1e-3, 0};
         memo_block_times times[2];
-        int32_t n_parts = 0, i;
+        int32_t n_parts = 0;
         overhead.collective_s = block_latency(bytes, got.measured_s[0][0], MEASURED);
         memset(times, 0, sizeof times);
-        for (i = 0; i < 2; i++) {
+        for (int32_t i = 0; i < 2; i++) {
             times[i].forward_s = times[i].recompute_s = times[i].backward_s =
                 k ? got.measured_s[0][0][k] : 1e-3;
             times[i].reduce_s = got.measured_s[0][0][k];
@@ -357,17 +357,17 @@ static memo_status run_labels(thread_rank* rank, memo_error* e) {
     memo_block_buffers buffers[2];
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
-    int k, n_first = 0, n_forward;
+    int n_first = 0, n_forward;
     idle_blocks(&desc, rank, buffers, values);
     desc.comm = &comm;
     CHECK_OK(memo_blocks_create(&desc, &blocks, e));
     CHECK_OK(memo_blocks_forward(blocks, e));
     n_forward = keeper.n;
     CHECK_OK(memo_blocks_backward(blocks, e));
-    for (k = 0; k < keeper.n; k++) n_first += keeper.labels[k].is_first;
+    for (int k = 0; k < keeper.n; k++) n_first += keeper.labels[k].is_first;
     CHECK(n_first == 2 && keeper.labels[0].is_first && keeper.labels[n_forward].is_first);
     CHECK(keeper.labels[0].fields && keeper.labels[n_forward].fields);
-    for (k = 0; k < MEMO_LABEL_FIELDS; k++)
+    for (int k = 0; k < MEMO_LABEL_FIELDS; k++)
         CHECK_IS((keeper.labels[0].digests[k] != keeper.labels[n_forward].digests[k]), ==, k == 0);
     return MEMO_STATUS_OK;
 }

@@ -229,10 +229,10 @@ static double collective(streams* t, double duration) {
 static void barrier(streams* t) { t->compute = t->comm = larger(t->compute, t->comm); }
 
 static double forward_reference(const problem* p) {
-    int i, s, is_serial = p->desc.order == MEMO_BLOCKS_DEFAULT;
+    int is_serial = p->desc.order == MEMO_BLOCKS_DEFAULT;
     streams t = {0};
-    for (i = 0; i < p->desc.n_blocks; i++)
-        for (s = 0; s < p->desc.n_parts; s++) {
+    for (int i = 0; i < p->desc.n_blocks; i++)
+        for (int s = 0; s < p->desc.n_parts; s++) {
             run(&t, t.reduced[s], time_of(p, i, s)->forward_s);
             t.reduced[s] = collective(&t, time_of(p, i, s)->reduce_s);
             if (is_serial) barrier(&t);
@@ -250,26 +250,26 @@ static void backward_of(const problem* p, streams* t, int i, int s) {
 
 static double backward_reference(const problem* p) {
     const memo_blocks_order order = p->desc.order;
-    int n = p->desc.n_parts, m = p->desc.blocks_per_layer, last, i, s, k;
+    int n = p->desc.n_parts, m = p->desc.blocks_per_layer, s;
     streams t = {0};
-    for (last = p->desc.n_blocks - 1; last > 0 || (last == 0 && m == 1); last -= m) {
+    for (int last = p->desc.n_blocks - 1; last > 0 || (last == 0 && m == 1); last -= m) {
         int first = last - m + 1;
         int top = order == MEMO_BLOCKS_FINE ? first : last; /* blocks below: recomputed as a pass */
         if (order != MEMO_BLOCKS_FINE)
-            for (i = first; i <= (order == MEMO_BLOCKS_CROSS ? last - 1 : last); i++)
+            for (int i = first; i <= (order == MEMO_BLOCKS_CROSS ? last - 1 : last); i++)
                 for (s = 0; s < n; s++) {
                     run(&t, i > first ? t.reduced[s] : 0, time_of(p, i, s)->recompute_s);
                     t.reduced[s] = collective(&t, time_of(p, i, s)->reduce_s);
                     if (order == MEMO_BLOCKS_DEFAULT) barrier(&t);
                 }
         if (order < MEMO_BLOCKS_CROSS) barrier(&t);
-        for (i = last; i >= first; i--) {
+        for (int i = last; i >= first; i--) {
             int is_segment = order == MEMO_BLOCKS_FINE || (order == MEMO_BLOCKS_CROSS && i == top);
             int is_coupled = p->desc.splits_sequence && i == first;
             double there = 0;
             if (is_segment && is_coupled)
                 for (s = 0; s < n; s++) run(&t, 0, time_of(p, i, s)->recompute_s);
-            for (k = 0; k < n; k++) {
+            for (int k = 0; k < n; k++) {
                 s = p->desc.splits_sequence ? n - 1 - k : k;
                 if (order == MEMO_BLOCKS_CROSS && i > first) there = t.reduced[s];
                 if (is_segment && !is_coupled) run(&t, there, time_of(p, i, s)->recompute_s);
@@ -365,12 +365,12 @@ TEST(one_sequence) {
     }
     p.desc.splits_sequence = 1;
     for (int order = 0; order < 4; order++) {
-        int64_t k, r1a = -1, b1a = -1, b1b = -1;
+        int64_t r1a = -1, b1a = -1, b1b = -1;
         double whole = makespan(&p, MEMO_BLOCKS_DEFAULT, 1);
         CHECK_IS(makespan(&p, (memo_blocks_order)order, 1), <=, whole);
         p.desc.order = (memo_blocks_order)order;
         schedule = make(&p, 1);
-        for (k = 0; k < schedule->n_ops; k++) {
+        for (int64_t k = 0; k < schedule->n_ops; k++) {
             const char* name = memo_schedule_op_name(schedule, k);
             if (schedule->ops[k].kind != MEMO_OP_RUN) continue;
             if (!strcmp(name, "R1a")) r1a = k;
@@ -416,13 +416,13 @@ TEST(each_wait_counts) {
     for (int order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
         for (int is_backward = 0; is_backward < 2; is_backward++) {
             problem p;
-            int64_t i, n_waits = 0;
+            int64_t n_waits = 0;
             int32_t nobodys = 0;
             set_problem(&p, 4, 2);
             p.desc.order = (memo_blocks_order)order;
             own_schedule* schedule = make(&p, is_backward);
             CHECK_OK(memo_schedule_add_event(schedule, &nobodys, &error));
-            for (i = 0; i < schedule->n_ops; i++) {
+            for (int64_t i = 0; i < schedule->n_ops; i++) {
                 memo_op op = schedule->ops[i];
                 if (op.kind != MEMO_OP_WAIT) continue;
                 n_waits++;

@@ -140,10 +140,10 @@ static int n_twin;
 
 /* The smallest run of free units that holds n: its segment, or -1. */
 static int twin_find(int n, int is_small, int* at, int* run) {
-    int s, i, best = -1;
-    for (s = 0; s < n_twin; s++) {
+    int best = -1;
+    for (int s = 0; s < n_twin; s++) {
         if (twin[s].is_small != is_small) continue;
-        for (i = 0; i < twin[s].n_units;) {
+        for (int i = 0; i < twin[s].n_units;) {
             int k = i;
             while (k < twin[s].n_units && twin[s].first[k] < 0) k++;
             if (k - i >= n && (best < 0 || k - i < *run)) {

@@ -285,7 +285,7 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
     for (int way = 0; way < 3; way++) {
         memo_loss* loss = NULL;
-        int is_last, i;
+        int is_last;
         if (!world_begin()) return;
         is_last = rank.comm->size > 1 && rank.comm->rank == rank.comm->size - 1;
         memo_device table = device;
@@ -304,7 +304,7 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
             .n_rows = 5, .labels = labels, .scale = way == 1 && is_last ? 2.0f : 1.0f};
         CHECK_OK(memo_loss_create(&desc, &loss, &error));
         memo_status status = memo_loss_run(loss, &tensors, &error);
-        for (i = 0; i < 2 && !status; i++)
+        for (int i = 0; i < 2 && !status; i++)
             status = memo_comm_nccl_synchronize(rank.comm, rank.streams[0], 60, &error);
         if (rank.comm->size == 1 || !expected[way])
             CHECK_OK(status);

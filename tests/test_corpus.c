@@ -20,7 +20,7 @@ typedef void (*fuzz_target)(const uint8_t* data, size_t size);
 
 static void replay_file(const char* path, fuzz_target target) {
     static uint8_t bytes[1 << 16], altered[1 << 16];
-    size_t n_bytes, i, step;
+    size_t n_bytes, step;
     FILE* file = fopen(path, "rb");
     CHECK_CASE(file != NULL, "%s", path);
     if (!file) return;
@@ -29,8 +29,8 @@ static void replay_file(const char* path, fuzz_target target) {
     fclose(file);
     target(bytes, n_bytes);
     step = 1 + n_bytes / (memo_test_all() ? 300 : 150); /* a large file would take its square */
-    for (i = 0; i < n_bytes; i += step) target(bytes, i);
-    for (i = 0; i < n_bytes; i += step) {
+    for (size_t i = 0; i < n_bytes; i += step) target(bytes, i);
+    for (size_t i = 0; i < n_bytes; i += step) {
         memcpy(altered, bytes, n_bytes);
         altered[i] = (uint8_t)memo_test_random();
         target(altered, n_bytes);

@@ -36,8 +36,8 @@ static double node_of(const memo_degrees_problem* problem, int32_t i, int32_t p)
     const memo_degree_cost* c = &problem->costs[i * problem->n_degrees + p];
     double sum = larger(c->forward_s, c->forward_collective_s) +
                  larger(c->backward_s, c->backward_collective_s);
-    int32_t k, boundary = p;
-    for (k = 0; k < problem->n_degrees; k++)
+    int32_t boundary = p;
+    for (int32_t k = 0; k < problem->n_degrees; k++)
         if (problem->degrees[k] == problem->boundary_degree) boundary = k;
     if (problem->has_gradients) sum += c->gradient_s;
     if (i == 0) sum += c->forward_s + c->backward_collective_s + gather_of(problem, boundary, p);
@@ -59,11 +59,11 @@ static double edge_of(const memo_degrees_problem* problem, int32_t i, int32_t p,
 }
 
 static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, int64_t* bytes) {
-    int32_t n = problem->n_blocks, i;
+    int32_t n = problem->n_blocks;
     int64_t rho = 0;
     double sum = 0;
     *bytes = 0;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const memo_degree_cost* c = &problem->costs[i * problem->n_degrees + plan[i]];
         sum += node_of(problem, i, plan[i]);
         if (i + 1 < n) sum += edge_of(problem, i, plan[i], plan[i + 1]);
@@ -156,8 +156,8 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
 }
 
 TEST(equals_brute_force) {
-    int n, n_infeasible = 0;
-    for (n = 0; n < CASES(3000); n++) {
+    int n_infeasible = 0;
+    for (int n = 0; n < CASES(3000); n++) {
         memo_degrees_problem* problem = random_problem();
         memo_degrees_plan plan;
         int64_t least;
@@ -211,26 +211,26 @@ static memo_degrees_problem* problem_of_few_bytes(void) {
 /* The optimum, or INFINITY: the least time to each degree and each sum of bytes, for each
  * runtime. */
 static double best_of_table(const memo_degrees_problem* problem) {
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
-    int64_t n_bytes = problem->memory_bytes + 1, runtime_max = 0, runtime, b;
+    int32_t n = problem->n_blocks, d = problem->n_degrees;
+    int64_t n_bytes = problem->memory_bytes + 1, runtime_max = 0;
     double best = INFINITY, *from = (double*)malloc((size_t)(2 * d * n_bytes) * sizeof(double));
-    for (i = 0; i < n * d; i++)
+    for (int32_t i = 0; i < n * d; i++)
         if (problem->costs[i].runtime_bytes > runtime_max)
             runtime_max = problem->costs[i].runtime_bytes;
-    for (runtime = 0; runtime <= runtime_max; runtime++) {
+    for (int64_t runtime = 0; runtime <= runtime_max; runtime++) {
         int is_one = 0;
-        for (i = 0; i < n * d; i++) is_one |= problem->costs[i].runtime_bytes == runtime;
+        for (int32_t i = 0; i < n * d; i++) is_one |= problem->costs[i].runtime_bytes == runtime;
         if (!is_one) continue;
-        for (i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             double *before = from + (i + 1) % 2 * d * n_bytes, *now = from + i % 2 * d * n_bytes;
-            for (q = 0; q < d; q++) {
+            for (int32_t q = 0; q < d; q++) {
                 const memo_degree_cost* c = &problem->costs[i * d + q];
-                for (b = 0; b < n_bytes; b++) {
+                for (int64_t b = 0; b < n_bytes; b++) {
                     double* least = &now[q * n_bytes + b];
                     *least = INFINITY;
                     if (c->runtime_bytes > runtime || b < c->saved_bytes) continue;
                     if (i == 0) *least = b == c->saved_bytes ? node_of(problem, i, q) : INFINITY;
-                    for (p = 0; p < d && i > 0; p++) {
+                    for (int32_t p = 0; p < d && i > 0; p++) {
                         double way = before[p * n_bytes + b - c->saved_bytes];
                         if (way == INFINITY) continue;
                         way += edge_of(problem, i - 1, p, q) + node_of(problem, i, q);
@@ -239,8 +239,8 @@ static double best_of_table(const memo_degrees_problem* problem) {
                 }
             }
         }
-        for (p = 0; p < d; p++)
-            for (b = 0; b + runtime < n_bytes; b++) {
+        for (int32_t p = 0; p < d; p++)
+            for (int64_t b = 0; b + runtime < n_bytes; b++) {
                 double* last = from + (n - 1) % 2 * d * n_bytes;
                 if (last[p * n_bytes + b] < best) best = last[p * n_bytes + b];
             }
@@ -367,12 +367,12 @@ TEST(blocks_512_and_more) {
 TEST(blocks_of_few_kinds) {
     for (int n_kinds = 1; n_kinds <= 3; n_kinds++) {
         memo_degrees_plan plan;
-        int32_t n = 4096, d = 5, i, p, q;
+        int32_t n = 4096, d = 5;
         int64_t least = 0, most = 0;
         memo_degrees_problem* problem = degrees_problem_create(n, powers, d);
-        for (p = 0; p < d; p++) {
-            for (q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
-            for (i = 0; i < n; i++) {
+        for (int32_t p = 0; p < d; p++) {
+            for (int32_t q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
+            for (int32_t i = 0; i < n; i++) {
                 memo_degree_cost* c = &problem->costs[i * d + p];
                 double degree = powers[p];
                 if (i >= n_kinds) {
@@ -386,7 +386,7 @@ TEST(blocks_of_few_kinds) {
                 c->runtime_bytes = (int64_t)(1e8 * (1 + 4 / degree));
             }
         }
-        for (i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             least += problem->costs[i * d + d - 1].state_bytes;
             most += problem->costs[i * d].state_bytes;
         }
@@ -443,8 +443,8 @@ TEST(boundary_is_pinned) {
 
 static double simulated(const memo_degrees_problem* problem, const int32_t* plan) {
     double total = 0;
-    int32_t begin, end, i, d = problem->n_degrees;
-    for (begin = 0; begin < problem->n_blocks; begin = end) {
+    int32_t end, d = problem->n_degrees;
+    for (int32_t begin = 0; begin < problem->n_blocks; begin = end) {
         memo_block_times times[2 * 64];
         for (end = begin; end < problem->n_blocks && plan[end] == plan[begin]; end++) {
             const memo_degree_cost* c = &problem->costs[end * d + plan[end]];
@@ -466,7 +466,7 @@ static double simulated(const memo_degrees_problem* problem, const int32_t* plan
         }
         if (end < problem->n_blocks) total += 2 * gather_of(problem, plan[end - 1], plan[end]);
     }
-    for (i = 0; i < d; i++)
+    for (int32_t i = 0; i < d; i++)
         if (problem->degrees[i] == problem->boundary_degree)
             total += 2 * (gather_of(problem, i, plan[0]) +
                           gather_of(problem, i, plan[problem->n_blocks - 1]));
@@ -488,16 +488,16 @@ TEST(ranks_like_the_simulation) {
         degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
         memo_degrees_problem* problem;
         double cost[N_PLANS], measured[N_PLANS], sum = 0, a = 0, b = 0, spearman;
-        int32_t n = 2 * model.n_layers, k;
+        int32_t n = 2 * model.n_layers;
         model.batch = run < 3 ? 128 : 32;
-        for (k = 0; k < 3; k++) /* run after run another balance of computation and links */
+        for (int32_t k = 0; k < 3; k++) /* run after run another balance of computation and links */
             model.bandwidth_bytes_per_s[k] *= run % 2 ? 1 : 3;
         CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
         for (int i = 0; i < N_PLANS; i++) {
             int32_t plan[64];
             int64_t bytes;
             int n_runs = (int)memo_test_int(1, 4); /* of one degree */
-            for (k = 0; k < n; k++)
+            for (int32_t k = 0; k < n; k++)
                 plan[k] = k > 0 && memo_test_int(0, n - 1) >= n_runs ? plan[k - 1]
                                                                      : (int32_t)memo_test_int(0, 2);
             cost[i] = cost_of(problem, plan, &bytes);
@@ -611,8 +611,8 @@ TEST(profile_files) {
 
 /* Damage anywhere is an error or another profile, never a crash or a leak. */
 TEST(damaged_profiles) {
-    int n, n_read = 0;
-    for (n = 0; n < CASES(20000); n++) {
+    int n_read = 0;
+    for (int n = 0; n < CASES(20000); n++) {
         static const char bytes[] = "0123456789 -\n#abcdegklmnoprsty";
         char text[sizeof profile];
         memo_degrees_problem* problem;

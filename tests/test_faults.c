@@ -15,10 +15,10 @@ TEST(every_function_is_wrapped) {
     own_device* host = new_device(memo_host_device_desc_default());
     memo_device inner = *host;
     memo_faults f;
-    size_t at, n_wrapped = 0, n_passed = 0;
+    size_t n_wrapped = 0, n_passed = 0;
     inner.annotate = annotate;
     memo_faults_init(&f, &inner);
-    for (at = first; at < offsetof(memo_device, inner); at += word) {
+    for (size_t at = first; at < offsetof(memo_device, inner); at += word) {
         static const char none[sizeof(void (*)(void))];
         int is_there = memcmp((char*)&inner + at, none, word) != 0;
         CHECK_CASE((memcmp((char*)&inner + at, (char*)&f.device + at, word) != 0) == is_there,
@@ -30,7 +30,7 @@ TEST(every_function_is_wrapped) {
     /* What the inner device lacks, or is too old to have, the device lacks. */
     inner.struct_bytes = (int64_t)offsetof(memo_device, annotate);
     memo_faults_init(&f, &inner);
-    for (at = (size_t)inner.struct_bytes; at < offsetof(memo_device, inner); at += word) {
+    for (size_t at = (size_t)inner.struct_bytes; at < offsetof(memo_device, inner); at += word) {
         static const char none[sizeof(void (*)(void))];
         n_passed += !memcmp(none, (char*)&f.device + at, word);
     }
@@ -40,8 +40,8 @@ TEST(every_function_is_wrapped) {
 
 /* Ten fills; returns which calls failed, as bits. */
 static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
-    int i, failed = 0;
-    for (i = 0; i < 10; i++)
+    int failed = 0;
+    for (int i = 0; i < 10; i++)
         failed |= (memo_fill(&f->device, stream, bytes, i + 1, 1, &error) != 0) << i;
     return failed;
 }
@@ -90,14 +90,14 @@ static int stale_reads(int waits, double delay_s) {
     memo_event written = NULL;
     memo_faults f;
     char a[40], b[40];
-    int i, n_stale = 0;
+    int n_stale = 0;
     memo_faults_init(&f, host);
     f.delay_s = delay_s;
     f.seed = memo_test_random();
     CHECK_OK(memo_stream_create(&f.device, "from", 0, &from, &error));
     CHECK_OK(memo_stream_create(&f.device, "to", 0, &to, &error));
     CHECK_OK(memo_event_create(&f.device, &written, &error));
-    for (i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++) {
         a[i] = 0;
         CHECK_OK(memo_fill(&f.device, from, a + i, 7, 1, &error));
         CHECK_OK(memo_event_record(&f.device, written, from, &error));

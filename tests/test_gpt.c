@@ -294,8 +294,8 @@ static int64_t plain_norm(int64_t x, int64_t w, int64_t rows, int64_t columns) {
 /* Turns every head's pairs (j, j + size / 2) by position * 10000^(-2 j / size). */
 static int64_t plain_rope(int64_t x, int64_t rows, int64_t heads, int64_t size) {
     const int64_t half = size / 2, turns = numbers.n;
-    int64_t y, i;
-    for (i = 0; i < rows * half; i++) {
+    int64_t y;
+    for (int64_t i = 0; i < rows * half; i++) {
         const double j = (double)(i % half);
         const double angle = (double)(i / half) * pow(10000, -2 * j / (double)size);
         plain_number(-sin(angle));
@@ -303,7 +303,7 @@ static int64_t plain_rope(int64_t x, int64_t rows, int64_t heads, int64_t size) 
         plain_number(sin(angle));
     }
     y = numbers.n;
-    for (i = 0; i < rows * heads * size; i++) {
+    for (int64_t i = 0; i < rows * heads * size; i++) {
         const int64_t j = i % size % half, turn = i / (heads * size) * half + j;
         plain_sum(x + i - i % size + j + half, -half, turns + 3 * turn + (i % size >= half), 1, 2);
     }
@@ -340,8 +340,8 @@ static int64_t plain_add(int64_t a, int64_t b, int64_t n) {
 
 /* The first key that query i sees. */
 static int64_t plain_first(const gpt_config* config, const uint8_t* tokens, int64_t i) {
-    int64_t j, first = 0;
-    for (j = 1; j <= i && config->documents; j++)
+    int64_t first = 0;
+    for (int64_t j = 1; j <= i && config->documents; j++)
         if (tokens[j - 1] == config->separator) first = j;
     return config->window && first < i - config->window + 1 ? i - config->window + 1 : first;
 }
@@ -352,20 +352,20 @@ static int64_t plain_attention(const gpt_config* config, const uint8_t* tokens, 
     const int64_t K = config->n_kv_heads, CK = K * D;
     const int64_t scale = plain_number(1 / sqrt((double)D));
     int64_t* probabilities = (int64_t*)allocate(T * H, sizeof *probabilities);
-    int64_t y, i, j, n;
-    for (i = 0; i < T * H; i++) { /* of query i / H, head i % H */
+    int64_t y, n;
+    for (int64_t i = 0; i < T * H; i++) { /* of query i / H, head i % H */
         const int64_t first = plain_first(config, tokens, i / H), at = numbers.n;
         n = i / H + 1 - first;
-        for (j = first; j < first + n; j++)
+        for (int64_t j = first; j < first + n; j++)
             plain_sum(q + i * D, 1, k + j * CK + i % H / (H / K) * D, 1, D);
-        for (j = 0; j < n; j++) plain_product(at + j, scale);
-        for (j = 0; j < n; j++) plain_apply(cexp, at + n + j);
+        for (int64_t j = 0; j < n; j++) plain_product(at + j, scale);
+        for (int64_t j = 0; j < n; j++) plain_apply(cexp, at + n + j);
         plain_apply(one_over, plain_sum(at + 2 * n, 1, ONE, 0, n));
         probabilities[i] = numbers.n;
-        for (j = 0; j < n; j++) plain_product(at + 2 * n + j, probabilities[i] - 1);
+        for (int64_t j = 0; j < n; j++) plain_product(at + 2 * n + j, probabilities[i] - 1);
     }
     y = numbers.n;
-    for (i = 0; i < T * C; i++) {
+    for (int64_t i = 0; i < T * C; i++) {
         const int64_t h = i % C / D, first = plain_first(config, tokens, i / C);
         plain_sum(probabilities[i / D], 1, v + first * CK + h / (H / K) * D + i % D, CK,
                   i / C + 1 - first);
@@ -383,19 +383,19 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     const int64_t T = config->sequence, C = config->hidden, H = config->n_heads;
     const int64_t K = config->n_kv_heads, CK = K * (C / H), V = 256, n = gpt_n_parameters(config);
     double loss = 0;
-    int64_t weights, x, y, logits, i, r, l;
+    int64_t weights, x, y, logits;
     numbers.values = (double*)allocate(MOST_NUMBERS, sizeof(double));
     numbers.gradients = (double*)allocate(MOST_NUMBERS, sizeof(double));
     numbers.origins = (origin*)allocate(MOST_NUMBERS, sizeof(origin));
     numbers.n = 0;
     plain_number(1);
     weights = numbers.n;
-    for (i = 0; i < n; i++) plain_number(w[i]);
+    for (int64_t i = 0; i < n; i++) plain_number(w[i]);
     x = numbers.n;
-    for (i = 0; i < T * C; i++)
+    for (int64_t i = 0; i < T * C; i++)
         plain_product(weights + at.embedding + tokens[i / C] * C + i % C, ONE);
     x = plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
-    for (l = 0; l < config->n_layers; l++) {
+    for (int64_t l = 0; l < config->n_layers; l++) {
         const int64_t lw = weights + at.layers + l * at.layer_stride;
         y = plain_norm(x, lw + at.norm1, T, C);
         int64_t q = plain_rope(plain_linear(y, lw + at.query, T, C, C), T, H, C / H);
@@ -416,16 +416,16 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     logits = plain_linear(y, weights + at.classifier, T, V, C);
     if (last_logits)
         memcpy(last_logits, numbers.values + logits + (T - 1) * V, (size_t)V * sizeof(double));
-    for (r = 0; r < T; r++) { /* log of the sum of exp, less the target's logit */
+    for (int64_t r = 0; r < T; r++) { /* log of the sum of exp, less the target's logit */
         const int64_t target = logits + r * V + targets[r], exps = numbers.n;
-        for (i = 0; i < V; i++) plain_apply(cexp, logits + r * V + i);
+        for (int64_t i = 0; i < V; i++) plain_apply(cexp, logits + r * V + i);
         y = plain_apply(clog, plain_sum(exps, 1, ONE, 0, V));
         loss += loss_scale * (numbers.values[y] - numbers.values[target]);
         numbers.gradients[y] += loss_scale;
         numbers.gradients[target] -= loss_scale;
     }
     plain_go_back();
-    for (i = 0; i < n; i++) dw[i] += numbers.gradients[weights + i];
+    for (int64_t i = 0; i < n; i++) dw[i] += numbers.gradients[weights + i];
     free(numbers.values);
     free(numbers.gradients);
     free(numbers.origins);
@@ -795,11 +795,11 @@ typedef struct arena_bytes {
 static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
     const gpt_desc desc = gpt_test_desc(config, policy, 0);
     arena_bytes bytes = {0, 0, 0};
-    int64_t i, k, live;
+    int64_t k, live;
     own_run run = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     if (run.plan) bytes.peak = run.plan->peak_bytes;
-    for (i = 0; run.plan && i < run.plan->n_buffers; i++) {
+    for (int64_t i = 0; run.plan && i < run.plan->n_buffers; i++) {
         const memo_buffer* a = &run.plan->buffers[i];
         if (a->memory_class != MEMO_CLASS_TRANSIENT) continue;
         if (a->size_bytes > bytes.largest) bytes.largest = a->size_bytes;
@@ -1066,8 +1066,8 @@ TEST(policies_save_memory) {
 
 /* What the copies of a stream move. */
 static int64_t moved_bytes(const memo_schedule* s, const char* stream) {
-    int64_t n_bytes = 0, i;
-    for (i = 0; i < s->n_ops; i++)
+    int64_t n_bytes = 0;
+    for (int64_t i = 0; i < s->n_ops; i++)
         if (s->ops[i].kind == MEMO_OP_RUN &&
             !strcmp(s->text + s->streams[s->ops[i].stream], stream))
             n_bytes += s->ops[i].link_bytes;

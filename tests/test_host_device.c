@@ -162,11 +162,11 @@ TEST(many_allocations_come_and_go) {
     own_rig r;
     void* addresses[N];
     int64_t sizes[N], sum = 0, peak = 0;
-    int i, round;
+    int i;
     memset(addresses, 0, sizeof addresses);
     memset(sizes, 0, sizeof sizes);
     if (!rig_begin(&r, NULL, 0)) return;
-    for (round = 0; round < 3000; round++) {
+    for (int round = 0; round < 3000; round++) {
         i = (int)memo_test_int(0, N - 1);
         if (addresses[i]) {
             CHECK_OK(memo_device_free(r.d, addresses[i], &error));
@@ -191,19 +191,19 @@ TEST(copies_go_both_ways) {
     own_rig r;
     void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
     memo_host_device_stats stats;
-    int i, n_wrong = 0;
+    int n_wrong = 0;
     if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_host_alloc(r.d, N, &on_host, &error));
     CHECK_OK(memo_host_alloc(r.d, N, &back, &error));
     CHECK_OK(memo_device_alloc(r.d, N, &on_device, &error));
     CHECK_OK(memo_device_alloc(r.d, N, &twin, &error));
-    for (i = 0; i < N; i++) ((char*)on_host)[i] = (char)(i * 31);
+    for (int i = 0; i < N; i++) ((char*)on_host)[i] = (char)(i * 31);
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_DEVICE, on_device, on_host, N, &error));
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_ON_DEVICE, twin, on_device, N, &error));
     CHECK_OK(memo_fill(r.d, r.streams[0], twin, 0x5a, 10, &error));
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, back, twin, N, &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    for (i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
+    for (int i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
     CHECK_IS(n_wrong, ==, 0);
     memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
@@ -237,11 +237,11 @@ TEST(a_stream_keeps_order) {
     enum { N = 20000 };
     own_rig r;
     own_memory int64_t* log = (int64_t*)calloc(N, sizeof *log);
-    int64_t n_log = 0, i, n_wrong = 0;
+    int64_t n_log = 0, n_wrong = 0;
     memo_host_device_desc desc = memo_host_device_desc_default();
     desc.queue_operations = 37; /* wraps often, and is full often */
     if (!rig_begin(&r, &desc, 1)) return;
-    for (i = 0; i < N; i++) {
+    for (int64_t i = 0; i < N; i++) {
         append_args args;
         args.log = log;
         args.n_log = &n_log;
@@ -251,7 +251,7 @@ TEST(a_stream_keeps_order) {
     }
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK_IS(n_log, ==, N);
-    for (i = 0; i < N; i++) n_wrong += log[i] != i;
+    for (int64_t i = 0; i < N; i++) n_wrong += log[i] != i;
     CHECK_IS(n_wrong, ==, 0);
 }
 
@@ -396,10 +396,10 @@ TEST(a_full_queue_holds_the_caller) {
 
 TEST(many_short_streams) {
     own_rig r;
-    int64_t value = 0, i;
+    int64_t value = 0;
     int64_t* target = &value;
     if (!rig_begin(&r, NULL, 1)) return;
-    for (i = 0; i < 100; i++) {
+    for (int64_t i = 0; i < 100; i++) {
         memo_stream stream = NULL;
         char name[64];
         value = 0;

@@ -180,8 +180,8 @@ static int compare_codes(const void* left, const void* right) {
 
 /* Ways to write n as a product of k numbers. */
 static int n_products(int n, int k) {
-    int first, sum = k == 1;
-    for (first = 1; first <= n && k > 1; first++)
+    int sum = k == 1;
+    for (int first = 1; first <= n && k > 1; first++)
         if (n % first == 0) sum += n_products(n / first, k - 1);
     return sum;
 }
@@ -193,13 +193,13 @@ TEST(lists_are_whole_and_sorted) {
         desc.max_chunks = memo_test_int(0, 1) ? 5 : 0;
         own_list *list = list_of(&desc), *again = list_of(&desc);
         int n = desc.cluster.n_gpus;
-        int64_t i, n_expected, n_legal = 0, *codes;
+        int64_t n_expected, n_legal = 0, *codes;
         /* Of 1, 2 and 4 chunks, layouts without a pipeline have one number. */
         n_expected =
             4 * 4 *
             (desc.max_chunks ? 3 * n_products(n, 5) - 2 * n_products(n, 4) : n_products(n, 5));
         codes = (int64_t*)calloc((size_t)list->n_entries, sizeof *codes);
-        for (i = 0; i < list->n_entries; i++) {
+        for (int64_t i = 0; i < list->n_entries; i++) {
             const memo_parallel_entry* e = &list->entries[i];
             const memo_parallel_layout* l = &e->layout;
             int legal = is_legal(&desc, l->data, l->pipeline, l->tensor, l->ulysses, l->ring,
@@ -220,7 +220,7 @@ TEST(lists_are_whole_and_sorted) {
         }
         CHECK_IS(n_legal, ==, list->n_legal);
         qsort(codes, (size_t)list->n_entries, sizeof *codes, compare_codes);
-        for (i = 1; i < list->n_entries; i++) CHECK_IS(codes[i], !=, codes[i - 1]);
+        for (int64_t i = 1; i < list->n_entries; i++) CHECK_IS(codes[i], !=, codes[i - 1]);
         CHECK_CASE(n_expected == list->n_entries, "round %d: %lld, not %lld", round,
                    (long long)list->n_entries, (long long)n_expected);
         free(codes);
@@ -411,13 +411,13 @@ static int is_replicated(int q_heads, int kv_heads, int ulysses) {
 }
 
 TEST(bytes_sent_are_the_formulas) {
-    int round, n = 0;
-    for (round = 0; round < 600; round++) {
+    int n = 0;
+    for (int round = 0; round < 600; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         double S, h, head, v_head, N, T, U, R, micros, runs, layers, n_most, P, stay, tensor,
             ulysses, ring, kv, most_kv = 0;
-        int q, k, u;
+        int q, k;
         if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_KEEP) continue;
         n++;
         memo_parallel_prediction p = predict(&d, &l);
@@ -440,7 +440,7 @@ TEST(bytes_sent_are_the_formulas) {
         ulysses = layers * 2 * S / (U * R) *
                   (ulysses_heads_sent(q, k, l.ulysses, head, v_head, 0, scale) +
                    ulysses_heads_sent(q, k, l.ulysses, head, v_head, 1, scale));
-        for (u = 0; u < l.ulysses; u++) {
+        for (int u = 0; u < l.ulysses; u++) {
             int first = (int)((int64_t)u * q / l.ulysses) / (q / k);
             int last = ((int)((int64_t)(u + 1) * q / l.ulysses) - 1) / (q / k);
             if (last - first + 1 > most_kv) most_kv = last - first + 1;
@@ -539,8 +539,8 @@ TEST(memory_is_the_papers) {
 /* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each
  * group. */
 TEST(attention_memory_is_that_of_memo_sp) {
-    int n, n_predicted = 0, n_grouped = 0;
-    for (n = 0; n < 3000; n++) {
+    int n_predicted = 0, n_grouped = 0;
+    for (int n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         memo_sp_attention_desc a = memo_sp_attention_desc_default();
@@ -642,8 +642,8 @@ TEST(a_loss_in_tiles_needs_a_tile) {
 }
 
 TEST(memory_is_the_sum_of_its_parts) {
-    int round, n = 0;
-    for (round = 0; round < 400; round++) {
+    int n = 0;
+    for (int round = 0; round < 400; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         int here;
@@ -689,8 +689,8 @@ TEST(memory_is_the_sum_of_its_parts) {
 
 /* Twice the GPUs, in any one degree: no GPU holds more. */
 TEST(memory_shrinks_with_every_degree) {
-    int round, n = 0, degree;
-    for (round = 0; round < 500; round++) {
+    int n = 0;
+    for (int round = 0; round < 500; round++) {
         memo_parallel_desc d, larger;
         memo_parallel_layout l;
         if (!random_legal(&d, &l) || l.activations >= MEMO_PARALLEL_SWAP) continue;
@@ -698,7 +698,7 @@ TEST(memory_shrinks_with_every_degree) {
         double before = predict(&d, &l).memory.device_bytes;
         larger = d;
         larger.cluster.n_gpus *= 2;
-        for (degree = 0; degree < 5; degree++) {
+        for (int degree = 0; degree < 5; degree++) {
             memo_parallel_layout twice = l;
             memo_parallel_prediction p;
             *(degree == 0   ? &twice.data
@@ -978,8 +978,8 @@ TEST(swapping_sends_to_heads_again) {
 }
 
 TEST(swapping_without_stalls_beats_recomputation) {
-    int round, n = 0;
-    for (round = 0; round < 300; round++) {
+    int n = 0;
+    for (int round = 0; round < 300; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_SWAP) continue;
@@ -1344,14 +1344,14 @@ TEST(groups_of_heads_hide_the_all_to_all) {
             double S = (double)lengths[i], part = 2 * S / (8 * ring) * 4096 * 7 / 8 / 150e9;
             double dots = 4 * S / (8 * ring) * 32 * 7 / 8 / 150e9; /* leave with dO */
             double best_s = HUGE_VAL;
-            int best = 0, way;
+            int best = 0;
             memo_parallel_prediction none = predict(&d, &l);
             whole[0] = none.forward;
             whole[1] = none.backward;
             CHECK_IS(none.ulysses_groups, ==, 1);
             for (int n = 1; n <= 4; n *= 2) {
                 double sum_s = 0;
-                for (way = 0; way < 2; way++) {
+                for (int way = 0; way < 2; way++) {
                     const memo_parallel_attention* a = &whole[way];
                     /* What is started once for each group instead of once. */
                     double starts_s = ring == 1 ? (n > 1 ? n * 20e-6 : 0) : (n - 1) * ring * 20e-6;
@@ -1372,7 +1372,7 @@ TEST(groups_of_heads_hide_the_all_to_all) {
             grouped[1] = p.backward;
             if (ring == 1 || whole[0].hops_s + whole[1].hops_s < 1e-3) {
                 double sum_s = 0;
-                for (way = 0; way < 2; way++)
+                for (int way = 0; way < 2; way++)
                     sum_s += grouped[way].compute_s + grouped[way].all_to_all_s +
                              grouped[way].hops_s + grouped[way].blocks_s;
                 CHECK_CASE(p.ulysses_groups == best && near(sum_s, best_s),
@@ -1388,8 +1388,8 @@ TEST(groups_of_heads_hide_the_all_to_all) {
 }
 
 TEST(groups_of_heads_never_lose) {
-    int k, n_smaller = 0, n_larger = 0;
-    for (k = 0; k < 300; k++) {
+    int n_smaller = 0, n_larger = 0;
+    for (int k = 0; k < 300; k++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         if (!random_legal(&d, &l)) continue;
@@ -1490,8 +1490,8 @@ TEST(extreme_cases_stay_finite) {
 
 /* Whatever the desc allows: no term is infinite, none is no number. */
 TEST(any_case_stays_finite) {
-    int n, n_predicted = 0;
-    for (n = 0; n < 3000; n++) {
+    int n_predicted = 0;
+    for (int n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         memo_parallel_prediction p;

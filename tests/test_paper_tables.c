@@ -255,14 +255,14 @@ typedef struct operation {
 } operation;
 
 static double relax(operation* operations, int n) {
-    int i, j, has_moved = 1;
+    int has_moved = 1;
     double makespan = 0;
-    for (i = 0; i < n; i++) operations[i].end = operations[i].duration;
+    for (int i = 0; i < n; i++) operations[i].end = operations[i].duration;
     while (has_moved) {
         has_moved = 0;
-        for (i = n - 1; i >= 0; i--) { /* against the order, so that order cannot help */
+        for (int i = n - 1; i >= 0; i--) { /* against the order, so that order cannot help */
             double end = operations[i].duration;
-            for (j = 0; j < operations[i].n_before; j++) {
+            for (int j = 0; j < operations[i].n_before; j++) {
                 double candidate = operations[operations[i].before[j]].end + operations[i].duration;
                 if (candidate > end) end = candidate;
             }
@@ -272,7 +272,7 @@ static double relax(operation* operations, int n) {
             }
         }
     }
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if (operations[i].end > makespan) makespan = operations[i].end;
     return makespan;
 }

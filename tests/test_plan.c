@@ -102,17 +102,17 @@ typedef struct brute {
 } brute;
 
 static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
-    int64_t i, j, n = b->plan->n_buffers;
+    int64_t n = b->plan->n_buffers;
     if (peak >= b->best) return;
     if (n_placed == n) {
         b->best = peak;
         return;
     }
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &b->plan->buffers[i];
         int64_t size = slow_size(b->plan, i), offset = 0;
         if (b->is_placed[i]) continue;
-        for (j = 0; j < n && size; j++) {
+        for (int64_t j = 0; j < n && size; j++) {
             int64_t top = b->offsets[j] + b->meets[i][j];
             if (b->is_placed[j] && b->meets[i][j] > 0 && top > offset) offset = top;
         }
@@ -144,8 +144,8 @@ static int64_t brute_force(const memo_plan* plan) {
  * of all fixed ones as well. */
 static int64_t slow_top(const memoi_problem* problem, const int64_t* offsets, int64_t i) {
     const memoi_item* item = &problem->items[i];
-    int64_t top = 0, k;
-    for (k = 0; k < problem->n_items; k++) {
+    int64_t top = 0;
+    for (int64_t k = 0; k < problem->n_items; k++) {
         const memoi_item* other = &problem->items[k];
         if (other->fixed >= 0 ||
             (offsets[k] >= 0 && other->begin < item->end && item->begin < other->end))
@@ -255,8 +255,8 @@ TEST(sweeps_keep_queues_dense) {
 
 /* Its height is the optimum, and greedy rarely meets it. */
 TEST(search_fills_cut_rectangles) {
-    int k, n_met = 0;
-    for (k = 0; k < 40; k++) {
+    int n_met = 0;
+    for (int k = 0; k < 40; k++) {
         int64_t n = memo_test_int(20, 60), i;
         own_plan* plan = new_plan(n, 0, 1);
         cut_rectangle(plan->buffers, n, 1000, 1);
@@ -299,9 +299,9 @@ static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made
 /* Tilings that leave no byte free are joined, brick by brick, until few are left: cuts of a rectangle
  * in two, some of whose ends meet by chance, and pinwheels; buffers in any order. */
 TEST(tilings_are_proven) {
-    int k, n_met = 0;
-    for (k = 0; k < 10; k++) {
-        int64_t n = k % 2 ? 4097 : 2000, i;
+    int n_met = 0;
+    for (int k = 0; k < 10; k++) {
+        int64_t n = k % 2 ? 4097 : 2000;
         own_plan* plan = new_plan(n, 0, 1);
         memo_buffer block = plan->buffers[0];
         block.end = block.size_bytes = (int64_t)1 << 40;
@@ -309,13 +309,13 @@ TEST(tilings_are_proven) {
             cut_pinwheel(block, n, plan->buffers);
         else
             cut_rectangle(plan->buffers, n, (int64_t)1 << 40, 3);
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             int64_t other = memo_test_int(0, n - 1);
             block = plan->buffers[i];
             plan->buffers[i] = plan->buffers[other];
             plan->buffers[other] = block;
         }
-        for (i = 0; i < n; i++) plan->buffers[i].id = i;
+        for (int64_t i = 0; i < n; i++) plan->buffers[i].id = i;
         memo_plan_desc desc = {.node_limit = 30000, .time_limit_s = 1000};
         solve_valid(plan, &desc, k);
         n_met += plan->proof == MEMO_PROOF_OPTIMAL;
@@ -342,8 +342,8 @@ TEST(a_part_has_a_bound_of_its_own) {
 
 /* A part that the search does not finish gets the effort that other parts leave. */
 TEST(no_effort_is_left_over) {
-    int k, n_open = 0;
-    for (k = 0; k < 12; k++) {
+    int n_open = 0;
+    for (int k = 0; k < 12; k++) {
         enum { HARD = 300, EASY = 300 };
         own_problem problem;
         memoi_solution best;
@@ -399,8 +399,8 @@ TEST(search_is_valid_and_deterministic) {
 /* The optimum is thousands of units above the bound: to prove unit after unit impossible would take
  * as many attempts. */
 TEST(proofs_halve_what_is_open) {
-    int k, n_above = 0;
-    for (k = 0; k < 200; k++) {
+    int n_above = 0;
+    for (int k = 0; k < 200; k++) {
         int64_t n = memo_test_int(2, 5), i;
         own_plan* plan = new_plan(n, 0, 1);
         for (i = 0; i < n; i++) {
@@ -422,16 +422,17 @@ TEST(proofs_halve_what_is_open) {
 
 /* Cores answer for the whole: no plan below the least peak, and one from there on. */
 TEST(cores_meet_brute_force) {
-    int k, n_found = 0, n_failed = 0;
-    for (k = 0; k < 600; k++) {
+    int n_found = 0, n_failed = 0;
+    for (int k = 0; k < 600; k++) {
         own_problem problem;
         memoi_cores cores;
         memoi_solution best;
         memoi_verdict verdict;
-        int64_t n_nodes = 1000000, least, capacity, i;
+        int64_t n_nodes = 1000000, least, capacity;
         int64_t offsets[8];
         own_plan* plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), features_of(k));
-        for (i = 0; i < plan->n_buffers; i++) /* empty buffers are no items, but fixed they count */
+        for (int64_t i = 0; i < plan->n_buffers;
+             i++) /* empty buffers are no items, but fixed they count */
             if (plan->buffers[i].size_bytes == 0) plan->buffers[i].is_fixed = 0;
         pose(plan, &problem);
         if (problem.n_items > 0) {
@@ -473,8 +474,8 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
 /* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher
  * bound. */
 TEST(alignments_leave_holes_in_a_stack) {
-    int k, n_holes = 0;
-    for (k = 0; k < 300; k++) {
+    int n_holes = 0;
+    for (int k = 0; k < 300; k++) {
         own_problem problem;
         memoi_search search;
         int64_t n = memo_test_int(2, 5), sum = 0, i, base;
@@ -504,11 +505,11 @@ TEST(alignments_leave_holes_in_a_stack) {
 /* Holes that alignments leave prune the search: most of these plans are proven within few nodes. */
 TEST(plans_with_alignments_are_proven) {
     static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
-    int k, n_proven = 0;
-    for (k = 0; k < 40; k++) {
-        int64_t n = 25, i;
+    int n_proven = 0;
+    for (int k = 0; k < 40; k++) {
+        int64_t n = 25;
         own_plan* plan = new_plan(n, 0, 1);
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             memo_buffer* buffer = &plan->buffers[i];
             buffer->begin = memo_test_int(0, 25);
             buffer->end = buffer->begin + memo_test_int(3, 15);
@@ -526,10 +527,10 @@ TEST(plans_with_alignments_are_proven) {
  * sum of their sizes, though at no time more than two are live. */
 TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     enum { N = 20 };
-    int64_t sum = 0, i, j, time = 0, n_gaps = 0;
+    int64_t sum = 0, j, time = 0, n_gaps = 0;
     int k;
     own_plan* plan = new_plan(N, N * N * N, 1);
-    for (i = 0; i < N; i++) {
+    for (int64_t i = 0; i < N; i++) {
         plan->buffers[i].id = i;
         plan->buffers[i].size_bytes = 64 * memo_test_int(1, 100) + 1;
         plan->buffers[i].end = N * (N - 1) / 2;
@@ -572,12 +573,12 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
 
 /* The lowest hole for each item, fixed ones first, one after the other. */
 static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, int64_t* offsets) {
-    int64_t i, j, k;
+    int64_t i;
     for (i = 0; i < problem->n_items; i++) offsets[i] = problem->items[i].fixed;
-    for (k = 0; k < problem->n_items; k++) {
+    for (int64_t k = 0; k < problem->n_items; k++) {
         const memoi_item* item = &problem->items[i = order[k].index];
         int64_t low = 0;
-        for (j = 0; j < problem->n_items && item->fixed < 0; j++) {
+        for (int64_t j = 0; j < problem->n_items && item->fixed < 0; j++) {
             int64_t end = offsets[j] + problem->items[j].size;
             if (j == i || offsets[j] < 0 || end <= low || offsets[j] >= low + item->size ||
                 !memoi_problem_items_overlap(problem, i, j))
@@ -603,7 +604,6 @@ TEST(first_fit_is_first_fit) {
         memoi_greedy greedy;
         memoi_solution best;
         int64_t before, n, i, missing, rank;
-        int order;
         own_plan* plan = random_plan(memo_test_int(2, 200), memo_test_int(1, 1000), features_of(k));
         pose(plan, &problem);
         n = problem.n_items;
@@ -611,7 +611,7 @@ TEST(first_fit_is_first_fit) {
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
         CHECK(best.offsets && offsets && memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         CHECK(memoi_greedy_fit(&greedy) && greedy.is_fit);
-        for (order = 0; order < (int)MEMOI_N_ORDERS; order++) {
+        for (int order = 0; order < (int)MEMOI_N_ORDERS; order++) {
             memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
             CHECK(memoi_greedy_run(&greedy));
             memoi_solution_offer(&problem, greedy.offsets, &best);
@@ -654,7 +654,7 @@ TEST(first_fit_is_first_fit) {
 /* First fit by orders in which an item that ends above the bound has moved forward, kept while they
  * are no worse: the peak after so many runs. */
 static int64_t order_search(const memoi_problem* problem, int n_runs) {
-    int64_t n = problem->n_items, best = INT64_MAX, i, k, peak;
+    int64_t n = problem->n_items, best = INT64_MAX, i, peak;
     own_memory memoi_range* places = (memoi_range*)calloc((size_t)n, 2 * sizeof(memoi_range));
     own_memory memoi_ranked* order = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
     own_memory memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
@@ -666,7 +666,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     for (; n_runs > 0; n_runs--) {
         int64_t n_high = 0, from, to;
         memcpy(tried, order, (size_t)n * sizeof *order);
-        for (k = 0; k < n && best < INT64_MAX; k++)
+        for (int64_t k = 0; k < n && best < INT64_MAX; k++)
             if (offsets[tried[k].index] + problem->items[tried[k].index].size >
                 problem->lower_bound)
                 high[n_high++] = k;
@@ -712,16 +712,16 @@ TEST(greedy_runs_beat_an_order_search) {
 TEST(large_plans_are_improved) {
     for (int k = 0; k < 2; k++) {
         features with = {0, 0, 0};
-        int64_t n = 8500, i, greedy;
+        int64_t n = 8500, greedy;
         with.has_alignment = k;
         own_plan* plan = random_plan(n, 1000, with);
-        for (i = 0; i < n; i++) { /* short lives, which nothing separates */
+        for (int64_t i = 0; i < n; i++) { /* short lives, which nothing separates */
             memo_buffer* buffer = &plan->buffers[i];
             buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
         }
         memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        for (i = 0; i < n && k; i += 8) plan->buffers[i].is_fixed = 1;
+        for (int64_t i = 0; i < n && k; i += 8) plan->buffers[i].is_fixed = 1;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         greedy = plan->peak_bytes;
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
@@ -747,10 +747,10 @@ static void keep_nodes(void* user, const char* line) {
 static memo_plan* rectangle_and_others(int k) {
     enum { PIECES = 40, OTHERS = 600 };
     memo_plan* plan = new_plan(PIECES + OTHERS, 0, 1);
-    int64_t right = 0, i;
+    int64_t right = 0;
     cut_rectangle(plan->buffers, PIECES, 1000, 1);
-    for (i = 0; i < PIECES; i++) right = memob_max(right, plan->buffers[i].end);
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < PIECES; i++) right = memob_max(right, plan->buffers[i].end);
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i];
         buffer->id = i;
         if (i < PIECES) {
@@ -767,8 +767,8 @@ static memo_plan* rectangle_and_others(int k) {
 
 /* The rectangle is planned alone, and the others go around it.  An allocator's plan is higher. */
 TEST(full_sections_come_first) {
-    int k, n_open = 0;
-    for (k = 0; k < 20; k++) {
+    int n_open = 0;
+    for (int k = 0; k < 20; k++) {
         own_plan* plan = rectangle_and_others(k);
         own_problem problem;
         memoi_solution best;
@@ -797,8 +797,8 @@ TEST(full_sections_come_first) {
 TEST(windows_keep_the_node_limit) {
     enum { LIMIT = 300 };
     const features with = {0, 0, 0};
-    int k, n_full = 0;
-    for (k = 0; k < 6; k++) {
+    int n_full = 0;
+    for (int k = 0; k < 6; k++) {
         own_plan* plan = random_plan(8500, 1000, with);
         long long nodes = 0;
         for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -814,8 +814,8 @@ TEST(windows_keep_the_node_limit) {
 
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
 TEST(threads_give_the_same_plan_twice) {
-    int k, n_other = 0;
-    for (k = 0; k < 60; k++) {
+    int n_other = 0;
+    for (int k = 0; k < 60; k++) {
         int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
         own_plan* plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
         memo_plan_desc desc = {.node_limit = 10000,

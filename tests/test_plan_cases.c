@@ -89,8 +89,8 @@ static int is_power(int64_t a) {
 
 /* What is wrong with the problem, or NULL. */
 static const char* fault_of(const memo_plan* plan) {
-    int64_t i, k, total = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* b = &plan->buffers[i];
         if (b->size_bytes < 0 || b->size_bytes > LIMIT) return "size";
         if (b->begin < 0 || b->end > LIMIT || b->begin >= b->end) return "life";
@@ -106,13 +106,13 @@ static const char* fault_of(const memo_plan* plan) {
             return "top";
         total += size;
     }
-    for (k = 0; k < plan->n_gaps; k++) {
+    for (int64_t k = 0; k < plan->n_gaps; k++) {
         const memo_gap* gap = &plan->gaps[k];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers) return "gap's buffer";
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
             return "gap";
-        for (i = 0; i < k; i++)
+        for (int64_t i = 0; i < k; i++)
             if (plan->gaps[i].buffer == gap->buffer && plan->gaps[i].begin < gap->end &&
                 gap->begin < plan->gaps[i].end)
                 return "gaps overlap";
@@ -154,8 +154,8 @@ static const char* plan_fault(const memo_plan* plan) {
 
 TEST(every_case_is_planned_or_refused) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY};
-    int round, n_planned = 0, n_refused = 0, n_infeasible = 0;
-    for (round = 0; round < (memo_test_all() ? 20000 : 10000); round++) {
+    int n_planned = 0, n_refused = 0, n_infeasible = 0;
+    for (int round = 0; round < (memo_test_all() ? 20000 : 10000); round++) {
         own_plan* plan = random_problem();
         uint64_t fixed_sum = 0;
         const char* fault = fault_of(plan);

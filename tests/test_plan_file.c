@@ -198,8 +198,8 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
 /* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use
  * that does not come before all operations on the other. */
 TEST(holds_wait_for_all_streams) {
-    int round, n_held = 0;
-    for (round = 0; round < 300; round++) {
+    int n_held = 0;
+    for (int round = 0; round < 300; round++) {
         own_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
         int64_t i, k, m, n = 0, number[200];
         own_plan* plan = plan_of_trace(trace, 1);
@@ -309,8 +309,8 @@ TEST(bad_problems_are_named) {
 /* --- validating --- */
 
 TEST(validator_agrees_with_the_slow_one) {
-    int round, n_valid = 0, n_invalid = 0;
-    for (round = 0; round < 400; round++) {
+    int n_valid = 0, n_invalid = 0;
+    for (int round = 0; round < 400; round++) {
         own_plan* plan = random_plan(memo_test_int(0, 25));
         CHECK(!slow_fault(plan));
         CHECK_OK(memo_plan_validate(plan, &error));

@@ -130,10 +130,11 @@ static void reference_prepare(const memo_trace* trace) {
             continue;
         /* the first usage of this malloc has its points in order: the malloc, then uses */
         for (int u = 0; u < n_usages; u++) {
-            int buffer = 0, nth = 0, j;
-            for (j = 0; j < origin; j++) buffer += trace->requests[j].kind == MEMO_REQUEST_MALLOC;
+            int buffer = 0, nth = 0;
+            for (int j = 0; j < origin; j++)
+                buffer += trace->requests[j].kind == MEMO_REQUEST_MALLOC;
             if (usages[u].buffer != buffer) continue;
-            for (j = origin + 1; j <= i; j++)
+            for (int j = origin + 1; j <= i; j++)
                 nth += trace->requests[j].kind == MEMO_REQUEST_USE &&
                        memob_request_origin(trace, j) == origin;
             early[i] = !g.reaches[usages[u].points[0]][usages[u].points[nth]];
@@ -169,9 +170,9 @@ static int reference_check(const memo_plan* plan, const int* place) {
 
 /* place[k]: the k-th malloc's index in the plan, by ids, which never return in these traces. */
 static void find_places(const memo_trace* trace, const memo_plan* plan, int* place) {
-    int64_t i, k;
+    int64_t k;
     int n = 0;
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         for (k = 0; plan->buffers[k].id != trace->requests[i].id; k++) continue;
         place[n++] = (int)k;
@@ -225,15 +226,15 @@ static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
 
 /* With requests for the waits that a plan buys, of events from 4 on. */
 static memo_trace* trace_with_waits(const memo_trace* trace, const memo_plan* plan) {
-    int64_t i, k, time = 0;
+    int64_t time = 0;
     memo_trace* made = new_trace();
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_request_kind kind = trace->requests[i].kind;
-        for (k = 0; k < plan->n_waits && kind == MEMO_REQUEST_MALLOC; k++)
+        for (int64_t k = 0; k < plan->n_waits && kind == MEMO_REQUEST_MALLOC; k++)
             if (plan->buffers[plan->waits[k].requested].begin == time)
                 CHECK_OK(memo_trace_wait(made, 4 + k, plan->waits[k].to, &error));
         copy_request(trace, i, made);
-        for (k = 0; k < plan->n_waits && kind == MEMO_REQUEST_FREE; k++)
+        for (int64_t k = 0; k < plan->n_waits && kind == MEMO_REQUEST_FREE; k++)
             if (plan->buffers[plan->waits[k].freed].end == time)
                 CHECK_OK(memo_trace_record(made, 4 + k, plan->waits[k].from, &error));
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
@@ -243,9 +244,9 @@ static memo_trace* trace_with_waits(const memo_trace* trace, const memo_plan* pl
 
 /* Up to n waits that the plan may buy. */
 static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) {
-    int64_t k, n_waits = 0;
+    int64_t n_waits = 0;
     memset(waits, 0, (size_t)n * sizeof *waits);
-    for (k = 0; k < 20 * n && n_waits < n && plan->n_buffers > 1; k++) {
+    for (int64_t k = 0; k < 20 * n && n_waits < n && plan->n_buffers > 1; k++) {
         memo_wait* wait = &waits[n_waits];
         wait->freed = memo_test_int(0, plan->n_buffers - 1);
         wait->requested = memo_test_int(0, plan->n_buffers - 1);
@@ -268,8 +269,8 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
 /* A plan from the trace keeps its promises, and the check agrees with the reference for any
  * offsets. */
 TEST(check_is_reachability) {
-    int round, n_refused = 0, n_accepted = 0, k;
-    for (round = 0; round < 700; round++) {
+    int n_refused = 0, n_accepted = 0;
+    for (int round = 0; round < 700; round++) {
         own_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
                                         (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
         own_plan* plan = plan_of_trace(trace, 1);
@@ -279,7 +280,7 @@ TEST(check_is_reachability) {
         reference_prepare(trace);
         find_places(trace, plan, place);
         CHECK_CASE(reference_check(plan, place), "round %d", round);
-        for (k = 0; k < 20 && plan->n_buffers > 0;
+        for (int k = 0; k < 20 && plan->n_buffers > 0;
              k++) { /* other offsets: few, so that many meet */
             int64_t moved = memo_test_int(0, plan->n_buffers - 1);
             plan->buffers[moved].offset_bytes = memo_test_int(0, 40);
@@ -301,8 +302,8 @@ TEST(check_is_reachability) {
 /* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference
  * says. */
 TEST(check_misses_removed_waits) {
-    int round, n_refused = 0;
-    for (round = 0; round < 1500; round++) {
+    int n_refused = 0;
+    for (int round = 0; round < 1500; round++) {
         own_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 0, 1);
         int64_t gone = memo_test_int(0, trace->n_requests - 1);
         while (gone < trace->n_requests && trace->requests[gone].kind != MEMO_REQUEST_WAIT) gone++;
@@ -319,8 +320,8 @@ TEST(check_misses_removed_waits) {
 /* Bought waits count exactly as the same waits in the trace: for holds, for the check, and if one
  * is removed. */
 TEST(bought_waits_match_waits_of_the_trace) {
-    int round, n_refused = 0, n_smaller = 0, k;
-    for (round = 0; round < 1500; round++) {
+    int n_refused = 0, n_smaller = 0;
+    for (int round = 0; round < 1500; round++) {
         own_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4), 0,
                                         (int)memo_test_int(0, 1), 0);
         own_plan *plan = plan_of_trace(trace, 1), *reference = NULL;
@@ -334,15 +335,15 @@ TEST(bought_waits_match_waits_of_the_trace) {
         reference = plan_of_trace(full, 1);
         CHECK_CASE(plan->n_holds == reference->n_holds, "round %d: %lld waits", round,
                    (long long)n_waits);
-        for (k = 0; k < plan->n_holds && k < reference->n_holds; k++)
+        for (int k = 0; k < plan->n_holds && k < reference->n_holds; k++)
             CHECK(!memcmp(&plan->holds[k], &reference->holds[k], sizeof(memo_hold)));
-        for (k = 0; k < plan->n_buffers; k++)
+        for (int k = 0; k < plan->n_buffers; k++)
             CHECK_IS(plan->buffers[k].lane, ==, reference->buffers[k].lane);
 
         /* The plan is valid, and so it is without a wait or not, as the reference says. */
         solve_safely(plan, trace, round);
         n_smaller += plan->peak_bytes < bare_peak;
-        for (k = 0; k < 2 && plan->n_buffers > 0; k++) {
+        for (int k = 0; k < 2 && plan->n_buffers > 0; k++) {
             int64_t gone = plan->n_waits > 0 ? memo_test_int(0, plan->n_waits - 1) : 0;
             memo_trace_destroy(full);
             if (plan->n_waits > 0) plan->waits[gone] = plan->waits[--plan->n_waits];
@@ -425,13 +426,14 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
  * only where the check refuses the plan. */
 TEST(the_arena_makes_bought_waits) {
     own_device* host = new_device(memo_host_device_desc_default());
-    int round, n_raced = 0, n_faults = 0;
-    for (round = 0; round < 150; round++) {
+    int n_raced = 0, n_faults = 0;
+    for (int round = 0; round < 150; round++) {
         own_trace* trace = random_trace(45, 3, 0, 0, 0);
         memo_wait waits[4];
-        int64_t i, n_races = -1, n_waits;
+        int64_t n_races = -1, n_waits;
         own_trace* bare = new_trace();
-        for (i = 0; i < trace->n_requests; i++) { /* a stream that reads has waited for the owner */
+        for (int64_t i = 0; i < trace->n_requests;
+             i++) { /* a stream that reads has waited for the owner */
             if (trace->requests[i].kind == MEMO_REQUEST_USE) {
                 const memo_request* r = &trace->requests[memob_request_origin(trace, i)];
                 CHECK_OK(memo_trace_record(bare, 3, r->stream, &error));
@@ -458,11 +460,11 @@ TEST(the_arena_makes_bought_waits) {
         /* Each call of the device fails once. */
         if (round < 3) {
             memo_faults faults;
-            int64_t call, n_calls;
+            int64_t n_calls;
             memo_faults_init(&faults, host);
             CHECK_OK(record_replay(plan, bare, &faults.device, &n_races));
             n_calls = faults.n_calls;
-            for (call = 1; call <= n_calls; call++) {
+            for (int64_t call = 1; call <= n_calls; call++) {
                 faults.n_calls = 0;
                 faults.failing_call = call;
                 n_faults +=
@@ -531,15 +533,15 @@ static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wa
 
 /* Offers are bought only if they help; the cost is that of brute force in all but a few cases. */
 TEST(the_cheapest_waits_are_bought) {
-    int round, n_bought = 0, n_dear = 0;
-    for (round = 0; round < 400; round++) {
+    int n_bought = 0, n_dear = 0;
+    for (int round = 0; round < 400; round++) {
         own_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
         memo_plan_desc desc = memo_plan_desc_default();
         own_plan *plan = plan_of_trace(trace, 1), *other = plan_of_trace(trace, 1);
         memo_wait offers[8];
-        int64_t bare, full, i, n;
+        int64_t bare, full, n;
         n = random_waits(plan, 8, offers);
-        for (i = 0; i < n && round % 5 == 0; i++) offers[i].cost_s = 0; /* as few, too */
+        for (int64_t i = 0; i < n && round % 5 == 0; i++) offers[i].cost_s = 0; /* as few, too */
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         bare = plan->peak_bytes;
         CHECK_OK(memo_plan_set_waits(plan, trace, offers, n, &error));
@@ -565,7 +567,7 @@ TEST(the_cheapest_waits_are_bought) {
         n_dear += cost_of(plan->waits, plan->n_waits) > least;
 
         /* None can be removed. */
-        for (i = 0; i < plan->n_waits; i++) {
+        for (int64_t i = 0; i < plan->n_waits; i++) {
             memo_wait removed = plan->waits[i];
             memmove(&plan->waits[i], &plan->waits[i + 1],
                     (size_t)(plan->n_waits - i - 1) * sizeof removed);
@@ -620,8 +622,8 @@ TEST(buying_without_memory_is_reported) {
 /* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer,
  * some that it forbids would be safe. */
 TEST(conflicts_match_unsafe_pairs) {
-    int round, n_held = 0;
-    for (round = 0; round < 300; round++) {
+    int n_held = 0;
+    for (int round = 0; round < 300; round++) {
         own_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
                                         round % 3 == 0, (int)memo_test_int(0, 1));
         own_plan* plan = plan_of_trace(trace, 1);
@@ -645,14 +647,14 @@ TEST(conflicts_match_unsafe_pairs) {
  * pairs; one of the orders gives the least peak of all. */
 static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int64_t* order,
                           int64_t n_placed, int64_t* offsets, int64_t peak, int64_t best) {
-    int64_t n = plan->n_buffers, i, k;
+    int64_t n = plan->n_buffers;
     if (peak >= best) return best;
     if (n_placed == n) return peak;
-    for (i = n_placed; i < n; i++) {
+    for (int64_t i = n_placed; i < n; i++) {
         int64_t chosen = order[i], size = plan->buffers[chosen].size_bytes, at = 0;
         order[i] = order[n_placed];
         order[n_placed] = chosen;
-        for (k = 0; k < n_placed; k++) {
+        for (int64_t k = 0; k < n_placed; k++) {
             int64_t other = order[k], end = offsets[other] + plan->buffers[other].size_bytes;
             if (!clash[chosen * n + other] || end <= at || offsets[other] >= at + size) continue;
             at = end;
@@ -688,8 +690,8 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
 TEST(plans_by_pairs_are_the_smallest) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_BILEVEL,
                                                MEMO_PLAN_ENGINE_MIP};
-    int round, n_above = 0, e;
-    for (round = 0; round < 1500; round++) {
+    int n_above = 0;
+    for (int round = 0; round < 1500; round++) {
         own_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
                                         (int)memo_test_int(0, 1));
         own_plan* plan = plan_of_trace(trace, 1);
@@ -709,7 +711,7 @@ TEST(plans_by_pairs_are_the_smallest) {
                         clash[place[usages[k].buffer] * n + place[usages[i].buffer]] = 1;
         for (i = 0; i < n; i++) order[i] = i;
         expected = least_peak(plan, clash, order, 0, offsets, 0, INT64_MAX);
-        for (e = 0; e < 3; e++) {
+        for (int e = 0; e < 3; e++) {
             memo_plan_desc desc = {.engine = engines[e]};
             memo_status status = memo_plan_solve(plan, &desc, &error);
             if (status == MEMO_STATUS_UNSUPPORTED) continue;
@@ -738,13 +740,13 @@ TEST(plans_by_pairs_are_the_smallest) {
 
 /* The largest sum of sizes of buffers that all conflict with each other. */
 static int64_t largest_set(const memo_plan* plan) {
-    int64_t largest = 0, n = plan->n_buffers, i, k;
+    int64_t largest = 0, n = plan->n_buffers;
     for (uint32_t set = 0; set < (uint32_t)1 << n; set++) {
         int64_t sum = 0;
-        for (i = 0; i < n && sum >= 0; i++) {
+        for (int64_t i = 0; i < n && sum >= 0; i++) {
             if (!(set >> i & 1)) continue;
             sum += plan->buffers[i].size_bytes;
-            for (k = 0; k < i && sum >= 0; k++)
+            for (int64_t k = 0; k < i && sum >= 0; k++)
                 if ((set >> k & 1) && !slow_conflict(plan, k, i)) sum = -1;
         }
         largest = memob_max(largest, sum);
@@ -776,11 +778,11 @@ static memo_plan* random_holds(int64_t n) {
 /* The bound is the largest set of buffers in conflict, or lies below it if holds make no order.
  * Sections bring together all pairs in conflict, and no others. */
 TEST(bounds_and_sections_follow_conflicts) {
-    int round, n_above = 0;
-    for (round = 0; round < 1500; round++) {
+    int n_above = 0;
+    for (int round = 0; round < 1500; round++) {
         own_trace* trace = NULL;
         own_plan* plan = NULL;
-        int64_t largest, i, k;
+        int64_t largest;
         if (round % 2) {
             trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
                                  (int)memo_test_int(0, 1));
@@ -800,8 +802,8 @@ TEST(bounds_and_sections_follow_conflicts) {
                    "round %d: %lld, the largest set has %lld", round,
                    (long long)(problem.lower_bound * problem.unit_bytes), (long long)largest);
         CHECK(!problem.held && problem.is_cover <= problem.n_items);
-        for (i = 0; i < problem.n_items; i++)
-            for (k = 0; k < i; k++)
+        for (int64_t i = 0; i < problem.n_items; i++)
+            for (int64_t k = 0; k < i; k++)
                 CHECK_IS(memoi_problem_items_overlap(&problem, k, i), ==,
                          slow_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
         n_above += largest > plan->lower_bound_bytes;

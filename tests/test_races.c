@@ -208,8 +208,8 @@ static void check_fix(memo_schedule* schedule, const memo_race* race, const char
 }
 
 TEST(following_a_diagnosis_fixes_the_race) {
-    int round, n_recorded = 0, n_never = 0, n_late = 0;
-    for (round = 0; round < 3000; round++) {
+    int n_recorded = 0, n_never = 0, n_late = 0;
+    for (int round = 0; round < 3000; round++) {
         own_schedule* schedule =
             random_schedule((int)memo_test_int(2, 30), (int)memo_test_int(2, 4), 30, 0);
         own_schedule* again = reread(schedule, NULL);
@@ -314,10 +314,10 @@ TEST(cut_files_are_refused) {
     for (int n = 0; n < 3; n++) {
         memo_schedule *schedule = random_schedule(30, 3, 30, 0), *cut = NULL;
         own_memory char* text = NULL;
-        size_t k, n_bytes;
+        size_t n_bytes;
         memo_schedule_destroy(reread(schedule, &text));
         n_bytes = strlen(text);
-        for (k = n_bytes - 1; k-- > 0;) {
+        for (size_t k = n_bytes - 1; k-- > 0;) {
             text[k] = 0;
             CHECK_CASE(read_text(text, &cut) && !cut, "%zu of %zu bytes", k, n_bytes);
             memo_schedule_destroy(cut);
@@ -349,16 +349,16 @@ TEST(names_that_look_alike_stay_apart) {
     static const char* const names[] = {"a", "a #1", "a #2", "a #1 #1", "a\n",
                                         "",  " #1",  "1",    "\xff"};
     static const char* const events[] = {"0", "1", "2", "1 #1", "2 #2"};
-    int round, i, n_renamed = 0;
-    for (round = 0; round < 300; round++) {
+    int n_renamed = 0;
+    for (int round = 0; round < 300; round++) {
         const int n = (int)memo_test_int(1, 6), n_named = (int)memo_test_int(0, 2);
         own_schedule *schedule = NULL, *again = NULL;
         char text[200] = "stream x\n";
-        for (i = 0; i < n_named; i++) /* read names twice: then there is one event */
+        for (int i = 0; i < n_named; i++) /* read names twice: then there is one event */
             snprintf(text + strlen(text), sizeof text - strlen(text), "record \"%s\" x\n",
                      events[memo_test_int(0, 4)]);
         schedule = parsed(text);
-        for (i = 0; i < n; i++) {
+        for (int i = 0; i < n; i++) {
             int32_t stream, event;
             CHECK_OK(
                 memo_schedule_add_stream(schedule, names[memo_test_int(0, 8)], &stream, &error));
@@ -371,11 +371,11 @@ TEST(names_that_look_alike_stay_apart) {
             CHECK_IS(again->n_streams, ==, schedule->n_streams);
             CHECK_IS(again->n_events, ==, schedule->n_events);
             CHECK_IS(again->n_ops, ==, schedule->n_ops);
-            for (i = 0; i < again->n_ops && i < schedule->n_ops; i++) {
+            for (int i = 0; i < again->n_ops && i < schedule->n_ops; i++) {
                 CHECK_IS(again->ops[i].stream, ==, schedule->ops[i].stream);
                 CHECK_IS(again->ops[i].event, ==, schedule->ops[i].event);
             }
-            for (i = 0; i < again->n_streams; i++)
+            for (int i = 0; i < again->n_streams; i++)
                 n_renamed += strcmp(again->text + again->streams[i],
                                     schedule->text + schedule->streams[i]) != 0;
         }

@@ -175,8 +175,8 @@ static fake* fake_create(int has_annotate) {
 }
 
 static int n_events_used(const fake* f) {
-    int i, n = 0;
-    for (i = 0; i < 512; i++) n += f->events[i].is_used;
+    int n = 0;
+    for (int i = 0; i < 512; i++) n += f->events[i].is_used;
     return n;
 }
 

@@ -112,7 +112,7 @@ TEST(narrowing_rounds_to_nearest_even) {
 TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
     for (int c = 0; c < 400; c++) {
-        int64_t i, element;
+        int64_t element;
         memo_add_desc cast = {.to_type = types[memo_test_int(0, N_TYPES - 1)]};
         cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n_columns = memo_test_int(0, 100);
@@ -126,7 +126,7 @@ TEST(casts_each_element_and_no_other) {
         cast.to = to;
         cast.a = from;
         CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
-        for (i = 0; i < cast.n_columns; i++) {
+        for (int64_t i = 0; i < cast.n_columns; i++) {
             const float value = rounded_to(cast.to_type, typed_at(from, i, cast.a_type));
             CHECK_CASE(same_bits(typed_at(to, i, cast.to_type), value), "element %d", (int)i);
         }
@@ -184,22 +184,22 @@ TEST(adds_packed_ranges_of_rows) {
     for (int c = 0; c < 600; c++) {
         memo_pack_desc pack = {.rows_type = types[memo_test_int(0, N_TYPES - 1)],
                                .packed_type = types[memo_test_int(0, N_TYPES - 1)]};
-        int64_t at = 0, n = 0, i;
-        int t;
-        for (t = 0; t < 2; t++) {
+        int64_t at = 0, n = 0;
+        for (int t = 0; t < 2; t++) {
             pack.n_columns[t] = memo_test_int(0, N_COLUMNS);
             pack.rows[t] = rows_memory[t] + memo_test_int(0, 4);
             pack.packed[t] = packed_memory[t] + memo_test_int(0, 4);
             fill_random(pack.rows[t], pack.rows_type, N);
             fill_random(pack.packed[t], pack.packed_type, N);
-            for (i = 0; i < N; i++) expected[t][i] = typed_at(pack.rows[t], i, pack.rows_type);
+            for (int64_t i = 0; i < N; i++)
+                expected[t][i] = typed_at(pack.rows[t], i, pack.rows_type);
         }
 
         for (int k = (int)memo_test_int(0, MEMO_PACK_MAX); k > 0; k--) {
             const int64_t n_rows = memo_test_int(0, 3);
             const int64_t begin = c % 2 ? at : N_ROWS - at - n_rows;
-            for (t = 0; t < 2; t++)
-                for (i = 0; i < n_rows * pack.n_columns[t]; i++) {
+            for (int t = 0; t < 2; t++)
+                for (int64_t i = 0; i < n_rows * pack.n_columns[t]; i++) {
                     const int64_t from = n * pack.n_columns[t] + i;
                     float* x = &expected[t][begin * pack.n_columns[t] + i];
                     *x = rounded_to(pack.rows_type,
@@ -211,8 +211,8 @@ TEST(adds_packed_ranges_of_rows) {
             pack.ends[pack.n_ranges++] = n;
         }
         CHECK_OK(memo_row_run(MEMO_ROW_ADD_PACKED, &pack, &error));
-        for (t = 0; t < 2; t++)
-            for (i = 0; i < N; i++)
+        for (int t = 0; t < 2; t++)
+            for (int64_t i = 0; i < N; i++)
                 CHECK_CASE(same_bits(typed_at(pack.rows[t], i, pack.rows_type), expected[t][i]),
                            "case %d, tensor %d, element %d", c, t, (int)i);
     }
@@ -585,9 +585,9 @@ TEST(run_on_a_host_stream) {
     own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_device* device = memo_recorder_get_device(recorder);
     memo_stream stream;
-    int64_t i, n = 0;
+    int64_t n = 0;
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
-    for (i = 0; i < N; i++) from[i] = (float)i;
+    for (int64_t i = 0; i < N; i++) from[i] = (float)i;
     memo_add_desc cast = {narrow, from, .to_type = MEMO_TYPE_F16, .n_columns = N};
     memo_add_desc add = {sum, from, narrow, .b_type = MEMO_TYPE_F16, .n_columns = N};
     memo_add_desc products = {.to = dots, .a = sum, .b = sum, .n_rows = 1, .n_columns = N};
@@ -597,10 +597,10 @@ TEST(run_on_a_host_stream) {
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     cast.n_columns = -1;
     CHECK_IS(memo_row_cast(device, stream, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
+    for (int64_t i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
     CHECK_IS(dots[0], ==, 4 * 328350.0f); /* the sum of squares below N */
     memo_schedule* schedule = recorded(recorder);
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
             CHECK_IS(strcmp(memo_schedule_op_name(schedule, i), names[n++]), ==, 0);
     CHECK_IS(n, ==, 3);

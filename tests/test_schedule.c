@@ -129,24 +129,24 @@ static int64_t latest_record(const memo_schedule* schedule, int64_t i) {
 
 /* path[a][b]: a happens before b; all edges written out, then closed. */
 static void brute_order(const memo_schedule* schedule, int64_t without, char path[SMALL][SMALL]) {
-    int64_t n = schedule->n_ops, a, b, c;
+    int64_t n = schedule->n_ops;
     memset(path, 0, SMALL * SMALL);
-    for (a = 0; a < n; a++)
-        for (b = a + 1; b < n; b++)
+    for (int64_t a = 0; a < n; a++)
+        for (int64_t b = a + 1; b < n; b++)
             for (int32_t s = 0; s < schedule->n_streams; s++)
                 if (is_on(schedule, a, s) && is_on(schedule, b, s)) path[a][b] = 1;
-    for (b = 0; b < n; b++) {
+    for (int64_t b = 0; b < n; b++) {
         const memo_op* op = &schedule->ops[b];
         if (op->kind == MEMO_OP_WAIT && b != without && latest_record(schedule, b) >= 0)
             path[latest_record(schedule, b)][b] = 1;
         if (op->kind != MEMO_OP_SYNC) continue;
-        for (a = 0; a < b; a++)
+        for (int64_t a = 0; a < b; a++)
             if (op->event < 0 ? is_on(schedule, a, op->stream) : a == latest_record(schedule, b))
-                for (c = b + 1; c < n; c++) path[a][c] = 1;
+                for (int64_t c = b + 1; c < n; c++) path[a][c] = 1;
     }
-    for (c = 0; c < n; c++)
-        for (a = 0; a < n; a++)
-            for (b = 0; b < n; b++)
+    for (int64_t c = 0; c < n; c++)
+        for (int64_t a = 0; a < n; a++)
+            for (int64_t b = 0; b < n; b++)
                 if (path[a][c] && path[c][b]) path[a][b] = 1;
 }
 
@@ -168,20 +168,20 @@ static int brute_conflict(const memo_schedule* schedule, int64_t a, int64_t b, u
 
 TEST(check_agrees_with_brute_force) {
     static char path[SMALL][SMALL], less[SMALL][SMALL], conflict[SMALL][SMALL];
-    int round, n_racy = 0, n_clean = 0, n_redundant = 0, n_needed = 0;
-    for (round = 0; round < 3000; round++) {
+    int n_racy = 0, n_clean = 0, n_redundant = 0, n_needed = 0;
+    for (int round = 0; round < 3000; round++) {
         int64_t n_bytes = memo_test_int(0, 60);
         own_schedule* schedule =
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes, 0);
-        int64_t n = schedule->n_ops, a, b, i, n_races = 0, next_redundant = 0, next_unrecorded = 0;
+        int64_t n = schedule->n_ops, n_races = 0, next_redundant = 0, next_unrecorded = 0;
         brute_order(schedule, -1, path);
         memset(conflict, 0, sizeof conflict);
-        for (a = 0; a < n; a++)
-            for (b = a + 1; b < n; b++)
+        for (int64_t a = 0; a < n; a++)
+            for (int64_t b = a + 1; b < n; b++)
                 for (uint64_t byte = 0; byte < 70 && !conflict[a][b]; byte++)
                     conflict[a][b] = (char)brute_conflict(schedule, a, b, byte);
         own_check* check = check_of(schedule);
-        for (i = 0; i < check->n_races; i++) {
+        for (int64_t i = 0; i < check->n_races; i++) {
             const memo_race* race = &check->races[i];
             CHECK_CASE(race->first < race->second && conflict[race->first][race->second] &&
                            !path[race->first][race->second],
@@ -192,12 +192,12 @@ TEST(check_agrees_with_brute_force) {
             for (uint64_t byte = 0; byte < race->range.begin; byte++)
                 CHECK(!brute_conflict(schedule, race->first, race->second, byte));
         }
-        for (a = 0; a < n; a++)
-            for (b = a + 1; b < n; b++) {
+        for (int64_t a = 0; a < n; a++)
+            for (int64_t b = a + 1; b < n; b++) {
                 int is_told = 0;
                 if (!conflict[a][b] || path[a][b]) continue;
                 n_races++;
-                for (i = 0; i < check->n_races;
+                for (int64_t i = 0; i < check->n_races;
                      i++) /* itself, or a later operation of its stream */
                     is_told |=
                         check->races[i].second == b && check->races[i].first >= a &&
@@ -206,7 +206,7 @@ TEST(check_agrees_with_brute_force) {
             }
         CHECK_CASE((n_races > 0) == (check->n_races > 0), "round %d", round);
         *(n_races ? &n_racy : &n_clean) += 1;
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             const memo_op* op = &schedule->ops[i];
             int is_redundant = 1, is_told;
             if ((op->kind == MEMO_OP_WAIT || (op->kind == MEMO_OP_SYNC && op->event >= 0)) &&
@@ -217,8 +217,8 @@ TEST(check_agrees_with_brute_force) {
             }
             if (op->kind != MEMO_OP_WAIT) continue;
             brute_order(schedule, i, less);
-            for (a = 0; a < n; a++)
-                for (b = a + 1; b < n; b++)
+            for (int64_t a = 0; a < n; a++)
+                for (int64_t b = a + 1; b < n; b++)
                     if (conflict[a][b] && path[a][b] && !less[a][b]) is_redundant = 0;
             is_told = next_redundant < check->n_redundant_waits &&
                       check->redundant_waits[next_redundant] == i;
@@ -237,7 +237,7 @@ TEST(check_agrees_with_brute_force) {
 /* A slow simulation: every op is in one of five states; all rates are computed again at every
  * step. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
-    int64_t n = schedule->n_ops, a, b, n_done = 0;
+    int64_t n = schedule->n_ops, n_done = 0;
     own_memory int* state =
         (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
     own_memory double* left = (double*)calloc((size_t)n + 1, sizeof(double));
@@ -248,10 +248,10 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
         int is_changed = 1;
         while (is_changed) {
             is_changed = 0;
-            for (b = 0; b < n; b++) {
+            for (int64_t b = 0; b < n; b++) {
                 const memo_op* op = &schedule->ops[b];
                 int is_free = 1;
-                for (a = 0; a < b && is_free; a++) {
+                for (int64_t a = 0; a < b && is_free; a++) {
                     const memo_op* before = &schedule->ops[a];
                     if (state[a] == 3) continue;
                     if (before->kind == MEMO_OP_SYNC) is_free = 0;
@@ -283,10 +283,11 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
             }
         }
         memset(users, 0, ((size_t)schedule->n_links + 1) * sizeof(int));
-        for (b = 0; b < n; b++)
+        for (int64_t b = 0; b < n; b++)
             if (state[b] == 2) users[schedule->ops[b].link]++;
-        for (a = 0; a < 2; a++) /* first how long nothing changes, then let that time pass */
-            for (b = 0; b < n; b++) {
+        for (int64_t a = 0; a < 2;
+             a++) /* first how long nothing changes, then let that time pass */
+            for (int64_t b = 0; b < n; b++) {
                 double rate = 1;
                 if (state[b] != 1 && state[b] != 2) continue;
                 if (state[b] == 2)
@@ -517,11 +518,11 @@ static int is_utf8(const char* text) {
         {'\n', '\n', 1, 0, 0}};
     const unsigned char* p = (const unsigned char*)text;
     while (*p) {
-        int k = 0, n;
+        int k = 0;
         while (k < 10 && (*p < rows[k][0] || *p > rows[k][1])) k++;
         if (k == 10 || (p[0] == 0xef && p[1] == 0xbf && p[2] >= 0xbe)) return 0;
         if (rows[k][2] > 1 && (p[1] < rows[k][3] || p[1] > rows[k][4])) return 0;
-        for (n = 2; n < rows[k][2]; n++)
+        for (int n = 2; n < rows[k][2]; n++)
             if (p[n] < 0x80 || p[n] > 0xbf) return 0;
         p += rows[k][2];
     }

@@ -119,14 +119,14 @@ static void backward(void* user, memo_session* s, int32_t layer) {
 /* With a buffer for a part of the step, and perhaps without a backward. */
 static void step(void* user, memo_session* s) {
     model* m = (model*)user;
-    int32_t l, n = m->desc.n_layers;
+    int32_t n = m->desc.n_layers;
     const int has_backward = !memo_session_get_batch(s).is_forward_only;
     m->n_dry += !memo_session_computes(s);
-    for (l = 0; l < n; l++) {
+    for (int32_t l = 0; l < n; l++) {
         if (memo_session_forward_begin(s, l)) forward(user, s, l);
         memo_session_forward_end(s, l);
     }
-    for (l = n - 1; l >= n - m->n_backward && has_backward; l--) {
+    for (int32_t l = n - 1; l >= n - m->n_backward && has_backward; l--) {
         m->scratch = (char*)memo_session_alloc(s, m->scratch_bytes);
         if (memo_session_backward_begin(s, l)) {
             launch(m, s, m->scratch, 0, m->scratch_bytes, 3, 0);
@@ -259,9 +259,9 @@ static void expect_refused(const memo_session_desc* desc, const char* text) {
  * budget, which then works. */
 TEST(any_budget_is_met_or_refused) {
     const int n_rounds = memo_test_all() ? 110 : 20;
-    int round, n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
+    int n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
-    for (round = 0; round < n_rounds; round++) {
+    for (int round = 0; round < n_rounds; round++) {
         memo_session* s = NULL;
         memo_session_info info;
         const memo_step_plan* plan;
@@ -580,12 +580,12 @@ TEST(a_plan_is_written_and_read) {
                                         " of 128 KiB",      "device    activations "};
     model m, other;
     char* text = NULL;
-    int64_t n_bytes = 0, highest = 0, i;
+    int64_t n_bytes = 0, highest = 0;
     tight_model(&m);
     s = create(&m, &a);
     CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
     CHECK(a.plan->times && a.plan->sizes.swapped_bytes > 0);
-    for (i = 0; i < 6; i++) expect_words(a.plan, words[i]);
+    for (int64_t i = 0; i < 6; i++) expect_words(a.plan, words[i]);
 
     /* What it chose can be simulated, and drawn. */
     CHECK_OK(memo_swap_generate(&a.plan->swap, &times, &schedule, &error));
@@ -611,7 +611,7 @@ TEST(a_plan_is_written_and_read) {
         CHECK(!memcmp(a.plan->swap.rows, plan->swap.rows, 8 * 4 * sizeof(int64_t)));
         CHECK(a.plan->device_bytes == plan->device_bytes &&
               a.plan->swap.n_host_layers == plan->swap.n_host_layers);
-        for (i = 0; i < plan->addresses->n_buffers; i++)
+        for (int64_t i = 0; i < plan->addresses->n_buffers; i++)
             CHECK_IS(plan->addresses->buffers[i].offset_bytes, ==,
                      a.plan->addresses->buffers[i].offset_bytes);
         CHECK_OK(memo_session_open(&other.desc, plan, &again, &error));
@@ -620,7 +620,7 @@ TEST(a_plan_is_written_and_read) {
         memo_session_destroy(again);
 
         /* Addresses above the bound are valid; those that share bytes are not. */
-        for (i = 1; i < plan->addresses->n_buffers; i++)
+        for (int64_t i = 1; i < plan->addresses->n_buffers; i++)
             if (plan->addresses->buffers[i].offset_bytes >
                 plan->addresses->buffers[highest].offset_bytes)
                 highest = i;
@@ -663,7 +663,7 @@ TEST(a_plan_is_written_and_read) {
 
     /* Any altered byte, any length. */
     text = memo_test_file(scratch_file(), &n_bytes);
-    for (i = 0; i < n_bytes - 1; i += 7) { /* the last line may lack its end */
+    for (int64_t i = 0; i < n_bytes - 1; i += 7) { /* the last line may lack its end */
         FILE* file = fopen(scratch_file(), "wb");
         char kept = text[i];
         text[i] = (char)(kept ^ 1);
@@ -788,10 +788,11 @@ static void open_rank(int32_t rank) {
 /* Runs the ranks; 1 if all agreed equally often, on as many values. */
 static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    int32_t i, is_even = 1;
+    int32_t is_even = 1;
     memo_comm_threads_desc comm_desc = {.timeout_s = 20};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
-    for (i = 0; i < n; i++) is_even &= ranks[i].n_agreed == ranks[0].n_agreed && !ranks[i].is_apart;
+    for (int32_t i = 0; i < n; i++)
+        is_even &= ranks[i].n_agreed == ranks[0].n_agreed && !ranks[i].is_apart;
     CHECK(is_even);
     return is_even;
 }
@@ -800,10 +801,10 @@ static int run_ranks(int32_t n) { return run_ranks_of(n, rank_main); }
 /* Ranks with unequal budgets, times and buffers of their own choose the same rows, within the least
  * budget. */
 TEST(ranks_choose_alike) {
-    int32_t i, n, round;
-    for (round = 0; round < 6; round++) {
+    int32_t n;
+    for (int32_t round = 0; round < 6; round++) {
         n = 2 + round % 2;
-        for (i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             open_rank(i);
             ranks[i].m.desc.device_bytes = (int64_t)(128 + 40 * ((i + round) % n)) << 10;
             ranks[i].m.scratch_bytes = 2000 + 600 * i;
@@ -815,7 +816,7 @@ TEST(ranks_choose_alike) {
             }
         }
         run_ranks(n);
-        for (i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             CHECK_CASE(!ranks[i].status, "round %d, rank %d: %s", (int)round, (int)i,
                        ranks[i].error.message);
             CHECK(!memcmp(ranks[i].rows, ranks[0].rows, sizeof ranks[0].rows));
@@ -1157,10 +1158,10 @@ TEST(bad_profiles_are_refused) {
 static void hard_step(void* user, memo_session* s) {
     void* buffers[20];
     uint64_t random = 1;
-    int i, k;
+    int i;
     step(user, s);
     for (i = 0; i < 20; i++) buffers[i] = NULL;
-    for (k = 0; k < 90; k++) { /* fragments: lifetimes and sizes without order */
+    for (int k = 0; k < 90; k++) { /* fragments: lifetimes and sizes without order */
         random = random * 6364136223846793005u + 1442695040888963407u;
         i = (int)(random >> 33) % 20;
         if (buffers[i]) memo_session_free(s, buffers[i]);
@@ -1645,9 +1646,9 @@ TEST(shapes_share_memory) {
     memo_host_device_stats stats;
     memo_batch batch = {.n_rows = 0};
     int64_t most_bytes, host_bytes;
-    int round, i, n_kept;
+    int n_kept;
     model m;
-    for (round = 0; round < 3; round++) {
+    for (int round = 0; round < 3; round++) {
         shape_model(&m);
         m.desc.computes_on_host = round == 1;
         m.desc.is_checked = round != 1;
@@ -1673,7 +1674,7 @@ TEST(shapes_share_memory) {
         CHECK(round == 2 || (stats.device_bytes <= most_bytes && stats.host_bytes <= host_bytes));
 
         /* In any order, of any length; buffers of the session stay, outputs until the next. */
-        for (i = 0; i < 40; i++) {
+        for (int i = 0; i < 40; i++) {
             void* state = memo_session_get_buffer(s, 0);
             m.micro_batch = i;
             batch.shape = i < N_SHAPES ? i : (int32_t)memo_test_int(0, N_SHAPES - 1);
@@ -1831,14 +1832,14 @@ static int64_t open_without_call(memo_step_plan* plan, model* m, int64_t k) {
 TEST(every_call_of_opening_shapes_may_fail) {
     own_step_plan* plan = NULL;
     model m;
-    int64_t n, k;
+    int64_t n;
     shape_model(&m);
     m.desc.computes_on_host = 1;
     m.desc.n_shapes = 3;
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     n = open_without_call(plan, &m, 0);
     CHECK_IS(n, >, 20);
-    for (k = 1; k <= n; k++) (void)open_without_call(plan, &m, k);
+    for (int64_t k = 1; k <= n; k++) (void)open_without_call(plan, &m, k);
 }
 
 /* Without a budget, the arena is that of the longest, and a forward alone takes two layers. */
@@ -2055,11 +2056,11 @@ TEST(mistakes_are_found) {
          "`scratch` does not live in the forward of layer 1; it is declared from the begin of a "
          "layer's backward to the end of that layer"}};
     computer c;
-    int i, k;
+    int i;
     c_make(&c, 0);
     CHECK_OK(c_run(&c));
     double right = c.sum;
-    for (k = 0; k < 3 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
+    for (int k = 0; k < 3 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
         i = k / 3;
         c_make(&c, 1);
         if (k % 3 == 1) c.desc.policy = MEMO_POLICY_KEEP;
@@ -2143,7 +2144,7 @@ TEST(mistakes_are_found) {
         if (m.desc.policy == MEMO_POLICY_MEMO) m.desc.policy = MEMO_POLICY_RECOMPUTE;
         open_device(&m, 0, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
-        for (k = 0; k < 3 && s; k++) {
+        for (int k = 0; k < 3 && s; k++) {
             memo_batch batch = {.n_rows = 0};
             m.micro_batch = k;
             batch.shape = m.desc.n_shapes ? k % m.desc.n_shapes : 0;
@@ -2442,8 +2443,8 @@ static memo_status counted_create_untimed(void* context, memo_event* event, memo
 /* Measuring reuses events: more layers need no more.  Copies beside the layers take one untimed
  * event, if the layers take long enough for such copies. */
 TEST(measuring_takes_few_events) {
-    int n_timed = 0, k;
-    for (k = 0; k < 2; k++) {
+    int n_timed = 0;
+    for (int k = 0; k < 2; k++) {
         memo_profile profile;
         model m;
         tight_model(&m);

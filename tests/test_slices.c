@@ -51,8 +51,8 @@ static double* rows(const model* m, int32_t layer, int32_t t) {
 }
 
 static void multiply(double* out, const double* in, double w[C][C]) {
-    int i, j;
-    for (i = 0; i < C; i++)
+    int j;
+    for (int i = 0; i < C; i++)
         for (out[i] = 0, j = 0; j < C; j++) out[i] += w[i][j] * in[j];
 }
 /* gin += w^T gout, gw += gout in^T. */
@@ -116,12 +116,12 @@ static int is_routed(const double* in) { return in[0] > 0; }
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     double* state = (double*)memo_session_get_buffer(m->session, B_STATE);
-    int64_t begin, end, r;
+    int64_t begin, end;
     (void)s;
     memo_session_get_slice(m->session, &begin, &end);
     if (begin == 0) memset(state, 0, C * sizeof(double));
     memcpy(rows(m, layer, T_STATE), state, C * sizeof(double));
-    for (r = 0; r < end - begin; r++) { /* all of one row, but LAYER tensors */
+    for (int64_t r = 0; r < end - begin; r++) { /* all of one row, but LAYER tensors */
         double* first[N_TENSORS];
         memo_session_get_addresses(m->session, layer, m->mixes_rows ? begin + r : r, (void**)first);
         for (int32_t t = 0; t < T_EXPERT && !m->mixes_rows; t++)
@@ -137,9 +137,9 @@ static void forward(void* user, memo_session* s, int32_t layer) {
         for (int c = 0; c < C; c++) h[c] += add[c] + state[c];
     }
     int64_t n = 0, k = 0;
-    for (r = 0; r < end - begin; r++) n += is_routed(rows(m, layer, T_INPUT) + r * C);
+    for (int64_t r = 0; r < end - begin; r++) n += is_routed(rows(m, layer, T_INPUT) + r * C);
     if (m->forgets_routed < 2) memo_session_set_routed(m->session, layer, n - m->forgets_routed);
-    for (r = 0; r < end - begin; r++) {
+    for (int64_t r = 0; r < end - begin; r++) {
         double *in = rows(m, layer, T_INPUT) + r * C, *h = rows(m, layer, T_HANDED) + r * C, *up;
         if (!is_routed(in)) continue;
         memcpy(rows(m, layer, T_EXPERT) + k * C, in, C * sizeof *in);
@@ -830,8 +830,8 @@ static void refuse_slices(void* user, memo_session* s) {
 TEST(the_planner_chooses_the_size) {
     static model m;
     const int64_t n = 16384, of_length = (2 * 2 + 2) * n * 768;
-    int k, n_sliced = 0;
-    for (k = 0; k < 4; k++) {
+    int n_sliced = 0;
+    for (int k = 0; k < 4; k++) {
         memo_profile profile;
         memo_step_plan *plan = NULL, *larger = NULL;
         memo_kind_times kinds[1];
@@ -926,14 +926,14 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
     static const memo_tensor tensors[] = {{"h", 100, MEMO_TENSOR_HANDED, 0},
                                           {"k", 2048, MEMO_TENSOR_LAYER, 0},
                                           {"mlp", 1536, MEMO_TENSOR_ROWS, 0}};
-    int round, n_keeping = 0;
-    for (round = 0; round < 6; round++) {
+    int n_keeping = 0;
+    for (int round = 0; round < 6; round++) {
         memo_swap_plan *plan = NULL, *other = NULL;
         memo_swap_sizes least, most;
         int64_t rows[N * 3];
         const double per_row[] = {-1, -1, 0.1 + 0.2 * memo_test_real()};
         double best_s = 1e300, moved_s = 1e300;
-        int32_t code, i, kept;
+        int32_t i, kept;
         memo_kind_times times = {.forward_s = 1,
                                  .backward_s = 2,
                                  .forward_growth_s = 0.5,
@@ -955,7 +955,7 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
             least.device_bytes + (most.device_bytes - least.device_bytes) * (round + 1) / 7;
 
         /* Every table. */
-        for (code = 0; code < 1 << (2 * N + L); code++) {
+        for (int32_t code = 0; code < 1 << (2 * N + L); code++) {
             memo_swap_sizes sizes;
             for (i = 0; i < N; i++) {
                 kept = code >> (2 * N + i / S) & 1;

@@ -197,9 +197,9 @@ static memo_schedule* schedule_of(const memo_sp_attention_desc* desc, const memo
 
 TEST(every_pair_of_degrees_is_exact) {
     static const int32_t degrees[] = {1, 2, 3, 4, 8};
-    int r, u, k = 0;
-    for (r = 0; r < 5; r++)
-        for (u = 0; u < 5; u++) {
+    int k = 0;
+    for (int r = 0; r < 5; r++)
+        for (int u = 0; u < 5; u++) {
             attention_case c = case_of(degrees[r], degrees[u], 97 + k, 8, 4, 32);
             if (degrees[r] * degrees[u] > (IS_SLOW ? 8 : 16)) continue;
             c.sharding = (memo_sharding_kind)(k % 2);
@@ -397,9 +397,9 @@ static void set_random_mask(attention_case* c) {
  * keys.  In some a local attention of the user adds a bias per head of the model, with the heads
  * of one tensor rank. */
 TEST(random_cases_are_exact) {
-    int n = IS_SLOW == 2 ? 12 : IS_SLOW ? 40 : 300, i;
+    int n = IS_SLOW == 2 ? 12 : IS_SLOW ? 40 : 300;
     attention_case others[MAX_BATCH - 1];
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         static const int32_t degrees[] = {1, 2, 3, 4, 5, 6, 8};
         int32_t ring = degrees[memo_test_int(0, 6)], ulysses = degrees[memo_test_int(0, 6)];
         int32_t n_kv_heads = (int32_t)memo_test_int(1, 5);
@@ -718,20 +718,20 @@ TEST(masks_are_intervals) {
     for (int i = 0; i < 200; i++) {
         attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
         memo_mask mask = memo_mask_default();
-        int64_t q, k, begin, end, n = 0;
+        int64_t begin, end, n = 0;
         memo_run run;
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 9);
         c.window_after = memo_test_int(-1, 9);
         if (memo_test_int(0, 1)) random_documents(&c, 5);
         c.has_prefixes = (int32_t)memo_test_int(0, 1);
-        for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
+        for (int64_t k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
         int64_t intervals[2 * 40];
         mask = mask_of_case(&c, intervals);
         mask.n_tokens = c.n_tokens;
-        for (q = 0; q < c.n_tokens; q++) {
+        for (int64_t q = 0; q < c.n_tokens; q++) {
             memo_mask_interval(&mask, q, &begin, &end);
-            for (k = 0; k < c.n_tokens; k++) {
+            for (int64_t k = 0; k < c.n_tokens; k++) {
                 CHECK_IS((k >= begin && k < end), ==, is_visible(&c, q, k));
                 n += is_visible(&c, q, k);
             }
@@ -799,18 +799,18 @@ TEST(zigzag_is_balanced_and_plain_is_not) {
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
-    int32_t q, k, q_first = -1, q_last = -1;
+    int32_t q_first = -1, q_last = -1;
     own_memory char* seen = (char*)calloc((size_t)c->n_tokens, 1); /* by key */
     int64_t key;
     memset(expected, 0, sizeof *expected);
-    for (q = 0; q < n_q_runs; q++)
-        for (k = 0; k < n_k_runs; k++) {
-            int64_t tile, i, j, n_seen = 0;
-            for (tile = 0; tile < q_runs[q].count; tile += MEMOI_TILE_Q) {
+    for (int32_t q = 0; q < n_q_runs; q++)
+        for (int32_t k = 0; k < n_k_runs; k++) {
+            int64_t n_seen = 0;
+            for (int64_t tile = 0; tile < q_runs[q].count; tile += MEMOI_TILE_Q) {
                 int64_t first = -1, last = -1, end = tile + MEMOI_TILE_Q;
                 if (end > q_runs[q].count) end = q_runs[q].count;
-                for (j = 0; j < k_runs[k].count; j++)
-                    for (i = tile; i < end; i++) {
+                for (int64_t j = 0; j < k_runs[k].count; j++)
+                    for (int64_t i = tile; i < end; i++) {
                         int64_t query = q_runs[q].start + i;
                         key = k_runs[k].start + j;
                         if (query >= c->n_tokens || key >= c->n_tokens) continue;
@@ -833,13 +833,13 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     }
     if (q_last < 0) return 0;
     expected->q_start = q_runs[q_first].start;
-    for (q = q_first; q <= q_last; q++) expected->q_rows += q_runs[q].count;
+    for (int32_t q = q_first; q <= q_last; q++) expected->q_rows += q_runs[q].count;
     for (key = c->n_tokens - 1; key >= 0; key--)
         if (seen[key] && !is_whole) {
             expected->k_start = key;
             expected->k_rows++;
         }
-    for (k = 0; k < n_k_runs && is_whole; k++) expected->k_rows += k_runs[k].count;
+    for (int32_t k = 0; k < n_k_runs && is_whole; k++) expected->k_rows += k_runs[k].count;
     if (is_whole) expected->k_start = k_runs[0].start;
     return 1;
 }
@@ -929,8 +929,8 @@ TEST(what_sees_nothing_is_not_computed) {
 static int is_read_by(const attention_case* c, const memo_sharding* sharding, int32_t reader,
                       int64_t key) {
     int32_t holder;
-    int64_t row, query;
-    for (query = 0; query < c->n_tokens; query++) {
+    int64_t row;
+    for (int64_t query = 0; query < c->n_tokens; query++) {
         memo_sharding_find(sharding, query, &holder, &row);
         if (holder / c->ulysses == reader && is_visible(c, query, key)) return 1;
     }
@@ -1036,8 +1036,8 @@ TEST(rows_are_counted_before_they_are_sent) {
 /* The rows of a rank's keys that another rank reads: all queries of the reader, one by one. */
 static int64_t rows_needed(const memo_sharding* sharding, const memo_mask* mask, int32_t owner,
                            int32_t reader) {
-    int64_t n = 0, row, q, begin, end;
-    for (row = 0; row < sharding->local_tokens; row++) {
+    int64_t n = 0, q, begin, end;
+    for (int64_t row = 0; row < sharding->local_tokens; row++) {
         const int64_t key = memo_sharding_position(sharding, owner, row);
         for (q = 0; q < sharding->local_tokens; q++) {
             memo_mask_interval(mask, memo_sharding_position(sharding, reader, q), &begin, &end);
@@ -1271,11 +1271,11 @@ TEST(a_window_sends_the_ends_of_runs) {
             memo_sp_attention_desc desc =
                 desc_of(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536, 8, 1,
                         64, MEMO_TYPE_BF16);
-            int64_t op, n_rows = 0;
+            int64_t n_rows = 0;
             int64_t expected = (is_plain ? 1 : 2) * (127 + is_backward * 2 * 127);
             memo_mask mask = {.window_before = 128};
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
-            for (op = 0; op < schedule->n_ops; op++)
+            for (int64_t op = 0; op < schedule->n_ops; op++)
                 if (strstr(memo_schedule_op_name(schedule, op), "ring exchange"))
                     n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
             printf("# %s, ring 8, 65536 tokens, window 128, %s: %d rows\n",
@@ -1309,9 +1309,10 @@ TEST(rows_that_do_not_travel_are_finite) {
 /* Key heads that a rank needs, counted one by one. */
 static int64_t kv_needed(const attention_case* c, int32_t rank) {
     int64_t n = 0;
-    int32_t h, k, group = c->n_q_heads / c->n_kv_heads;
-    for (k = 0; k < c->n_kv_heads; k++)
-        for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses; h++)
+    int32_t group = c->n_q_heads / c->n_kv_heads;
+    for (int32_t k = 0; k < c->n_kv_heads; k++)
+        for (int32_t h = c->n_q_heads * rank / c->ulysses;
+             h < c->n_q_heads * (rank + 1) / c->ulysses; h++)
             if (h / group == k) {
                 n++;
                 break;
@@ -1322,8 +1323,8 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
 /* Rows of a zigzag ring rank's keys without padding. */
 static int64_t rows_with_tokens(const attention_case* c, int32_t rank, int64_t n_padded) {
     const int64_t chunk = n_padded / (2 * c->ring);
-    int64_t n = 0, key;
-    for (key = 0; key < keys_of(c); key++)
+    int64_t n = 0;
+    for (int64_t key = 0; key < keys_of(c); key++)
         n += key / chunk == rank || key / chunk == 2 * c->ring - 1 - rank;
     return n;
 }
@@ -1342,7 +1343,7 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                 attention_case c =
                     case_of(cases[i][0], cases[i][1], 47, cases[i][2], cases[i][3], 4);
                 int64_t element = type ? 2 : 4, all_kv = 0, padded[2] = {47, 47}, both;
-                int32_t rd = c.ring, ud = c.ulysses, r;
+                int32_t rd = c.ring, ud = c.ulysses;
                 world all;
                 c.type = type == 0 ? MEMO_TYPE_F32 : type == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
                 c.sends_again = k % 2;
@@ -1351,11 +1352,11 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                 c.v_head_size = i % 2 ? 6 : 0;
                 c.mask = MEMO_MASK_FULL;
                 both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
-                for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
-                for (r = 0; r < 2; r++) /* zigzag */
+                for (int32_t r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
+                for (int32_t r = 0; r < 2; r++) /* zigzag */
                     while (padded[r] % (2 * rd) || padded[r] % (rd * ud)) padded[r]++;
                 world_of(&c, &all);
-                for (r = 0; r < rd * ud; r++) {
+                for (int32_t r = 0; r < rd * ud; r++) {
                     const run_result* x = &all.results[r];
                     int32_t u = x->ulysses_rank;
                     int64_t n_q = c.n_q_heads * (u + 1) / ud - c.n_q_heads * u / ud;
@@ -1691,7 +1692,7 @@ TEST(ulysses_copies_one_side_only) {
                         heads[i][1], 4, MEMO_TYPE_F32);
             memo_mask mask = memo_mask_default();
             attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
-            int64_t n_copies = 0, n_bytes = 0, op, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
+            int64_t n_copies = 0, n_bytes = 0, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
             int is_backward = k % 2, is_replicated, to_heads;
             desc.sends_again = k / 4;
             /* A pack for each rank that needs some of the heads, and one copy of the heads that
@@ -1717,7 +1718,7 @@ TEST(ulysses_copies_one_side_only) {
                 expected_bytes += 2 * (int64_t)c.n_kv_heads * 4 * row_bytes;
             }
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
-            for (op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
+            for (int64_t op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
                 if (schedule->ops[op].stream == 0 &&
                     !strcmp(memo_schedule_op_name(schedule, op), "on device")) {
                     n_copies++;
@@ -1742,7 +1743,7 @@ TEST(the_ring_s_schedule_overlaps) {
         own_times* simulation = NULL;
         double step_s = 1024.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s;
         double computed_s[5] = {0}, sent_s[5];
-        int64_t op, n_steps = 0, n_exchanges = 0;
+        int64_t n_steps = 0, n_exchanges = 0;
         is_backward = k % 2;
         ring_costs costs = {.forward_s_per_score = 1e-9, .backward_s_per_score = 2e-9};
         if (is_backward) step_s *= 2;
@@ -1761,7 +1762,7 @@ TEST(the_ring_s_schedule_overlaps) {
         const double end_s = is_backward ? fmax(computed_s[4], sent_s[4]) : computed_s[3];
         CHECK_CASE(fabs(simulation->makespan_s / end_s - 1) < 1e-6, "%g s, not %g",
                    simulation->makespan_s, end_s);
-        for (op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
+        for (int64_t op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
             const char* name = memo_schedule_op_name(schedule, op);
             const int is_exchange = strstr(name, "ring exchange") != NULL;
             if (!is_exchange && (schedule->ops[op].stream || !strstr(name, "attention"))) continue;
@@ -2129,9 +2130,9 @@ TEST(ranks_that_disagree_are_refused) {
                                          "key_sharding",
                                          "latent"};
     static const int32_t degrees[][2] = {{3, 1}, {1, 4}};
-    size_t i, k, n = 0;
-    for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        for (k = 0; k < 2 * sizeof degrees / sizeof *degrees; k++) {
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        for (size_t k = 0; k < 2 * sizeof degrees / sizeof *degrees; k++) {
             disagreement one = {
                 fields[i], degrees[k / 2][0], degrees[k / 2][1], MEMO_SHARDING_ZIGZAG, -1, 0};
             if (!strcmp(fields[i], "exchange_desc.sharding"))
@@ -2146,8 +2147,8 @@ TEST(ranks_that_disagree_are_refused) {
 
 /* Refused, or as the formulas say; reckoned in floating point. */
 TEST(sizes_that_overflow_are_refused) {
-    int i, n_refused = 0;
-    for (i = 0; i < 2000; i++) {
+    int n_refused = 0;
+    for (int i = 0; i < 2000; i++) {
         memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 1);
         int32_t rd = (int32_t)1 << memo_test_int(0, 20);
         int64_t n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));

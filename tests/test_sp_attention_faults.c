@@ -313,14 +313,14 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
     static rank_run expected[2], ranks[2];
     int64_t k, n_calls[2], n_both = 0, n_runs = 0;
     double longest_s = 0;
-    int r, other;
+    int other;
     ranks_init(expected, ring, type, fault);
     run_ranks(expected);
-    for (r = 0; r < 2; r++) {
+    for (int r = 0; r < 2; r++) {
         CHECK_CASE(!expected[r].status, "%s", expected[r].error.message);
         n_calls[r] = expected[r].n_calls;
     }
-    for (r = 0; r < 2; r++)
+    for (int r = 0; r < 2; r++)
         for (k = 1; k <= n_calls[r]; k++) {
             double begin_s = now_s(), elapsed_s;
             ranks_init(ranks, ring, type, fault);
@@ -352,7 +352,7 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
     CHECK_CASE(longest_s < 20, "%g s", longest_s);
     ranks_init(ranks, ring, type, fault);
     run_ranks(ranks);
-    for (r = 0; r < 2; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
+    for (int r = 0; r < 2; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
     printf("# %s %d, %s: %d faults, in %d both ranks failed, at most %.2f s\n",
            ring == 2   ? "ring"
            : ring == 1 ? "ulysses"

@@ -88,13 +88,13 @@ TEST(sizes_are_exact) {
 /* The most places that fit, found by trying all. */
 TEST(places_fit_host_memory) {
     for (int64_t host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
-        int32_t most, n;
+        int32_t most;
         chain c;
         memo_swap_sizes sizes = {0};
         small_chain(&c, 8, 0);
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         most = sizes.host_bytes <= host_bytes ? 0 : -1;
-        for (n = 5; n > 0 && most < 0; n--) {
+        for (int32_t n = 5; n > 0 && most < 0; n--) {
             c.desc.n_host_layers = n;
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             if (sizes.host_bytes <= host_bytes) most = n;

@@ -35,9 +35,9 @@ static int64_t first_other_row(int32_t layer, int64_t n_swapped) {
 
 /* Swapped tiles of a layer as rows; the last tile may be short. */
 static int64_t rows_of_tiles(const chain* c, int32_t layer, int64_t swapped) {
-    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1, tiles, rows = 0;
+    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1, rows = 0;
     int64_t n_tiles = (n - 1) / tile + 1;
-    for (tiles = 0; tiles < swapped; tiles++) {
+    for (int64_t tiles = 0; tiles < swapped; tiles++) {
         int64_t which = is_odd(c, layer) ? n_tiles - 1 - tiles : tiles;
         rows += which == n_tiles - 1 ? n - which * tile : tile;
     }
@@ -61,25 +61,25 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
  * kept. */
 static void random_rows(chain* c) {
     int64_t kind = memo_test_int(0, 2);
-    int32_t layer, t, n_tensors = c->desc.n_tensors;
+    int32_t n_tensors = c->desc.n_tensors;
     c->has_rows = 1;
-    for (layer = 0; layer < c->desc.n_layers; layer++) {
-        for (t = 0; t < n_tensors; t++) {
+    for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
+        for (int32_t t = 0; t < n_tensors; t++) {
             int64_t* rows = &c->rows[layer * n_tensors + t];
             *rows = layer < 2 || kind == 0 || is_odd(c, layer) != is_odd(c, layer - 2)
                         ? random_cell(c, layer, t)
                         : rows[-2 * n_tensors];
         }
-        for (t = 0; t < n_tensors; t++)
+        for (int32_t t = 0; t < n_tensors; t++)
             if (c->tensors[t].with)
                 c->rows[layer * n_tensors + t] =
                     c->rows[layer * n_tensors + c->tensors[t].with - 1];
     }
-    for (layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
+    for (int32_t layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
         if (memo_test_int(0, 2) == 0)
-            for (t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
-    for (layer = 0; layer < c->desc.n_layers; layer++)
-        for (t = 0; t < n_tensors; t++)
+            for (int32_t t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
+    for (int32_t layer = 0; layer < c->desc.n_layers; layer++)
+        for (int32_t t = 0; t < n_tensors; t++)
             if (chain_is_layer(c, t) && layer % c->desc.n_slices)
                 c->rows[layer * n_tensors + t] = c->rows[(layer - 1) * n_tensors + t];
 }
@@ -275,7 +275,7 @@ TEST(values_come_back) {
     int64_t n_of_layers[4] = {0, 0, 0, 0};
     for (int round = 0; round < 150; round++) {
         chain c;
-        int64_t micro_batch, n_calls;
+        int64_t n_calls;
         random_chain(&c, 1);
         if (round % 7 == 0) c.desc.spill_bytes_per_s = 8e6;
         n_of_layers[c.desc.n_layers < 4 ? c.desc.n_layers - 1 : 3]++;
@@ -287,7 +287,7 @@ TEST(values_come_back) {
         /* Slow copies make a missing wait visible to the eye, not only to a race detector. */
         start(&c, round % 10 ? 0 : 8e6);
         n_spilled += swap_sizes(c.swap).n_spilled_layers;
-        for (micro_batch = 0; micro_batch < 4; micro_batch++) {
+        for (int64_t micro_batch = 0; micro_batch < 4; micro_batch++) {
             c.n_rows = memo_test_int(0, 1) ? chain_rows(&c) : memo_test_int(1, chain_rows(&c));
             n_short += c.n_rows < chain_rows(&c);
             if (memo_test_int(0, 4) == 0) { /* a forward that no backward follows */
@@ -630,14 +630,14 @@ TEST(alignment_costs_little) {
     for (int round = 0; round < 200; round++) {
         memo_swap_sizes sizes;
         chain c;
-        int32_t t, n_tensors = CHAIN_TENSORS_MAX;
+        int32_t n_tensors = CHAIN_TENSORS_MAX;
         int64_t rows_bytes = 0, swapped;
         gpt_table(&c, memo_test_int(1, 100), 7, 1);
         c.desc.n_rows = 10 * memo_test_int(1, 50);
         c.desc.tile_rows = 10;
         c.desc.alpha = memo_test_real();
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-        for (t = 0; t < n_tensors; t++) {
+        for (int32_t t = 0; t < n_tensors; t++) {
             swapped = cell(&c, 0, t);
             rows_bytes += (c.desc.n_rows + swapped) * c.tensors[t].row_bytes;
         }
@@ -793,10 +793,10 @@ TEST(recorded_steps_are_ordered) {
     int64_t n_waits = 0, n_explained = 0;
     for (int round = 0; round < 100; round++) {
         chain c;
-        int64_t micro_batch, abandoned = 0, n_redundant;
+        int64_t abandoned = 0, n_redundant;
         random_chain(&c, 1);
         memo_recorder* recorder = start_recorded(&c, 0);
-        for (micro_batch = 0; micro_batch < 3; micro_batch++) {
+        for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++) {
             int64_t n_calls = memo_test_int(0, 4) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls));
@@ -873,7 +873,7 @@ TEST(the_engine_does_what_was_promised) {
 
 /* A wait that the engine leaves out is noticed, whichever it is. */
 TEST(a_broken_promise_is_noticed) {
-    int64_t k, n_waits = 0, n_noticed = 0;
+    int64_t n_waits = 0, n_noticed = 0;
     chain c;
     do {
         random_chain(&c, 0);
@@ -887,7 +887,7 @@ TEST(a_broken_promise_is_noticed) {
         CHECK_OK(run_and_compare(&c, 1, -1, &n_waits));
     } while (!n_waits);
     CHECK_IS(n_waits, ==, 4 * 3 + 4 * 2);
-    for (k = 0; k < n_waits; k++)
+    for (int64_t k = 0; k < n_waits; k++)
         n_noticed += run_and_compare(&c, 1, k, NULL) == MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_CASE(n_noticed == n_waits, "%lld of %lld", (long long)n_noticed, (long long)n_waits);
 }

@@ -171,9 +171,10 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
 /* With the number of places that is best. */
 static double step_of_choice(const problem* p, const choice* c, int64_t* device_bytes,
                              int64_t* host_bytes) {
-    int64_t n_moved = p->swap.n_layers - 2, places;
+    int64_t n_moved = p->swap.n_layers - 2;
     double best = step_with_places(p, c, n_moved, device_bytes, host_bytes);
-    for (places = n_moved - 1; places > 0 && p->desc.spill_bytes && p->desc.host_bytes; places--) {
+    for (int64_t places = n_moved - 1; places > 0 && p->desc.spill_bytes && p->desc.host_bytes;
+         places--) {
         int64_t host_with_less;
         double step = step_with_places(p, c, places, device_bytes, &host_with_less);
         if (step >= 0 && (best < 0 || step < best)) best = step;
@@ -330,10 +331,10 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 
 TEST(random_plans_are_near_the_best) {
     const int n = memo_test_all() ? 200 : 24;
-    int round, n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
+    int n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
-    for (round = 0; n_planned < n && round < 1000; round++) {
+    for (int round = 0; n_planned < n && round < 1000; round++) {
         problem p;
         own_swap_plan* plan = NULL;
         random_problem(&p, 3, 4096);
@@ -372,7 +373,7 @@ TEST(random_plans_are_near_the_best) {
 /* Of the tables that hill climbing tries: cells of single layers, of all, of all before the last
  * two.  A value that its rule forbids becomes one that it allows. */
 static void climb_change(const problem* p, int64_t* rows) {
-    int32_t n = p->swap.n_layers, n_tensors = p->swap.n_tensors, layer, t, other;
+    int32_t n = p->swap.n_layers, n_tensors = p->swap.n_tensors, t;
     int32_t begin = (int32_t)memo_test_int(0, n - 1), end = begin + 1;
     int64_t n_tiles = n_tiles_of(p), tiles = memo_test_int(-1, n_tiles);
     t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
@@ -385,8 +386,8 @@ static void climb_change(const problem* p, int64_t* rows) {
     if (p->tensors[t].rule >= MEMO_TENSOR_SWAPPED || p->recompute_s_per_row[t] < 0)
         tiles = tiles < 0 ? -1 : n_tiles;
     if (p->tensors[t].rule == MEMO_TENSOR_WHOLE && tiles > 0 && tiles < n_tiles) tiles = 0;
-    for (layer = begin; layer < end; layer++)
-        for (other = 0; other < n_tensors; other++)
+    for (int32_t layer = begin; layer < end; layer++)
+        for (int32_t other = 0; other < n_tensors; other++)
             if (leader_of(p, other) == t)
                 rows[layer * n_tensors + other] =
                     tiles < 0 ? MEMO_ROWS_KEPT : memob_swap_rows_of_tiles(&p->swap, layer, tiles);
@@ -422,10 +423,10 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
 
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 TEST(climbing_finds_little_more) {
-    int round, n_planned = 0, n_beaten = 0;
+    int n_planned = 0, n_beaten = 0;
     int n_climbs = memo_test_all() ? 470 : 10, most_beaten = n_climbs / 235;
     double worst = 1;
-    for (round = 0; n_planned < n_climbs; round++) {
+    for (int round = 0; n_planned < n_climbs; round++) {
         problem p;
         own_swap_plan* plan = NULL;
         int64_t rows[64 * TENSORS_MAX];
@@ -884,7 +885,7 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
 static void random_steps_problem(kinds_problem* k) {
     memo_swap_desc* swap = &k->p.swap;
     memo_tensor* tensors = k->p.tensors;
-    int32_t i, t;
+    int32_t t;
     random_kinds_problem(k, 0, memo_test_int(0, 1) == 0);
     connect(&k->p);
     k->p.desc.kinds = k->times;
@@ -894,7 +895,7 @@ static void random_steps_problem(kinds_problem* k) {
     swap->tile_rows = memo_test_int(1, 5);
     swap->n_slices = (int32_t)memo_test_int(0, 1) * (int32_t)memo_test_int(2, 4);
     swap->n_layers = (int32_t)memo_test_int(1, 10) * (int32_t)memob_max(swap->n_slices, 1);
-    for (i = 0; i < swap->n_layers; i++)
+    for (int32_t i = 0; i < swap->n_layers; i++)
         k->layer_kinds[i] = i % memob_max(swap->n_slices, 1)
                                 ? k->layer_kinds[i - 1]
                                 : (int32_t)memo_test_int(0, KINDS_MAX - 1);
@@ -915,7 +916,7 @@ static void random_steps_problem(kinds_problem* k) {
     swap->routed_rows_layer = memo_test_int(1, 60);
     swap->routed_rows_all = memo_test_int(1, 3 * swap->n_layers) * swap->routed_rows_layer;
     if (swap->n_slices) {
-        for (i = 0; i < KINDS_MAX; i++) { /* some traffic is of each slice */
+        for (int32_t i = 0; i < KINDS_MAX; i++) { /* some traffic is of each slice */
             k->times[i].forward_traffic.slice_to_device_bytes = memo_test_int(0, 1) * 3000;
             k->times[i].backward_traffic.slice_to_host_bytes =
                 k->times[i].backward_traffic.to_device_bytes / 7;
@@ -939,7 +940,7 @@ static void random_steps_problem(kinds_problem* k) {
         swap->n_order = random_order(k->order, &swap->n_places);
         swap->order = k->order;
         swap->n_layers = swap->n_places * (int32_t)memo_test_int(1, LAYERS_MAX / swap->n_places);
-        for (i = 0; i < swap->n_layers; i++)
+        for (int32_t i = 0; i < swap->n_layers; i++)
             k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
         for (t = 0; t < swap->n_tensors; t++)
             if (tensors[t].rule >= MEMO_TENSOR_ROUTED) tensors[t].rule = MEMO_TENSOR_ROWS;
@@ -953,12 +954,12 @@ static void random_steps_problem(kinds_problem* k) {
     k->p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
     k->p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
     k->p.desc.recompute_call_s = (double)memo_test_int(0, 1) * 0.05 * memo_test_real();
-    for (i = 0; i < 2; i++) /* up to the time of the copy */
+    for (int32_t i = 0; i < 2; i++) /* up to the time of the copy */
         k->p.desc.slowdown_s_per_byte[i] =
             (double)memo_test_int(0, 1) * memo_test_real() / k->p.desc.to_host_bytes_per_s;
     k->p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
     k->p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
-    for (i = 0; i < KINDS_MAX; i++) {
+    for (int32_t i = 0; i < KINDS_MAX; i++) {
         k->times[i].forward_growth_s = memo_test_real() * k->times[i].forward_s;
         k->times[i].backward_growth_s = memo_test_real() * k->times[i].backward_s;
         k->times[i].recompute_growth_s_per_row = memo_test_int(0, 1) ? k->per_row[i] : NULL;
@@ -1026,17 +1027,17 @@ static void random_states(kinds_problem* k) {
  * engine's operations take in a simulation, also beside the trainer's copies and with states. */
 TEST(scores_are_the_steps_of_the_engine) {
     const int n_rounds = memo_test_all() ? 4000 : 1000;
-    int round, k, n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
+    int n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
     int n_stated = 0;
     double worst[2] = {0, 0};
-    for (round = 0; round < n_rounds; round++) {
+    for (int round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
         memo_swap_desc* swap = &drawn.p.swap;
         memoi_rows_planner planner;
         random_steps_problem(&drawn);
         if (round % 3 == 0 && !swap->order) random_states(&drawn);
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
-        for (k = 0; k < 20; k++) {
+        for (int k = 0; k < 20; k++) {
             int64_t rows[LAYERS_MAX * TENSORS_MAX];
             const memoi_rows_score* score = &planner.trial.score;
             memob_swap_placement places;
@@ -1128,8 +1129,8 @@ TEST(plans_of_slices_are_near_the_best) {
 /* Every table of whole tensors in 4 layers. */
 TEST(no_table_of_kinds_is_shorter) {
     const int n_rounds = memo_test_all() ? 100 : 18;
-    int round, n_planned = 0;
-    for (round = 0; round < n_rounds; round++) {
+    int n_planned = 0;
+    for (int round = 0; round < n_rounds; round++) {
         kinds_problem k;
         memoi_rows_planner planner;
         own_swap_plan* plan = NULL;
@@ -1447,8 +1448,8 @@ TEST(bad_descs_are_refused) {
 
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
 TEST(plans_run_in_the_memory_they_were_made_for) {
-    int round, n_run = 0, n_spilled = 0;
-    for (round = 0; round < 60; round++) {
+    int n_run = 0, n_spilled = 0;
+    for (int round = 0; round < 60; round++) {
         own_swap_plan* plan = NULL;
         problem p;
         random_problem(&p, TENSORS_MAX, 60000);

@@ -219,10 +219,10 @@ TEST(lack_of_memory_names_the_file) {
 
 /* A process that replaces a file over and over ends by a signal: the file is whole, and alone. */
 TEST(signals_leave_one_whole_file) {
-    int n, status;
+    int status;
     begin();
     CHECK_OK(write_letters(name_of("file"), 'a', 100000));
-    for (n = 0; n < N_KILLED; n++) {
+    for (int n = 0; n < N_KILLED; n++) {
         static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
         struct timespec pause = {0, 0};
         pid_t child = fork();

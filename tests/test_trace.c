@@ -261,12 +261,12 @@ TEST(random_text_is_no_crash) {
                                         "2",      "3",    "-1",    "0",   "\n",       "\n",   "\n",
                                         "memo",   "end",  "trace", "#",   "skeletal", "\r\n"};
     char text[512];
-    int i, k, length;
-    for (i = 0; i < 3000; i++) {
+    int length;
+    for (int i = 0; i < 3000; i++) {
         int frame = i % 3 == 0, n_words = (int)memo_test_int(0, 40);
         length = 0;
         text[0] = 0;
-        for (k = 0; k < n_words; k++)
+        for (int k = 0; k < n_words; k++)
             length += snprintf(text + length, sizeof text - (size_t)length, "%s%s",
                                words[memo_test_int(0, 19)], memo_test_int(0, 9) ? " " : "\t");
         if (frame) {

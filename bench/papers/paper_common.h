@@ -75,9 +75,8 @@ typedef struct paper_constant {
 static inline void paper_print_constants(const char* title, const paper_constant* constants,
                                          int n_constants) {
     static const char* const origins[] = {"stated by the paper", "fitted", "assumed", "measured"};
-    int i;
     paper_print("  %s\n", title);
-    for (i = 0; i < n_constants; i++) {
+    for (int i = 0; i < n_constants; i++) {
         const paper_constant* c = &constants[i];
         paper_print("    %-33s %8.5g %-8s %-19s %s\n", c->name, c->value, c->unit,
                     origins[c->origin], c->source);
@@ -111,10 +110,9 @@ paper_criterion(paper_criteria* criteria, int is_met, const char* format, ...) {
 
 /* Ranks from 1; equal values share the mean of their ranks. */
 static inline void paper_ranks(const double* values, int n, double* ranks) {
-    int i, j;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         int below = 0, equal = 0;
-        for (j = 0; j < n; j++) {
+        for (int j = 0; j < n; j++) {
             if (values[j] < values[i])
                 below++;
             else if (values[j] <= values[i])
@@ -128,10 +126,9 @@ static inline void paper_ranks(const double* values, int n, double* ranks) {
 static inline double paper_spearman(const double* a, const double* b, int n) {
     double ranks_a[PAPER_MAX], ranks_b[PAPER_MAX];
     double mean = 0.5 * (n + 1), covariance = 0, variance_a = 0, variance_b = 0;
-    int i;
     paper_ranks(a, n, ranks_a);
     paper_ranks(b, n, ranks_b);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         covariance += (ranks_a[i] - mean) * (ranks_b[i] - mean);
         variance_a += (ranks_a[i] - mean) * (ranks_a[i] - mean);
         variance_b += (ranks_b[i] - mean) * (ranks_b[i] - mean);
@@ -141,8 +138,7 @@ static inline double paper_spearman(const double* a, const double* b, int n) {
 
 static inline double paper_mean_absolute(const double* residuals, int n) {
     double sum = 0;
-    int i;
-    for (i = 0; i < n; i++) sum += fabs(residuals[i]);
+    for (int i = 0; i < n; i++) sum += fabs(residuals[i]);
     return n > 0 ? sum / n : 0;
 }
 
@@ -155,16 +151,16 @@ typedef double (*paper_objective)(const double* variables, void* user);
 static inline double paper_minimize(double* variables, int n, paper_objective objective,
                                     void* user) {
     double points[PAPER_MAX_VARIABLES + 1][PAPER_MAX_VARIABLES], values[PAPER_MAX_VARIABLES + 1];
-    int i, j, step, restart;
+    int i, j;
 
     /* A restart with a fresh simplex leaves a collapsed one. */
-    for (restart = 0; restart < 4; restart++) {
+    for (int restart = 0; restart < 4; restart++) {
         for (i = 0; i <= n; i++) {
             for (j = 0; j < n; j++) points[i][j] = variables[j] * (i == j + 1 ? 1.1 : 1.0);
             values[i] = objective(points[i], user);
         }
 
-        for (step = 0; step < 400; step++) {
+        for (int step = 0; step < 400; step++) {
             double center[PAPER_MAX_VARIABLES] = {0}, trial[PAPER_MAX_VARIABLES], trial_value;
             int best = 0, worst = 0, second;
 

@@ -239,15 +239,15 @@ typedef struct swap_schedule {
 static inline double swap_simulate(const swap_schedule* s) {
     double offloaded[SWAP_MAX_LAYERS], freed[SWAP_MAX_LAYERS];
     double compute = 0, offload = 0, fetch = 0;
-    int n_swapped = s->n_layers - 2, i;
-    for (i = 0; i < s->n_layers; i++) {
+    int n_swapped = s->n_layers - 2;
+    for (int i = 0; i < s->n_layers; i++) {
         if (i >= 2) compute = paper_max(compute, offloaded[i - 2]);
         compute += s->forward;
         if (i < n_swapped) offload = paper_max(offload, compute) + s->offload;
         offloaded[i] = offload;
     }
     compute += s->head;
-    for (i = s->n_layers - 1; i >= 0; i--) {
+    for (int i = s->n_layers - 1; i >= 0; i--) {
         if (i < n_swapped) {
             fetch = paper_max(fetch, paper_max(freed[i + 2], offloaded[i])) + s->fetch;
             compute = paper_max(compute, fetch);
@@ -393,8 +393,7 @@ static inline double swap_paper_alpha(const swap_hardware* hw, const swap_model*
 /* Down to the values that the paper uses: 0, 1/8, 1/4, 1/2, 1. */
 static inline double swap_alpha_on_grid(double alpha) {
     static const double grid[] = {1, 0.5, 0.25, 0.125};
-    int i;
-    for (i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++)
         if (alpha >= grid[i] - 1e-9) return grid[i];
     return 0;
 }
@@ -403,8 +402,7 @@ static inline double swap_alpha_on_grid(double alpha) {
 static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* model,
                                      swap_layout layout, double tokens) {
     double best = -1, best_s = 0;
-    int i;
-    for (i = 0; i <= 64; i++) {
+    for (int i = 0; i <= 64; i++) {
         double alpha = i / 64.0, time;
         if (swap_verdict(hw, model, layout, tokens, SWAP_ALPHA, alpha) < 0) continue;
         time = swap_micro_batch_s(hw, model, layout, tokens, SWAP_ALPHA, alpha);
@@ -440,7 +438,6 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     memo_error error;
     memo_status status;
     static int n_cells;
-    int t;
     if (n_cells++ % swap_plan_every) return SWAP_NONE;
 
     /* The three tensors and their rows. */
@@ -450,7 +447,7 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     swap.n_layers = model->n_layers / layout.pipeline;
     swap.n_rows = (int64_t)(tokens / layout.context);
     swap.tile_rows = swap.n_rows / 64;
-    for (t = 0; t < 3; t++) {
+    for (int t = 0; t < 3; t++) {
         tensors[t].name = names[t];
         tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
         tensors[t].rule = rules[t];
@@ -503,9 +500,9 @@ static inline double swap_ablation_predicted(const swap_hardware* hw, int policy
 }
 
 static inline int swap_fit_residuals(const swap_hardware* hw, double* residuals) {
-    int policy, i, n = 0;
-    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++)
-        for (i = 0; i < SWAP_N_ABLATION; i++)
+    int n = 0;
+    for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++)
+        for (int i = 0; i < SWAP_N_ABLATION; i++)
             if (swap_is_fitted(policy, i))
                 residuals[n++] =
                     swap_ablation_predicted(hw, policy, i) - swap_ablation_mfu[policy][i];
@@ -522,10 +519,10 @@ static inline void swap_set_fitted(swap_hardware* hw, const double* v) {
 static inline double swap_fit_objective(const double* variables, void* user) {
     swap_hardware* hw = (swap_hardware*)user;
     double residuals[PAPER_MAX], sum = 0;
-    int i, n;
+    int n;
     swap_set_fitted(hw, variables);
     n = swap_fit_residuals(hw, residuals);
-    for (i = 0; i < n; i++) sum += residuals[i] * residuals[i];
+    for (int i = 0; i < n; i++) sum += residuals[i] * residuals[i];
     return sum / n;
 }
 
@@ -546,9 +543,8 @@ static inline void swap_fit(swap_hardware* hw) {
  * first. */
 static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* model, int n_gpus,
                                     double tokens, swap_layout* found) {
-    int tensor, pipeline;
-    for (tensor = hw->gpus_per_node; tensor >= 1; tensor /= 2)
-        for (pipeline = 1; pipeline <= n_gpus / tensor; pipeline *= 2) {
+    for (int tensor = hw->gpus_per_node; tensor >= 1; tensor /= 2)
+        for (int pipeline = 1; pipeline <= n_gpus / tensor; pipeline *= 2) {
             swap_layout layout;
             layout.tensor = tensor;
             layout.pipeline = pipeline;
@@ -583,16 +579,16 @@ static inline int swap_same_verdict(double a, double b) {
 }
 
 static inline int swap_n_right_ablation(const swap_hardware* hw) {
-    int policy, i, n = 0;
-    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++)
-        for (i = 0; i < SWAP_N_ABLATION; i++)
+    int n = 0;
+    for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++)
+        for (int i = 0; i < SWAP_N_ABLATION; i++)
             n += swap_same_verdict(swap_ablation_verdict(hw, policy, i),
                                    swap_ablation_mfu[policy][i]);
     return n;
 }
 static inline int swap_n_right_cells(const swap_hardware* hw, int model) {
-    int i, n = 0;
-    for (i = 0; i < SWAP_N_LENGTHS; i++)
+    int n = 0;
+    for (int i = 0; i < SWAP_N_LENGTHS; i++)
         n += swap_same_verdict(swap_cell_verdict(hw, model, i), swap_published_alpha[model][i]);
     return n;
 }
@@ -858,27 +854,24 @@ static inline const char* swap_cell_text(double value, char* text, size_t size,
 #define SWAP_LABEL "  %-20s"
 
 static inline void swap_print_lengths(const char* label, const double* lengths_k, int n) {
-    int i;
     paper_print(SWAP_LABEL, label);
-    for (i = 0; i < n; i++) paper_print(" %6.0fK", lengths_k[i]);
+    for (int i = 0; i < n; i++) paper_print(" %6.0fK", lengths_k[i]);
     paper_print("\n");
 }
 
 static inline void swap_print_row(const char* label, const double* values, int n,
                                   const char* format) {
     char text[32];
-    int i;
     paper_print(SWAP_LABEL, label);
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         paper_print(" %7s", swap_cell_text(values[i], text, sizeof text, format));
     paper_print("\n");
 }
 
 /* Predicted minus published, if both ran. */
 static inline void swap_print_residuals(const double* values, const double* published, int n) {
-    int i;
     paper_print(SWAP_LABEL, "  residual, points");
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (published[i] > 0 && values[i] > 0)
             paper_print(" %+7.2f", values[i] - published[i]);
         else
@@ -892,11 +885,11 @@ static inline void swap_print_residuals(const double* values, const double* publ
 static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* r) {
     double states = swap_states_bytes(hw, &swap_models[0], swap_ablation_layout);
     caching_desc desc;
-    int i, is_bad = 0;
+    int is_bad = 0;
     desc.capacity_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes - states);
     desc.n_iterations = 4;
     paper_print("\n" SWAP_LABEL, "  predicted");
-    for (i = 0; i < 2 * SWAP_N_ABLATION && !is_bad; i++) {
+    for (int i = 0; i < 2 * SWAP_N_ABLATION && !is_bad; i++) {
         caching_stats* s = &r->unplanned[i];
         memo_trace* trace = swap_unplanned_trace(swap_lengths_k[i / 2] * PAPER_K);
         char text[32];
@@ -918,7 +911,6 @@ static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* 
 static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r) {
     swap_hardware stated = *hw;
     double row[SWAP_N_ABLATION], residuals[PAPER_MAX];
-    int policy, i;
 
     /* The published row without a plan, beside a replay of it. */
     stated.pcie_bytes_per_s = 32e9;
@@ -926,12 +918,12 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
     swap_print_lengths("", swap_lengths_k, SWAP_N_ABLATION);
     swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
     paper_print(SWAP_LABEL, "  reorganizations");
-    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganizations[i]);
+    for (int i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganizations[i]);
     swap_report_unplanned(hw, r);
 
     /* Each policy: published, predicted, residual. */
-    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
-        for (i = 0; i < SWAP_N_ABLATION; i++) {
+    for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
+        for (int i = 0; i < SWAP_N_ABLATION; i++) {
             row[i] = swap_ablation_verdict(hw, policy, i);
             if (row[i] >= 0) row[i] = swap_ablation_predicted(hw, policy, i);
         }
@@ -943,7 +935,7 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
         /* Full swapping once more at the stated bandwidth, which the fit contradicts. */
         if (policy != SWAP_FULL) continue;
         r->swap_64k_fitted_pcie = row[0];
-        for (i = 0; i < SWAP_N_ABLATION; i++)
+        for (int i = 0; i < SWAP_N_ABLATION; i++)
             if (row[i] >= 0) row[i] = swap_ablation_predicted(&stated, policy, i);
         r->swap_64k_stated_pcie = row[0];
         swap_print_row("  at stated 32 GB/s", row, SWAP_N_ABLATION, "%.2f");
@@ -961,13 +953,12 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
 
 static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
     double row[SWAP_N_LENGTHS], all[PAPER_MAX];
-    int model, i;
     paper_print(
         "\nTable 3, MEMO: MFU in %% of 312 TFLOP/s on the published layouts (TP/CP/DP/PP) with the "
         "published alpha; nothing refitted\n");
 
     r->n_cells = 0;
-    for (model = 0; model < SWAP_N_MODELS; model++) {
+    for (int model = 0; model < SWAP_N_MODELS; model++) {
         const swap_model* m = &swap_models[model];
         const double* published = swap_published_mfu[model];
         double residuals[SWAP_N_LENGTHS];
@@ -977,7 +968,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         (void)snprintf(text, sizeof text, "%s on %d GPUs", m->name, m->n_gpus);
         swap_print_lengths(text, swap_lengths_k, SWAP_N_LENGTHS);
         paper_print(SWAP_LABEL, "  layout");
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             swap_layout l = swap_published_layout[model][i];
             if (swap_published_alpha[model][i] < 0)
                 paper_print(" %7s", "any");
@@ -988,7 +979,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
 
         /* The prediction on the published layout with the published alpha. */
         swap_print_row("  alpha", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             double alpha = swap_published_alpha[model][i];
             row[i] = alpha;
             if (alpha < 0) continue;
@@ -998,7 +989,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         }
 
         paper_print(SWAP_LABEL, "  published");
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             if (published[i] > 0)
                 paper_print(" %7.2f", published[i]);
             else
@@ -1006,7 +997,7 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         }
         paper_print("\n");
         paper_print(SWAP_LABEL, "  predicted");
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             if (published[i] > 0)
                 paper_print(" %7.2f", row[i]);
             else
@@ -1016,9 +1007,9 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         swap_print_residuals(row, published, SWAP_N_LENGTHS);
 
         /* The verdicts need no published figure, so they cover all cells. */
-        for (i = 0; i < SWAP_N_LENGTHS; i++) row[i] = swap_cell_verdict(hw, model, i);
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) row[i] = swap_cell_verdict(hw, model, i);
         paper_print(SWAP_LABEL, "  verdict");
-        for (i = 0; i < SWAP_N_LENGTHS; i++)
+        for (int i = 0; i < SWAP_N_LENGTHS; i++)
             paper_print(" %6s%s",
                         row[i] < 0 ? swap_cell_text(row[i], text, sizeof text, "%.0f") : "runs",
                         swap_same_verdict(row[i], swap_published_alpha[model][i]) ? " " : "!");
@@ -1063,9 +1054,9 @@ static inline void swap_report_intervals(const swap_hardware* hw, swap_results* 
 
 /* Cells in which the paper's program, rounded down, gives the published alpha. */
 static inline int swap_n_alpha_equal(const swap_hardware* hw) {
-    int model, i, n = 0;
-    for (model = 0; model < SWAP_N_MODELS; model++)
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+    int n = 0;
+    for (int model = 0; model < SWAP_N_MODELS; model++)
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             double alpha = swap_published_alpha[model][i];
             if (alpha < 0) continue;
             alpha -= swap_alpha_on_grid(swap_paper_alpha(hw, &swap_models[model],
@@ -1077,7 +1068,6 @@ static inline int swap_n_alpha_equal(const swap_hardware* hw) {
 }
 
 static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
-    int model, i;
     paper_print(
         "\nTable 7: the fraction alpha of the rows that is swapped, on the published layouts\n"
         "  published | the paper's program, closed form | the alpha with the shortest simulated "
@@ -1095,12 +1085,12 @@ static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
         r->n_alpha_best = swap_n_alpha_equal(&trial) > r->n_alpha_best ? swap_n_alpha_equal(&trial)
                                                                        : r->n_alpha_best;
 
-    for (model = 0; model < SWAP_N_MODELS; model++) {
+    for (int model = 0; model < SWAP_N_MODELS; model++) {
         const swap_model* m = &swap_models[model];
         double program[SWAP_N_LENGTHS], best[SWAP_N_LENGTHS], gain[SWAP_N_LENGTHS];
         double planned[SWAP_N_LENGTHS];
         swap_print_lengths(m->name, swap_lengths_k, SWAP_N_LENGTHS);
-        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
             double alpha = swap_published_alpha[model][i], tokens = swap_lengths_k[i] * PAPER_K;
             swap_layout layout = swap_published_layout[model][i];
             double up;
@@ -1158,7 +1148,6 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
     static const swap_layout tensor8 = {8, 1, 1, 1};
     static const double lengths_k[8] = {64, 128, 192, 256, 384, 576, 768, 1024};
     const swap_model* m = &swap_models[0];
-    int i;
 
     /* Figure 1(b). */
     r->hidden_from_k = swap_hidden_from_k(hw, m, tensor8);
@@ -1169,17 +1158,17 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
         100 * (r->hidden_from_k / SWAP_PUBLISHED_HIDDEN_K - 1));
     swap_print_lengths("ms of a layer", lengths_k, 8);
     paper_print(SWAP_LABEL, "  attention");
-    for (i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++)
         paper_print(" %7.1f",
                     1e3 *
                         swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K).attention_forward);
     paper_print("\n" SWAP_LABEL, "  forward");
-    for (i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++) {
         swap_layer layer = swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K);
         paper_print(" %7.1f", 1e3 * swap_layer_forward(&layer));
     }
     paper_print("\n" SWAP_LABEL, "  full offload");
-    for (i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++)
         paper_print(" %7.1f", 1e3 * 16 * swap_unit_bytes(m, tensor8, lengths_k[i] * PAPER_K) /
                                   hw->pcie_bytes_per_s);
     paper_print(
@@ -1189,7 +1178,7 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
         SWAP_PUBLISHED_ATTENTION_K);
     swap_print_lengths("", lengths_k, 8);
     paper_print(SWAP_LABEL, "  share, %");
-    for (i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++)
         paper_print(" %7.1f", 100 * swap_attention_share(hw, m, tensor8, lengths_k[i] * PAPER_K));
     paper_print(
         "\n\nFigure 12(a) and (b), 7B: longest length at alpha = 0 in steps of 128K, and MFU there "
@@ -1197,7 +1186,7 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
         "  GPUs   published  predicted  TP/CP/DP/PP     MFU (published: above 50 %%)\n");
 
     /* Figure 12(a) and (b). */
-    for (i = 0; i < SWAP_N_SCALES; i++) {
+    for (int i = 0; i < SWAP_N_SCALES; i++) {
         swap_layout layout = {0, 0, 0, 0};
         double k = swap_longest_k(hw, m, swap_scale_gpus[i], 128, &layout), alpha, mfu;
         alpha = swap_best_alpha(hw, m, layout, k * PAPER_K);
@@ -1211,7 +1200,7 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
     {
         static const swap_layout layout = {8, 8, 1, 1};
         double row_k[4], mfu[4], alpha[4];
-        for (i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++) {
             row_k[i] = 1024 << i;
             alpha[i] = swap_best_alpha(hw, m, layout, row_k[i] * PAPER_K);
             mfu[i] = swap_mfu_percent(hw, m, layout, row_k[i] * PAPER_K, SWAP_ALPHA, alpha[i]);
@@ -1224,8 +1213,7 @@ static inline void swap_report_figures(const swap_hardware* hw, swap_results* r)
 
 /* The same tables for one H200, beside the figures that were measured. */
 static inline void swap_report_h200(const swap_hardware* hw) {
-    int model, i, policy;
-    for (model = 0; model < SWAP_N_H200_MODELS; model++) {
+    for (int model = 0; model < SWAP_N_H200_MODELS; model++) {
         const swap_model* m = &swap_h200_models[model];
         double row[SWAP_N_H200], program[SWAP_N_H200], best[SWAP_N_H200];
         swap_layout layout;
@@ -1233,19 +1221,19 @@ static inline void swap_report_h200(const swap_hardware* hw) {
         paper_print("\nOne H200, %s: MFU in %% of 989 TFLOP/s\n", m->name);
         swap_print_lengths("", swap_h200_lengths_k, SWAP_N_H200);
         if (model == 0) swap_print_row("stated ceiling", swap_h200_ceiling, SWAP_N_H200, "%.1f");
-        for (i = 0; i < SWAP_N_H200; i++)
+        for (int i = 0; i < SWAP_N_H200; i++)
             row[i] = swap_mfu_percent(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K,
                                       SWAP_KEEP, 0);
         swap_print_row("ceiling, predicted", row, SWAP_N_H200, "%.1f");
 
-        for (policy = 0; policy <= SWAP_KEEP; policy++) {
+        for (int policy = 0; policy <= SWAP_KEEP; policy++) {
             static const char* const names[] = {"full recomputation", "full swapping",
                                                 "paper's program", "keep everything"};
             const double* measured = policy == SWAP_KEEP        ? swap_h200_keep_mfu
                                      : policy == SWAP_RECOMPUTE ? swap_h200_recompute_mfu
                                                                 : NULL;
             const double* gib = policy == SWAP_KEEP ? swap_h200_keep_gib : swap_h200_recompute_gib;
-            for (i = 0; i < SWAP_N_H200; i++) {
+            for (int i = 0; i < SWAP_N_H200; i++) {
                 double tokens = swap_h200_lengths_k[i] * PAPER_K;
                 program[i] = swap_paper_alpha(hw, m, swap_one_gpu, tokens);
                 row[i] = swap_verdict(hw, m, swap_one_gpu, tokens, (swap_policy)policy, program[i]);
@@ -1261,19 +1249,19 @@ static inline void swap_report_h200(const swap_hardware* hw) {
             if (measured != NULL && model == 0) {
                 char text[32];
                 paper_print(SWAP_LABEL, "  measured");
-                for (i = 0; i < SWAP_N_H200; i++)
+                for (int i = 0; i < SWAP_N_H200; i++)
                     paper_print(" %7s", measured[i] > 0 || measured[i] < 0
                                             ? swap_cell_text(measured[i], text, sizeof text, "%.1f")
                                             : "");
                 paper_print("\n" SWAP_LABEL, "  device GiB");
-                for (i = 0; i < SWAP_N_H200; i++)
+                for (int i = 0; i < SWAP_N_H200; i++)
                     paper_print(" %7.0f", swap_device_bytes(hw, m, swap_one_gpu,
                                                             swap_h200_lengths_k[i] * PAPER_K,
                                                             (swap_policy)policy, 0) /
                                               PAPER_GIB);
                 paper_print("\n" SWAP_LABEL, "  measured GiB");
 
-                for (i = 0; i < SWAP_N_H200; i++) {
+                for (int i = 0; i < SWAP_N_H200; i++) {
                     if (gib[i] > 0)
                         paper_print(" %7.0f", gib[i]);
                     else
@@ -1284,7 +1272,7 @@ static inline void swap_report_h200(const swap_hardware* hw) {
         }
 
         /* The best alpha, then the library's plan. */
-        for (i = 0; i < SWAP_N_H200; i++) {
+        for (int i = 0; i < SWAP_N_H200; i++) {
             double tokens = swap_h200_lengths_k[i] * PAPER_K;
             best[i] = swap_best_alpha(hw, m, swap_one_gpu, tokens);
             row[i] = best[i] < 0
@@ -1294,13 +1282,13 @@ static inline void swap_report_h200(const swap_hardware* hw) {
         }
         swap_print_row("shortest step", row, SWAP_N_H200, "%.1f");
         swap_print_row("  alpha", best, SWAP_N_H200, "%.3f");
-        for (i = 0; i < SWAP_N_H200; i++) {
+        for (int i = 0; i < SWAP_N_H200; i++) {
             double tokens = swap_h200_lengths_k[i] * PAPER_K;
             row[i] = swap_planned_s(hw, m, swap_one_gpu, tokens);
             if (row[i] >= 0) row[i] = swap_mfu_of(hw, m, swap_one_gpu, tokens, row[i]);
         }
         swap_print_row("memo_plan_swap", row, SWAP_N_H200, "%.1f");
-        for (i = 0; i < SWAP_N_H200; i++)
+        for (int i = 0; i < SWAP_N_H200; i++)
             row[i] =
                 100 * swap_attention_share(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K);
         swap_print_row("attention share, %", row, SWAP_N_H200, "%.1f");
@@ -1315,7 +1303,6 @@ static inline void swap_report_h200(const swap_hardware* hw) {
 static inline swap_results swap_report(const swap_hardware* hw, const swap_hardware* h200,
                                        paper_criteria* criteria) {
     swap_results r;
-    int i;
 
     /* The tables; each fills its results. */
     memset(&r, 0, sizeof r);
@@ -1338,7 +1325,7 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
     paper_criterion(criteria, r.cells_error <= 1.25,
                     "MFU error on Table 3's %d MEMO cells: %.2f <= 1.25 points", r.n_cells,
                     r.cells_error);
-    for (i = 0; i < SWAP_N_MODELS; i++)
+    for (int i = 0; i < SWAP_N_MODELS; i++)
         paper_criterion(criteria, r.model_error[i] <= 2, "MFU error, %s: %.2f <= 2 points",
                         swap_models[i].name, r.model_error[i]);
     paper_criterion(criteria, fabs(r.hidden_from_k / SWAP_PUBLISHED_HIDDEN_K - 1) <= 0.25,
@@ -1352,9 +1339,8 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
                     r.n_planned_longer, r.n_plan_compared);
 
     /* Wrong verdicts are listed, and are no criterion. */
-    for (i = 0; i < SWAP_N_MODELS; i++) {
-        int j;
-        for (j = 0; j < SWAP_N_LENGTHS; j++)
+    for (int i = 0; i < SWAP_N_MODELS; i++) {
+        for (int j = 0; j < SWAP_N_LENGTHS; j++)
             if (!swap_same_verdict(swap_cell_verdict(hw, i, j), swap_published_alpha[i][j])) {
                 char published[32], predicted[32];
                 double verdict = swap_cell_verdict(hw, i, j);

@@ -108,9 +108,8 @@ static inline double oases_head_flops(const oases_row* row, int degree) {
 static inline oases_blocks oases_make_blocks(const oases_row* row, const oases_hardware* hw,
                                              int degree) {
     oases_blocks blocks;
-    int i;
     blocks.n = 2 * row->n_layers;
-    for (i = 0; i < blocks.n; i++) {
+    for (int i = 0; i < blocks.n; i++) {
         blocks.f[i] = oases_block_flops(row, degree, i) / hw->flops;
         blocks.r[i] = blocks.f[i]; /* as published; the last GEMM need not be recomputed */
         blocks.b[i] = 2 * blocks.f[i];
@@ -132,10 +131,9 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
     memo_simulation* simulation = NULL;
     double makespan = -1;
     memo_status status;
-    int i;
 
     memset(times, 0, sizeof times);
-    for (i = 0; i < 2 * k->n; i++) {
+    for (int i = 0; i < 2 * k->n; i++) {
         times[i].forward_s = k->f[i / 2];
         times[i].recompute_s = k->r[i / 2];
         times[i].backward_s = k->b[i / 2];
@@ -159,9 +157,9 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
 static inline double oases_makespan(const oases_blocks* k, oases_schedule schedule,
                                     double slowdown) {
     double makespan = oases_simulate(k, schedule, 0) + oases_simulate(k, schedule, 1), busy = 0;
-    int i, n_reduced = schedule == OASES_FINE ? 2 : 3;
+    int n_reduced = schedule == OASES_FINE ? 2 : 3;
     if (schedule == OASES_DEFAULT) return makespan;
-    for (i = 0; i < k->n; i++) busy += 2 * (k->f[i] + k->r[i] + k->b[i] + n_reduced * k->c[i]);
+    for (int i = 0; i < k->n; i++) busy += 2 * (k->f[i] + k->r[i] + k->b[i] + n_reduced * k->c[i]);
     return makespan + (slowdown - 1) * paper_max(0, busy - makespan);
 }
 
@@ -242,19 +240,18 @@ static inline memo_degree_cost oases_block_cost(const oases_row* row, const oase
 static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
                                                   double memory_bytes, int has_gradient_term) {
     oases_plan_problem problem;
-    int i, p, q;
     memset(&problem, 0, sizeof problem);
     problem.memory_bytes = memory_bytes;
     problem.degrees.n_blocks = 2 * row->n_layers;
     problem.degrees.n_degrees = OASES_N_DEGREES;
     problem.degrees.boundary_degree = row->degree;
     problem.degrees.has_gradients = has_gradient_term;
-    for (p = 0; p < OASES_N_DEGREES; p++) {
+    for (int p = 0; p < OASES_N_DEGREES; p++) {
         oases_blocks blocks = oases_make_blocks(row, hw, oases_degrees[p]);
         problem.degrees.degrees[p] = oases_degrees[p];
-        for (q = p + 1; q < OASES_N_DEGREES; q++)
+        for (int q = p + 1; q < OASES_N_DEGREES; q++)
             problem.degrees.gather_s[p][q] = oases_gather_s(row, hw, p, q);
-        for (i = 0; i < blocks.n; i++)
+        for (int i = 0; i < blocks.n; i++)
             problem.costs[i * OASES_N_DEGREES + p] = oases_block_cost(row, hw, &blocks, i, p);
     }
     return problem;
@@ -273,8 +270,7 @@ static inline void oases_plan_evaluate(const oases_plan_problem* problem, const 
     memo_degrees_problem degrees = oases_degrees_problem(problem);
     int32_t block_degrees[OASES_MAX_BLOCKS];
     int64_t bytes = 0;
-    int i;
-    for (i = 0; i < degrees.n_blocks; i++) block_degrees[i] = oases_degrees[degree[i]];
+    for (int i = 0; i < degrees.n_blocks; i++) block_degrees[i] = oases_degrees[degree[i]];
     *cost_s = 0;
     (void)memo_degrees_evaluate(&degrees, block_degrees, cost_s, &bytes, NULL);
     *memory_bytes = (double)bytes;
@@ -295,19 +291,18 @@ static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
     memo_degrees_plan plan;
     int32_t block_degrees[OASES_MAX_BLOCKS];
     oases_plan best;
-    int i;
     memset(&best, 0, sizeof best);
     if (memo_degrees_solve(&degrees, 0, block_degrees, &plan, NULL)) return best;
     best.is_feasible = 1;
     best.cost_s = plan.step_s;
     best.memory_bytes = (double)plan.memory_bytes;
-    for (i = 0; i < degrees.n_blocks; i++) best.degree[i] = oases_degree_index(block_degrees[i]);
+    for (int i = 0; i < degrees.n_blocks; i++)
+        best.degree[i] = oases_degree_index(block_degrees[i]);
     return best;
 }
 
 static inline void oases_published_plan(const oases_row* row, int* degree) {
-    int i;
-    for (i = 0; i < 2 * row->n_layers; i++)
+    for (int i = 0; i < 2 * row->n_layers; i++)
         degree[i] = oases_degree_index(i / 2 < row->n_low ? row->low_degree : row->high_degree);
 }
 
@@ -342,20 +337,18 @@ static inline void oases_print_constants(void) {
 
     paper_constant d[2 * OASES_N_ROWS];
     char names[2 * OASES_N_ROWS][64];
-    int i;
 
     paper_print_constants("Oases", c, (int)(sizeof c / sizeof *c));
 
     /* The calibrated tables have two fitted constants per row. */
-    for (i = 0; i < OASES_N_ROWS; i++) {
+    for (int i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = oases_calibrated(row);
-        int j;
         (void)snprintf(names[2 * i], sizeof names[0], "%s %dx%d: rate of a block",
                        oases_cluster_name(row), row->hidden, row->n_layers);
         (void)snprintf(names[2 * i + 1], sizeof names[0], "%s %dx%d: bus of %d GPUs",
                        oases_cluster_name(row), row->hidden, row->n_layers, row->degree);
-        for (j = 0; j < 2; j++) {
+        for (int j = 0; j < 2; j++) {
             paper_constant* k = &d[2 * i + j];
             k->name = names[2 * i + j];
             k->value = j == 0 ? hw.flops / 1e12
@@ -379,9 +372,9 @@ typedef struct oases_results {
 
 /* 1 if no schedule is more than 0.5 % slower than the previous one. */
 static inline int oases_is_ordered(const double* throughput, int* n_ties) {
-    int s, is_ordered = 1;
+    int is_ordered = 1;
     *n_ties = 0;
-    for (s = 1; s < OASES_N_SCHEDULES; s++) {
+    for (int s = 1; s < OASES_N_SCHEDULES; s++) {
         double ratio = throughput[s] / throughput[s - 1];
         if (ratio < 0.995)
             is_ordered = 0;
@@ -393,22 +386,22 @@ static inline int oases_is_ordered(const double* throughput, int* n_ties) {
 
 static inline void oases_report_schedules(int is_calibrated, int has_slowdown, oases_results* r) {
     double residuals[OASES_N_ROWS * OASES_N_SCHEDULES], bias = 0;
-    int i, s, n = 0, n_ordered = 0;
+    int n = 0, n_ordered = 0;
     double slowdown = has_slowdown ? oases_3090(0).overlap_slowdown : 1;
     paper_print(
         "\nTable 3: k tokens/s on 32 RTX 3090, %s, overlap slowdown %.1f; published, predicted, "
         "residual\n  cluster  h x layers ",
         is_calibrated ? "calibrated on Megatron" : "from stated constants", slowdown);
-    for (s = 0; s < OASES_N_SCHEDULES; s++) paper_print(" | %-18s", oases_schedule_names[s]);
+    for (int s = 0; s < OASES_N_SCHEDULES; s++) paper_print(" | %-18s", oases_schedule_names[s]);
     paper_print("\n");
 
-    for (i = 0; i < OASES_N_ROWS; i++) {
+    for (int i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
         double predicted[OASES_N_SCHEDULES];
         int n_ties, is_ordered;
         paper_print("  %-8s %5dx%-4d ", oases_cluster_name(row), row->hidden, row->n_layers);
-        for (s = 0; s < OASES_N_SCHEDULES; s++) {
+        for (int s = 0; s < OASES_N_SCHEDULES; s++) {
             double residual;
             predicted[s] = oases_throughput(row, &hw, (oases_schedule)s, slowdown);
             residual = 100 * (predicted[s] / row->throughput[s] - 1);
@@ -456,7 +449,7 @@ static inline const char* oases_plan_text(const int* degree, int n_blocks, char*
  * plan. */
 static inline int oases_report_plans(int is_calibrated, double memory_bytes, int has_gradient_term,
                                      oases_results* r) {
-    int i, j, n_equal = 0;
+    int n_equal = 0;
     paper_print(
         "\nTable 6: plans, %s, limit %s, %s gradient all-reduce; ms in the planner's model\n",
         is_calibrated ? "calibrated" : "stated constants",
@@ -465,7 +458,7 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
                 "limit GB", "published", "own plan", "uniform", "published", "own",
                 "gain (published)");
 
-    for (i = 0; i < OASES_N_ROWS; i++) {
+    for (int i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
         oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
         oases_plan_problem problem = oases_plan_setup(row, &hw, memory_bytes, has_gradient_term);
@@ -476,7 +469,7 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
 
         /* The published plan, the uniform one and the optimum have the same problem. */
         oases_published_plan(row, published);
-        for (j = 0; j < n_blocks; j++) uniform[j] = oases_degree_index(row->degree);
+        for (int j = 0; j < n_blocks; j++) uniform[j] = oases_degree_index(row->degree);
         if (memory_bytes <= 0) problem.memory_bytes = oases_plan_memory(&problem, published);
         plan = oases_plan_solve(&problem);
         uniform_s = oases_plan_cost(&problem, uniform);
@@ -504,14 +497,14 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
 static inline int oases_n_right_makespans(void) {
     static const double expected[2][6] = {{36, 22, 92, 68, 62, 62}, {60, 42, 140, 98, 78, 65}};
     oases_blocks k = {4, {2, 3, 2, 3}, {2, 3, 2, 3}, {4, 6, 4, 6}, {2, 2, 2, 2}};
-    int i, j, n_right = 0;
-    for (i = 0; i < 2; i++) {
+    int n_right = 0;
+    for (int i = 0; i < 2; i++) {
         double got[6];
-        for (j = 0; j < 4; j++) k.c[j] = i == 0 ? 2 : 5;
+        for (int j = 0; j < 4; j++) k.c[j] = i == 0 ? 2 : 5;
         got[0] = oases_simulate(&k, OASES_DEFAULT, 0);
         got[1] = oases_simulate(&k, OASES_PIPELINED, 0);
-        for (j = 0; j < 4; j++) got[2 + j] = oases_simulate(&k, (oases_schedule)j, 1);
-        for (j = 0; j < 6; j++) n_right += fabs(got[j] - expected[i][j]) < 1e-9;
+        for (int j = 0; j < 4; j++) got[2 + j] = oases_simulate(&k, (oases_schedule)j, 1);
+        for (int j = 0; j < 6; j++) n_right += fabs(got[j] - expected[i][j]) < 1e-9;
     }
     return n_right;
 }

@@ -324,8 +324,7 @@ static inline sp_score sp_score_rows(const layout_model* m, const layout_cluster
     double predicted[PAPER_MAX], published[PAPER_MAX], length[PAPER_MAX], residuals[PAPER_MAX];
     memo_parallel_prediction p;
     sp_score score;
-    int i;
-    for (i = 0; i < n_rows; i++) {
+    for (int i = 0; i < n_rows; i++) {
         predicted[i] = sp_predicted_tflops(m, c, &rows[i], &p);
         published[i] = rows[i].tflops;
         length[i] = rows[i].length_k;
@@ -340,13 +339,13 @@ static inline sp_score sp_score_rows(const layout_model* m, const layout_cluster
 /* Prints the rows; returns how many of them fit by the memory formula. */
 static inline int sp_print_rows(const char* title, const layout_model* m, const layout_cluster* c,
                                 const sp_row* rows, int n_rows) {
-    int i, n_fit = 0;
+    int n_fit = 0;
     paper_print("\n%s: %s on %d A800, TFLOP/s per GPU, terms in seconds of a step\n"
                 "  length batch data layout    published predicted  resid     GEMM  attn.   ring "
                 "ulysses tensor"
                 "  ZeRO-1    GiB\n",
                 title, m->name, c->n_gpus);
-    for (i = 0; i < n_rows; i++) {
+    for (int i = 0; i < n_rows; i++) {
         const sp_row* r = &rows[i];
         memo_parallel_prediction p;
         double predicted = sp_predicted_tflops(m, c, r, &p);
@@ -390,7 +389,6 @@ static inline double sp_attention_s(const layout_cluster* c, layout_4d row, doub
 }
 
 static inline void sp_report_attention(sp_results* r) {
-    int table, i, balanced;
     r->attention_mean = 0;
     paper_print(
         "\nTables 3 and 4: attention alone on 8 GPUs, iterations/s; terms in ms of an iteration\n"
@@ -398,13 +396,13 @@ static inline void sp_report_attention(sp_results* r) {
         "hops  "
         "blocks  all-to-all\n");
 
-    for (table = 0; table < SP_N_ATTENTION; table++) {
+    for (int table = 0; table < SP_N_ATTENTION; table++) {
         const sp_attention_table* t = &sp_attention_tables[table];
         layout_cluster c = table < 2 ? sp_a800(8) : sp_l20();
         double predicted[2 * SP_N_DEGREES], published[2 * SP_N_DEGREES];
         int n = 0;
-        for (i = 0; i < SP_N_DEGREES; i++)
-            for (balanced = 0; balanced < 2; balanced++, n++) {
+        for (int i = 0; i < SP_N_DEGREES; i++)
+            for (int balanced = 0; balanced < 2; balanced++, n++) {
                 layout_4d l = {1, 1, 1, 0, 0, 0};
                 memo_parallel_attention a;
                 l.ulysses = sp_degrees[i];
@@ -438,12 +436,11 @@ static inline void sp_print_score(const char* name, sp_score s) {
 
 static inline void sp_report_memory(sp_results* r) {
     layout_cluster node = sp_a800(8);
-    int i;
     paper_print(
         "\nMemory: what did not run, on %.0f GiB\n  model      length micro-batch ulysses ring  "
         "  GiB\n",
         (double)node.device_bytes / PAPER_GIB);
-    for (i = 0; i < SP_N_OOM; i++) {
+    for (int i = 0; i < SP_N_OOM; i++) {
         const sp_memory_statement* s = &sp_oom[i];
         const layout_model* m = s->is_llama3 ? &sp_llama3_8b : &sp_llama2_7b;
         layout_4d l = {1, 1, 1, 0, 0, 1};
@@ -471,12 +468,12 @@ static inline memo_parallel_list* sp_list(const layout_model* m, const layout_cl
                                           double length_k, int batch, int max_pipeline) {
     memo_parallel_desc desc = layout_desc(m, c, length_k * PAPER_K, batch, 1);
     memo_parallel_list* list;
-    int64_t i, n = 0;
+    int64_t n = 0;
     desc.zero_stages = 1u << 0 | 1u << 1;
     desc.activations = 1u << MEMO_PARALLEL_KEEP;
     desc.max_pipeline = max_pipeline;
     if (memo_plan_layouts(&desc, &list, NULL)) return NULL;
-    for (i = 0; i < list->n_legal; i++)
+    for (int64_t i = 0; i < list->n_legal; i++)
         if (list->entries[i].layout.zero_stage ==
             memo_parallel_zero_default(&list->entries[i].layout))
             list->entries[n++] = list->entries[i];
@@ -486,13 +483,12 @@ static inline memo_parallel_list* sp_list(const layout_model* m, const layout_cl
 
 static inline int sp_tip1(char* text, size_t size) {
     layout_cluster c = sp_a800(16);
-    int n_listed = 0, is_mixed = 1, at;
+    int n_listed = 0, is_mixed = 1;
     char best[2][16];
-    for (at = 0; at < 2; at++) {
+    for (int at = 0; at < 2; at++) {
         memo_parallel_list* list = sp_list(&sp_llama3_8b, &c, 64 + 16 * at, 1, 1);
         const memo_parallel_layout* first = NULL; /* the list is sorted by time */
-        int64_t i;
-        for (i = 0; list && i < list->n_legal; i++) {
+        for (int64_t i = 0; list && i < list->n_legal; i++) {
             const memo_parallel_layout* l = &list->entries[i].layout;
             if (l->tensor > 1 || l->data > 1) continue;
             n_listed += l->ulysses <= 8;
@@ -513,10 +509,9 @@ static inline int sp_tip1(char* text, size_t size) {
 static inline int sp_tip2(char* text, size_t size) {
     layout_cluster c = sp_a800(8);
     double k, least = 1e9;
-    int u, micro;
     for (k = 4; k <= 32; k *= 2)
-        for (u = 1; u <= 8; u *= 2)
-            for (micro = 1; micro <= 8; micro *= 2) {
+        for (int u = 1; u <= 8; u *= 2)
+            for (int micro = 1; micro <= 8; micro *= 2) {
                 layout_4d data = {8, 1, 1, 1, 1, 1}, sequence = {1, 1, 1, 1, 1, 1};
                 sequence.ulysses = u;
                 sequence.ring = 8 / u;
@@ -589,9 +584,9 @@ static inline int sp_tip6(char* text, size_t size) {
     layout_4d refused = {1, 1, 16, 1, 1, 1}, l = {1, 1, 1, 8, 0, 3};
     double longest[3];
     char reason[128] = "tensor 16 is not refused";
-    int i, is_refused;
+    int is_refused;
     is_refused = layout_refusal(&sp_llama3_8b, &c, refused, 1, reason, sizeof reason) != NULL;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         layout_cluster grown = sp_a800(16 << i);
         l.ring = 2 << i;
         longest[i] = layout_longest_k(&sp_llama3_8b, &grown, l);
@@ -605,19 +600,18 @@ static inline int sp_tip6(char* text, size_t size) {
 static inline int sp_tip7(char* text, size_t size) {
     layout_cluster c = sp_a800(64);
     memo_parallel_list* list = sp_list(&sp_llama3_8b, &c, 64, 64, 4);
-    int64_t n = list ? list->n_legal : 0, n_bad = 0, i;
+    int64_t n = list ? list->n_legal : 0, n_bad = 0;
 
     /* Every rank must occur once, and a group that fits in a node must stay in it. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const memo_parallel_layout* l = &list->entries[i].layout;
-        int t, u, r, d, p;
         char seen[64] = {0};
-        for (p = 0; p < l->pipeline; p++)
-            for (d = 0; d < l->data; d++)
-                for (r = 0; r < l->ring; r++) {
+        for (int p = 0; p < l->pipeline; p++)
+            for (int d = 0; d < l->data; d++)
+                for (int r = 0; r < l->ring; r++) {
                     int64_t node = memo_parallel_rank(l, 0, 0, r, d, p) / c.gpus_per_node;
-                    for (u = 0; u < l->ulysses; u++)
-                        for (t = 0; t < l->tensor; t++) {
+                    for (int u = 0; u < l->ulysses; u++)
+                        for (int t = 0; t < l->tensor; t++) {
                             int64_t rank = memo_parallel_rank(l, t, u, r, d, p);
                             if (rank < 0 || rank >= c.n_gpus || seen[rank]++) n_bad++;
                             n_bad += c.gpus_per_node % (l->tensor * l->ulysses) == 0 &&
@@ -641,7 +635,6 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     layout_cluster node = sp_a800(8), two_nodes = sp_a800(16);
     sp_results r;
     char text[160];
-    int i;
 
     /* The tables; each fills its results. */
     memset(&r, 0, sizeof r);
@@ -672,7 +665,7 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     paper_print(
         "\nTable 2: activations sent by SP over parameters sent by ZeRO, d = 4096; published 1.33, "
         "5.33, 10.67\n  predicted");
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         static const double k[3] = {8, 32, 64};
         paper_print(" %.2f at %.0fK%s",
                     layout_activation_units(&sp_llama2_7b, MEMO_PARALLEL_ULYSSES, 8) * k[i] *
@@ -695,7 +688,7 @@ static inline sp_results sp_report(paper_criteria* criteria) {
     paper_criterion(criteria, r.n_ran_right == r.n_ran && r.n_oom_right == SP_N_OOM,
                     "memory: %d of %d rows that ran fit; %d of %d rows out of memory do not",
                     r.n_ran_right, r.n_ran, r.n_oom_right, SP_N_OOM);
-    for (i = 0; i < 7; i++) {
+    for (int i = 0; i < 7; i++) {
         r.is_tip[i] = tips[i](text, sizeof text);
         paper_criterion(criteria, r.is_tip[i], "%s", text);
     }

@@ -115,13 +115,13 @@ static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position
 static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uniform) {
     const double max = (double)gpt_max(logits, GPT_BYTES);
     double sum = 0, left;
-    int i, likeliest = 0;
-    for (i = 1; i < GPT_BYTES; i++)
+    int likeliest = 0;
+    for (int i = 1; i < GPT_BYTES; i++)
         if (logits[i] > logits[likeliest]) likeliest = i;
     if (temperature <= 0) return (uint8_t)likeliest;
-    for (i = 0; i < GPT_BYTES; i++) sum += exp(((double)logits[i] - max) / temperature);
+    for (int i = 0; i < GPT_BYTES; i++) sum += exp(((double)logits[i] - max) / temperature);
     left = uniform * sum;
-    for (i = 0; i < GPT_BYTES; i++) {
+    for (int i = 0; i < GPT_BYTES; i++) {
         left -= exp(((double)logits[i] - max) / temperature);
         if (left < 0) return (uint8_t)i;
     }

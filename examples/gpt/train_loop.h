@@ -171,9 +171,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
 
 static void print_loss(const job* j) {
     const int64_t n_losses = j->n_done - j->n_resumed;
-    int64_t n = n_losses / 20 > 0 ? n_losses / 20 : 1, i;
+    int64_t n = n_losses / 20 > 0 ? n_losses / 20 : 1;
     double sum = 0, mean;
-    for (i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
+    for (int64_t i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
     mean = sum / (double)n;
     printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
            n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
@@ -192,7 +192,7 @@ static void print_loss(const job* j) {
 static memo_status print_sample(const job* j, run* r, memo_error* error) {
     enum { N_PIECE = 64 };
     const train_options* o = &j->options;
-    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt, n_all;
+    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt;
     int64_t begin = (int64_t)(gpt_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
     uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
     memo_status status = MEMO_STATUS_OK;
@@ -200,7 +200,8 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
 
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
-    for (n_all = n_prompt + o->sample; n < n_all && !status && !(interrupted && o->ranks == 1);) {
+    for (int64_t n_all = n_prompt + o->sample;
+         n < n_all && !status && !(interrupted && o->ranks == 1);) {
         int64_t n_new = gpt_min(N_PIECE, n_all - n);
         status = gpt_generate(r->model, bytes, n, 0.8, gpt_mix((uint64_t)(o->seed + n)), bytes + n,
                               n_new, error);

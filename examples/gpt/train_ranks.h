@@ -253,7 +253,7 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
 
 /* Any error in the file is a mistake of the caller. */
 static memo_status train_read_degrees(train_options* o, memo_error* error) {
-    int32_t n_blocks = 0, block, largest = 1;
+    int32_t n_blocks = 0, largest = 1;
     memo_error reason;
     if (!o->degrees) return MEMO_STATUS_OK;
     memo_status status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
@@ -264,7 +264,7 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
                            o->degrees, (int)n_blocks, o->layers, 2 * o->layers);
 
     /* The largest degree is that of the ranks. */
-    for (block = 0; block < n_blocks; block++)
+    for (int32_t block = 0; block < n_blocks; block++)
         if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
     if (!o->tensor) o->tensor = largest;
     if (o->tensor < largest || (o->tensor & (o->tensor - 1)))

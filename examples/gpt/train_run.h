@@ -279,10 +279,10 @@ static memo_status run_read_times(run* r, memo_error* error) {
 static double train_keys_seen(const train_options* o, const int32_t* tokens) {
     const gpt_config config = train_config(o);
     const double window = (double)(o->window ? o->window : o->sequence);
-    int64_t i, n = 0;
+    int64_t n = 0;
     double sum = 0;
     if (!o->documents) return gpt_keys_seen(&config);
-    for (i = 0; i < o->batch * o->sequence; i++, n++) {
+    for (int64_t i = 0; i < o->batch * o->sequence; i++, n++) {
         if (i % o->sequence == 0 || tokens[i - 1] == o->separator) n = 0;
         sum += (double)n + 0.5 < window ? (double)n + 0.5 : window;
     }

@@ -186,17 +186,16 @@ static int caching_return(caching* c, int64_t at) {
 /* ---- pending blocks -------------------------------------------------------------------------- */
 
 static int caching_is_done(const caching* c, const caching_block* b) {
-    int u;
-    for (u = 0; u < MEMOB_STREAMS; u++)
+    for (int u = 0; u < MEMOB_STREAMS; u++)
         if (b->users >> u & 1 && c->clock[b->stream][u] < b->freed_at) return 0;
     return 1;
 }
 
 /* Returns blocks whose work is done; after the allocator has waited for all streams, all blocks. */
 static int caching_return_pending(caching* c, int is_synchronized) {
-    int64_t i, n = c->n_pending;
+    int64_t n = c->n_pending;
     c->n_pending = 0;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const caching_block* b = &c->blocks[c->pending[i]];
         if (is_synchronized || (c->desc.deferral == CACHING_ORDERED && caching_is_done(c, b))) {
             if (!caching_return(c, c->pending[i])) return 0;
@@ -211,9 +210,9 @@ static int caching_return_pending(caching* c, int is_synchronized) {
 
 /* Returns every segment without a live block to the device. */
 static void caching_release(caching* c) {
-    int64_t i, n = c->n_idle;
+    int64_t n = c->n_idle;
     c->n_idle = 0;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const caching_block* b = &c->blocks[c->idle[i]];
         if (b->previous < 0 && b->next < 0) {
             c->reserved -= b->size;
@@ -327,8 +326,7 @@ static int caching_record(caching* c, int64_t event, int32_t stream) {
 
 static void caching_wait(caching* c, int64_t event, int32_t stream) {
     const int64_t* snapshot = c->snapshots + memob_map_get(&c->events, event) * MEMOB_STREAMS;
-    int u;
-    for (u = 0; u < MEMOB_STREAMS; u++)
+    for (int u = 0; u < MEMOB_STREAMS; u++)
         c->clock[stream][u] = memob_max(c->clock[stream][u], snapshot[u]);
 }
 
@@ -360,10 +358,9 @@ static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64
 
 /* Finds the requests of the iteration: [*begin, *end); without marks, all of them. */
 static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) {
-    int64_t i;
     *begin = 0;
     *end = trace->n_requests;
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase != MEMO_PHASE_ITERATION) continue;
         if (!mark.is_end && *begin == 0) *begin = i;
@@ -376,14 +373,14 @@ static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) 
  * OUT_OF_HOST_MEMORY. */
 static memo_status caching_replay(const memo_trace* trace, const caching_desc* desc,
                                   caching_stats* stats, memo_error* error) {
-    int64_t i, begin, end, iteration, n, before = 0;
+    int64_t begin, end, n, before = 0;
     int64_t* where = (int64_t*)memob_calloc(trace->n_requests, 8);
     caching* c = (caching*)memob_calloc(1, sizeof(caching));
     int fits = where && c;
 
     memset(stats, 0, sizeof *stats);
     caching_body(trace, &begin, &end);
-    for (i = 0; fits && i < trace->n_requests; i++) where[i] = -1;
+    for (int64_t i = 0; fits && i < trace->n_requests; i++) where[i] = -1;
     if (fits) {
         c->desc = *desc;
         c->first_unused = c->stats.refused_request = -1;
@@ -391,15 +388,15 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
 
     /* The requests before the iteration once, the iteration n times, the rest once. */
     n = desc->n_iterations > 0 ? desc->n_iterations : 1;
-    for (i = 0; fits && i < begin && c->stats.refused_request < 0; i++)
+    for (int64_t i = 0; fits && i < begin && c->stats.refused_request < 0; i++)
         fits = caching_request(c, trace, i, where);
-    for (iteration = 0; iteration < n && fits; iteration++) {
+    for (int64_t iteration = 0; iteration < n && fits; iteration++) {
         if (iteration == n - 1) before = c->stats.n_retries;
-        for (i = begin; fits && i < end && c->stats.refused_request < 0; i++)
+        for (int64_t i = begin; fits && i < end && c->stats.refused_request < 0; i++)
             fits = caching_request(c, trace, i, where);
         if (iteration == 0 && fits) c->stats.n_retries_first = c->stats.n_retries;
     }
-    for (i = end; fits && i < trace->n_requests && c->stats.refused_request < 0; i++)
+    for (int64_t i = end; fits && i < trace->n_requests && c->stats.refused_request < 0; i++)
         fits = caching_request(c, trace, i, where);
 
     if (fits) {

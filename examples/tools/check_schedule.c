@@ -51,9 +51,8 @@ static int check_files(const options* o) {
 
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
-    int i;
     memset(o, 0, sizeof *o);
-    for (i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         const char* name = argv[i];
         int is_svg = !strcmp(name, "--svg");
         if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
@@ -75,20 +74,18 @@ static int parse_options(int argc, char** argv, options* o) {
 static void print_waits(const memo_schedule* schedule, const char* what, const int64_t* waits,
                         int64_t n_waits) {
     char text[512];
-    int64_t i;
-    for (i = 0; i < n_waits; i++)
+    for (int64_t i = 0; i < n_waits; i++)
         printf("%s: %s\n", what, memo_schedule_describe(schedule, waits[i], text, sizeof text));
 }
 
 static void print_check(const memo_schedule* schedule, const memo_check* check) {
     char text[2048];
-    int64_t i;
     printf("operations: %lld\n", (long long)schedule->n_ops);
     printf("streams: %d\n", (int)schedule->n_streams);
     printf("waits: %lld\n", (long long)check->n_waits);
     printf("pairs_in_conflict: %lld\n", (long long)check->n_conflicts);
     printf("races: %lld\n", (long long)check->n_races);
-    for (i = 0; i < check->n_races; i++)
+    for (int64_t i = 0; i < check->n_races; i++)
         printf("race: %s\n", memo_race_explain(schedule, &check->races[i], text, sizeof text));
     print_waits(schedule, "unrecorded", check->unrecorded_waits, check->n_unrecorded_waits);
     print_waits(schedule, "redundant", check->redundant_waits, check->n_redundant_waits);
@@ -109,11 +106,11 @@ static memo_status draw(const options* o, memo_schedule* schedule, const memo_ch
     memo_simulation* times = NULL;
     memo_status status = MEMO_STATUS_OK;
     double sum_s = 0;
-    int64_t i;
-    for (i = 0; i < schedule->n_ops; i++) sum_s += schedule->ops[i].duration_s;
-    for (i = 0; i < schedule->n_ops && sum_s == 0; i++) /* the file contains only the order */
+    for (int64_t i = 0; i < schedule->n_ops; i++) sum_s += schedule->ops[i].duration_s;
+    for (int64_t i = 0; i < schedule->n_ops && sum_s == 0;
+         i++) /* the file contains only the order */
         if (schedule->ops[i].kind == MEMO_OP_RUN) schedule->ops[i].duration_s = 1e-3;
-    for (i = 0; i < check->n_races && !status; i++) {
+    for (int64_t i = 0; i < check->n_races && !status; i++) {
         status = mark_race(schedule, check->races[i].first, error);
         if (!status) status = mark_race(schedule, check->races[i].second, error);
     }

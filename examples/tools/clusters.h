@@ -79,9 +79,8 @@ static inline int cluster_is_measured(const cluster_preset* cluster) {
 static inline cluster_rates cluster_rates_of(const cluster_preset* cluster, double n_keys) {
     const cluster_rates* m = cluster_measured;
     cluster_rates rates = m[0];
-    int i;
     if (!cluster_is_measured(cluster)) return cluster_assumed;
-    for (i = 1; i < N_MEASURED && n_keys > m[i - 1].n_keys; i++) {
+    for (int i = 1; i < N_MEASURED && n_keys > m[i - 1].n_keys; i++) {
         double part = log(n_keys / m[i - 1].n_keys) / log(m[i].n_keys / m[i - 1].n_keys);
         if (part > 1) part = 1;
         rates.forward = m[i - 1].forward + part * (m[i].forward - m[i - 1].forward);

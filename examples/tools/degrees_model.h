@@ -32,7 +32,6 @@ typedef struct degrees_model {
 } degrees_model;
 
 static memo_status degrees_model_check(const degrees_model* model, memo_error* error) {
-    int32_t k;
     const char* wrong = model->n_layers < 1 || model->n_layers > MEMO_DEGREES_BLOCKS_MAX / 2
                             ? "n_layers"
                         : model->hidden < 1                                           ? "hidden"
@@ -47,7 +46,7 @@ static memo_status degrees_model_check(const degrees_model* model, memo_error* e
     if (wrong)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "degrees_model.%s: out of range",
                               wrong);
-    for (k = 0; k < model->n_degrees; k++)
+    for (int32_t k = 0; k < model->n_degrees; k++)
         if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
             model->n_gpus % model->degrees[k])
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -60,7 +59,6 @@ static memo_status degrees_model_check(const degrees_model* model, memo_error* e
 static memo_status degrees_problem_from_model(const degrees_model* model,
                                               memo_degrees_problem** problem, memo_error* error) {
     double h = model->hidden, s = (double)model->sequence;
-    int32_t i, p, q;
     memo_status status = degrees_model_check(model, error);
     *problem = NULL;
     if (status) return status;
@@ -69,13 +67,13 @@ static memo_status degrees_problem_from_model(const degrees_model* model,
 
     /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
      * plus bytes by bandwidth. */
-    for (p = 0; p < model->n_degrees; p++) {
+    for (int32_t p = 0; p < model->n_degrees; p++) {
         double d = model->degrees[p], replicas = model->n_gpus / d;
         double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
         double message_bytes = tokens * h * 2;
         double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
                           2 * (d - 1) * model->latency_s;
-        for (q = 0; q < p; q++) {
+        for (int32_t q = 0; q < p; q++) {
             double ratio = d / model->degrees[q];
             (*problem)->gather_s[q][p] =
                 (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
@@ -84,7 +82,7 @@ static memo_status degrees_problem_from_model(const degrees_model* model,
 
         /* The backward costs twice the forward plus a recomputation, which omits the last
          * product. */
-        for (i = 0; i < 2 * model->n_layers; i++) {
+        for (int32_t i = 0; i < 2 * model->n_layers; i++) {
             int is_mlp = i % 2;
             double parameters = (is_mlp ? 8 : 4) * h * h;
             double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;

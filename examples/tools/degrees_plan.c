@@ -154,8 +154,8 @@ static int parse_list(options* o, int list, const char* text) {
 }
 
 static int parse_options(options* o, int argc, char** argv) {
-    int i, k, code;
-    for (i = 1; i < argc; i += 2) {
+    int k, code;
+    for (int i = 1; i < argc; i += 2) {
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
         const char** text = NULL;
         for (k = 0; k < N_VALUE_OPTIONS; k++)
@@ -276,15 +276,15 @@ static int check_options(options* o) {
  * >= 0. */
 static void print_number(const char* key, double value) {
     char text[40], digits[24];
-    int n_digits = 1, exponent, i;
+    int n_digits = 1, exponent;
     do snprintf(text, sizeof text, "%.*e", n_digits - 1, value);
     while (strtod(text, NULL) != value && n_digits++ < 17);
     exponent = atoi(strchr(text, 'e') + 1);
     digits[0] = text[0];
-    for (i = 1; i < n_digits; i++) digits[i] = text[i + 1]; /* behind the point */
+    for (int i = 1; i < n_digits; i++) digits[i] = text[i + 1]; /* behind the point */
     printf("%s: ", key);
     if (exponent < 0) printf("0.");
-    for (i = exponent < 0 ? exponent + 1 : 0; i < n_digits || i <= exponent; i++) {
+    for (int i = exponent < 0 ? exponent + 1 : 0; i < n_digits || i <= exponent; i++) {
         if (i > 0 && i == exponent + 1) putchar('.');
         putchar(i >= 0 && i < n_digits ? digits[i] : '0');
     }
@@ -303,9 +303,8 @@ static memo_status print_makespans(const options* o, memo_error* error) {
                  {"backward_cross", MEMO_BLOCKS_CROSS, MEMO_BLOCKS_BACKWARD},
                  {"backward_fine", MEMO_BLOCKS_FINE, MEMO_BLOCKS_BACKWARD}};
 
-    size_t k;
     memo_status status = MEMO_STATUS_OK;
-    for (k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
+    for (size_t k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
         memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
         memo_schedule* schedule;
         memo_simulation* simulation = NULL;
@@ -343,14 +342,14 @@ static memo_status write_timeline(const options* o, memo_error* error) {
 
 /* Prints "2*16+4*32": runs of blocks with one degree. */
 static void print_degrees(const int32_t* degrees, int32_t n_blocks) {
-    int32_t begin, end;
+    int32_t end;
     printf("degrees:");
-    for (begin = 0; begin < n_blocks; begin = end) {
+    for (int32_t begin = 0; begin < n_blocks; begin = end) {
         for (end = begin; end < n_blocks && degrees[end] == degrees[begin];) end++;
         printf("%s%d*%d", begin ? "+" : " ", (int)degrees[begin], (int)(end - begin));
     }
     printf("\n");
-    for (begin = 0; begin < n_blocks; begin++)
+    for (int32_t begin = 0; begin < n_blocks; begin++)
         printf("block_%d: %d\n", (int)begin, (int)degrees[begin]);
 }
 
@@ -371,9 +370,8 @@ static memo_status plan_degrees(const memo_degrees_problem* problem, const optio
 }
 
 static void print_help(void) {
-    int i;
     fputs(help, stdout);
-    for (i = 0; i < N_CLUSTERS; i++) printf(" %s", clusters[i].name);
+    for (int i = 0; i < N_CLUSTERS; i++) printf(" %s", clusters[i].name);
     fputs(help_end, stdout);
 }
 
@@ -391,10 +389,10 @@ int main(int argc, char** argv) {
     memo_degrees_problem* problem = NULL;
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
-    int i, code, is_reading = 0, is_help = 0;
+    int code, is_reading = 0, is_help = 0;
 
     tool_keep_standard_streams();
-    for (i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+    for (int i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
     code = is_help ? 0 : parse_options(&o, argc, argv);
     if (!code && !is_help) code = check_options(&o);
     if (code) return code;

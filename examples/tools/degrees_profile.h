@@ -101,15 +101,14 @@ static void profile_pass(profile_file* f, int kind, int32_t first, int32_t secon
 
 /* The costs, in their order. */
 static void profile_pass_all(profile_file* f, memo_degrees_problem* problem) {
-    int32_t i, p, q;
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++) {
+    for (int32_t p = 0; p < problem->n_degrees; p++)
+        for (int32_t q = p + 1; q < problem->n_degrees; q++) {
             f->line.gather_s = problem->gather_s[p][q];
             profile_pass(f, PROFILE_GATHER, problem->degrees[p], problem->degrees[q]);
             if (f->lines.reader) problem->gather_s[p][q] = f->line.gather_s;
         }
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++) {
+    for (int32_t i = 0; i < problem->n_blocks; i++)
+        for (int32_t p = 0; p < problem->n_degrees; p++) {
             memo_degree_cost* cost = &problem->costs[i * problem->n_degrees + p];
             f->line.cost = *cost;
             profile_pass(f, PROFILE_BLOCK, i, problem->degrees[p]);
@@ -122,8 +121,7 @@ static void profile_begin(profile_file* f, memo_degrees_problem** problem) {
     const profile_line* line = &f->line;
     int32_t n_degrees = 0;
     memo_error reason;
-    int kind;
-    for (kind = 0; kind < PROFILE_GATHER && !f->status; kind++) {
+    for (int kind = 0; kind < PROFILE_GATHER && !f->status; kind++) {
         memob_reader ahead = *f->lines.reader;
         const char* word;
         int64_t length;
@@ -180,7 +178,6 @@ static memo_status profile_write(const memo_degrees_problem* problem, const char
     memo_degrees_problem written = *problem;
     profile_file f;
     memo_text text;
-    int kind;
     memset(&f, 0, sizeof f);
     memset(&text, 0, sizeof text);
     f.lines.text = &text;
@@ -193,7 +190,7 @@ static memo_status profile_write(const memo_degrees_problem* problem, const char
     f.line.boundary = problem->boundary_degree;
     f.line.has_gradients = problem->has_gradients != 0;
     memo_text_put(&text, "memo degrees-profile 1\n");
-    for (kind = 0; kind < PROFILE_GATHER; kind++) profile_pass(&f, kind, 0, 0);
+    for (int kind = 0; kind < PROFILE_GATHER; kind++) profile_pass(&f, kind, 0, 0);
     profile_pass_all(&f, &written);
     return memob_write_lines(&text, f.lines.n, path, f.status, error);
 }

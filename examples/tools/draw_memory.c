@@ -39,14 +39,13 @@ static memo_status make_plan(double share, double host_share, const char* spill_
     memo_session_desc desc = memo_session_desc_default();
     memo_profile profile;
     const double all_bytes = 56.0 * C * T * L;
-    int t;
     memset(&profile, 0, sizeof profile);
     profile.n_rows = T;
     profile.n_kinds = 1;
     profile.forward_s[0] = 0.02;
     profile.backward_s[0] = 0.04;
     profile.n_tensors = N_TENSORS;
-    for (t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < N_TENSORS; t++) {
         snprintf(profile.tensors[t].name, sizeof profile.tensors[t].name, "%s", tensors[t].name);
         profile.tensors[t].recompute_s_per_row[0] = t == 0 ? -1 : 0.002 / T * (t == 2 ? 4 : 1);
     }
@@ -91,7 +90,6 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
     memo_text svg = {NULL, 0, 0, 0};
     memo_status status = memo_host_device_create(&host_desc, &host, error);
     const char* base = NULL;
-    int32_t l, t;
     desc.device = host;
     desc.computes_on_host = 1;
     desc.spill_directory = NULL;
@@ -102,8 +100,8 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
     }
 
     /* The lowest address is the engine's first byte. */
-    for (l = 0; l < L; l++)
-        for (t = 0; t < N_TENSORS; t++) {
+    for (int32_t l = 0; l < L; l++)
+        for (int32_t t = 0; t < N_TENSORS; t++) {
             const char* address = (const char*)memo_swap_get_address(swap, l, t);
             if (!base || address < base) base = address;
         }
@@ -116,11 +114,11 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
                   "fill=\"#ffffff\" fill-opacity=\"0.6\"/></pattern></defs>\n",
                   swapped_color);
     label(&svg, left, 20, "start", "device memory of the activations; each column is one layer");
-    for (l = 0; l < L; l++) {
+    for (int32_t l = 0; l < L; l++) {
         char name[32];
         snprintf(name, sizeof name, "layer %d", (int)l);
         label(&svg, left + (l + 0.45) * column, top + height + 18, "middle", name);
-        for (t = 0; t < N_TENSORS; t++) {
+        for (int32_t t = 0; t < N_TENSORS; t++) {
             const double scale = height / (double)plan->sizes.device_bytes;
             const double row = (double)tensors[t].row_bytes * scale;
             const double y =
@@ -144,7 +142,7 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
             label(&svg, x + width / 2, y + row * T / 2 + 4, "middle", tensors[t].name);
         }
     }
-    for (t = 0; t < 4; t++) {
+    for (int32_t t = 0; t < 4; t++) {
         static const char* const colors[] = {swapped_color, staying_color, other_color, kept_color};
         static const char* const words[] = {"rows move to the host", "rows stay: last two layers",
                                             "rows are recomputed", "tensor is kept"};
@@ -161,9 +159,8 @@ static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_
 /* The share of all rows' bytes that the plan recomputes. */
 static double recomputed_share(const memo_step_plan* plan) {
     double recomputed = 0, all = 0;
-    int32_t l, t;
-    for (l = 0; l < L; l++)
-        for (t = 0; t < N_TENSORS; t++) {
+    for (int32_t l = 0; l < L; l++)
+        for (int32_t t = 0; t < N_TENSORS; t++) {
             const int64_t rows = plan->swap.rows[l * N_TENSORS + t];
             if (rows != MEMO_ROWS_KEPT)
                 recomputed += (double)(T - rows) * (double)tensors[t].row_bytes;
@@ -192,9 +189,8 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
                                         "rows in host memory", "rows on disk"};
     const double left = 190, width = 460, all_bytes = 56.0 * C * T * L + (24 << 20);
     memo_text svg = {NULL, 0, 0, 0};
-    int i, k;
     begin(&svg, 760, 390, "What each tier holds");
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         memo_step_plan* plan = NULL;
         const double y = 20 + 80.0 * i, scale = width / all_bytes;
         memo_status status =
@@ -222,7 +218,7 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
         memo_step_plan_destroy(plan);
     }
 
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         rectangle(&svg, 10 + 190 * k, 345, 14, 14, colors[k]);
         label(&svg, 30 + 190 * k, 357, "start", names[k]);
     }
@@ -267,9 +263,8 @@ static memo_status draw_length(const char* path, memo_error* error) {
     memo_text svg = {NULL, 0, 0, 0};
     memo_status status = MEMO_STATUS_OK;
     char text[96];
-    int i, k;
     begin(&svg, 720, 400, "Device memory over the length, at once and in slices");
-    for (i = 0; i <= 4; i++) {
+    for (int i = 0; i <= 4; i++) {
         snprintf(text, sizeof text, "%d", (int)most_gib * i / 4);
         label(&svg, left - 6, top + height * (4 - i) / 4 + 4, "end", text);
         rectangle(&svg, left, top + height * (4 - i) / 4, width, 0.5, "#c0c0c0");
@@ -281,11 +276,11 @@ static memo_status draw_length(const char* path, memo_error* error) {
                   "<text transform=\"translate(24 %.0f) rotate(-90)\" text-anchor=\"middle\">"
                   "device memory of activations and scratch, GiB</text>\n",
                   top + height / 2);
-    for (k = 0; k < 2 && !status; k++) {
+    for (int k = 0; k < 2 && !status; k++) {
         double bytes = 0, gib = 0, x = 0;
         memo_text_put(&svg, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
                       colors[k]);
-        for (i = 1; i <= POINTS && !status; i++) {
+        for (int i = 1; i <= POINTS && !status; i++) {
             const int64_t n = (int64_t)i * STEP;
             status = plan_length(n, k ? SLICE : n, &bytes, error);
             gib = bytes / (1 << 30);

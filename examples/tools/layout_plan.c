@@ -55,12 +55,11 @@ static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000
 enum { N_PRESETS = sizeof presets / sizeof *presets };
 
 static void print_help(FILE* out) {
-    int i;
     fputs("usage: layout_plan [options]\n"
           "\n"
           "  --model NAME            the shape of:",
           out);
-    for (i = 0; i < N_PRESETS; i++) fprintf(out, " %s", presets[i].name);
+    for (int i = 0; i < N_PRESETS; i++) fprintf(out, " %s", presets[i].name);
     fputs(
         "\n"
         "                          (default llama3-8b)\n"
@@ -81,7 +80,7 @@ static void print_help(FILE* out) {
         "  --gpus N                GPUs of the cluster (default 8)\n"
         "  --cluster NAME          GPUs and their nodes:",
         out);
-    for (i = 0; i < N_CLUSTERS; i++) fprintf(out, " %s", clusters[i].name);
+    for (int i = 0; i < N_CLUSTERS; i++) fprintf(out, " %s", clusters[i].name);
     fputs(
         "\n"
         "                          (default a800).  The options below replace a figure of the\n"
@@ -151,13 +150,12 @@ static int parse_number(const char* text, double* value) {
 
 static int parse_layout(const char* text, memo_parallel_layout* l) {
     int32_t* degrees[5];
-    int i;
     degrees[0] = &l->data;
     degrees[1] = &l->pipeline;
     degrees[2] = &l->tensor;
     degrees[3] = &l->ulysses;
     degrees[4] = &l->ring;
-    for (i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++) {
         char* end;
         long degree;
         if (!(*text >= '0' && *text <= '9')) return 0;
@@ -240,7 +238,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--ulysses-groups", &n->ulysses_groups, 0, 1e6, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
-    int i, j;
+    int j;
 
     /* Defaults. */
     memset(o, 0, sizeof *o);
@@ -255,7 +253,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     o->activations = -1;
 
     /* Reads the presets first, so that the order of the options does not matter. */
-    for (i = 1; i + 1 < argc; i++) {
+    for (int i = 1; i + 1 < argc; i++) {
         if (!strncmp(argv[i + 1], "--", 2)) continue;
         if (!strcmp(argv[i], "--model")) {
             for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
@@ -270,7 +268,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     }
 
     /* The options. */
-    for (i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         const char* name = argv[i];
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
@@ -412,7 +410,6 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     memo_parallel_prediction p;
     memo_error error;
     memo_status status;
-    int kind;
 
     l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
     l.chunks = (int32_t)o->n.chunks;
@@ -449,7 +446,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
 
     fprintf(out, "sent, GB of a rank and step:");
-    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++)
+    for (int kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++)
         fprintf(out, "%s %s %.3f%s", kind ? "," : "",
                 memo_parallel_kind_name((memo_parallel_kind)kind), p.sent_bytes[kind] / 1e9,
                 p.leaves_node[kind] ? " (between nodes)" : "");
@@ -474,10 +471,9 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
     const memo_parallel_prediction* p = &entry->prediction;
     double inside = 0, between = 0;
     char groups[20] = "";
-    int kind;
     if (p->ulysses_groups > 1)
         (void)snprintf(groups, sizeof groups, "groups %d", (int)p->ulysses_groups);
-    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) {
+    for (int kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
@@ -493,13 +489,13 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
 static int print_list(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
     memo_parallel_list* list;
     memo_error error;
-    int64_t i, n;
+    int64_t n;
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
     fprintf(out, "data pipe chunks experts tensor ulysses ring ZeRO activations attention    GiB "
                  "host GiB  GB inside  between    step s MFU %%\n");
-    for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
+    for (int64_t i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,
         "%lld layouts: %lld fit, %lld do not, %lld are illegal (--explain D,P,T,U,R says why)\n",

@@ -176,19 +176,18 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
 
 /* Published and predicted MFU, memory of a GPU, and the prediction without each mechanism. */
 static inline void runs_print(FILE* out) {
-    int i, k;
     fprintf(out, "MFU %%, published and predicted; and without:\n%-32s %9s %9s %8s", "",
             "published", "predicted", "GiB");
-    for (k = 1; k < RUN_N_MECHANISMS; k++) fprintf(out, " %8s", run_mechanisms[k]);
+    for (int k = 1; k < RUN_N_MECHANISMS; k++) fprintf(out, " %8s", run_mechanisms[k]);
     fputs("  source\n", out);
-    for (i = 0; i < N_RUNS; i++) {
+    for (int i = 0; i < N_RUNS; i++) {
         const published_run* run = &published_runs[i];
         fprintf(out, "%-32s ", run->name);
         if (run->mfu_percent > 0)
             fprintf(out, "%9.1f", run->mfu_percent);
         else
             fprintf(out, "%9s", "it ran");
-        for (k = 0; k < RUN_N_MECHANISMS; k++) {
+        for (int k = 0; k < RUN_N_MECHANISMS; k++) {
             memo_parallel_prediction p;
             memo_error error;
             if (run_predict(run, (run_mechanism)k, &p, &error))

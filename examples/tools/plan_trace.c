@@ -98,9 +98,8 @@ static const char* const option_names[N_OPTIONS] = {
 static int check_files(const options* o) {
     tool_file files[N_OPTIONS + 1];
     memo_error error;
-    int k;
     memset(files, 0, sizeof files);
-    for (k = CSV; k < N_OPTIONS; k++) {
+    for (int k = CSV; k < N_OPTIONS; k++) {
         files[k].option = option_names[k];
         files[k].path = o->outputs[k];
         files[k].is_output = 1;
@@ -128,12 +127,12 @@ static int find_option(const char* name) {
 
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
-    int i, which;
+    int which;
 
     memset(o, 0, sizeof *o);
     o->solve = memo_plan_desc_default();
     o->alignment_bytes = 1;
-    for (i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i++) {
         const char* name = argv[i];
         const char* value = i + 1 < argc ? argv[i + 1] : NULL;
         int64_t number = 0;
@@ -224,8 +223,8 @@ static memo_status read_text(const char* path, input* in, memo_error* error) {
     memo_status status = tool_append_file(path, &in->text, &in->n_bytes, error);
     if (status) return status;
     if (memchr(in->text, 0, (size_t)in->n_bytes)) {
-        int64_t line = 1, i;
-        for (i = 0; in->text[i]; i++) line += in->text[i] == '\n';
+        int64_t line = 1;
+        for (int64_t i = 0; in->text[i]; i++) line += in->text[i] == '\n';
         return memo_error_set(error, MEMO_STATUS_FORMAT, "%s:%lld: a zero byte: this is not text",
                               path, (long long)line);
     }
@@ -300,10 +299,9 @@ static memo_status read_row(const char* path, int64_t line, char** fields, int n
                             memo_error* error) {
     static const char* const names[] = {"id", "lower", "upper", "size", "alignment", "offset"};
     int64_t values[N_COLUMNS];
-    int c;
 
     /* Numbers; an optional column may be absent or empty. */
-    for (c = LOWER; c <= OFFSET; c++) {
+    for (int c = LOWER; c <= OFFSET; c++) {
         char fault[64];
         int at = column_of[c];
         values[c] = -1;
@@ -336,7 +334,7 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
                                         "alignment", "offset", "gaps"};
     int column_of[N_COLUMNS], c, k, n_fields;
     char *fields[32], *line, *next;
-    int64_t n_rows = -1, n_gaps = 0, n_line = 0, row = 0, i;
+    int64_t n_rows = -1, n_gaps = 0, n_line = 0, row = 0;
     memo_status status;
 
     /* Count rows and gaps; each gap has one minus sign. */
@@ -345,7 +343,7 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
         if (*next) next++;
         n_rows += strspn(line, " \r\n") < (size_t)(next - line);
     }
-    for (i = 0; i < in->n_bytes; i++) n_gaps += in->text[i] == '-';
+    for (int64_t i = 0; i < in->n_bytes; i++) n_gaps += in->text[i] == '-';
     status = memo_plan_create(n_rows, n_gaps, alignment, &in->plan, error);
     if (status) return status;
     in->names = (char**)calloc((size_t)n_rows + 1, sizeof(char*));
@@ -470,13 +468,12 @@ static memo_status write_csv(const input* in, const char* path, memo_error* erro
     const memo_plan* plan = in->plan;
     memo_text text;
     char scratch[32];
-    int64_t i;
     int64_t* row = (int64_t*)calloc((size_t)plan->n_buffers + 1, sizeof(int64_t));
     if (!row) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the CSV");
-    for (i = 0; i < plan->n_buffers; i++) row[in->names ? plan->buffers[i].id : i] = i;
+    for (int64_t i = 0; i < plan->n_buffers; i++) row[in->names ? plan->buffers[i].id : i] = i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "id,lower,upper,size,offset\n");
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[row[i]];
         put_field(&text, name_of(in, buffer, scratch));
         memo_text_put(&text, ",%lld,%lld,%lld,%lld\n", (long long)buffer->begin,
@@ -505,7 +502,7 @@ static int by_time(const void* left, const void* right) {
  * address with others.  The caller frees *events. */
 static memo_status list_events(const memo_plan* plan, event** events, int64_t* n,
                                memo_error* error) {
-    int64_t i, n_most = plan->n_buffers + 2 * plan->n_gaps;
+    int64_t n_most = plan->n_buffers + 2 * plan->n_gaps;
     memob_piece* pieces = (memob_piece*)memob_calloc(n_most, sizeof(memob_piece));
     *events = (event*)memob_calloc(2 * n_most, sizeof **events);
     if (!pieces || !*events) {
@@ -513,7 +510,7 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
         return memob_no_memory(error, "the events");
     }
     *n = 2 * memob_plan_pieces(plan, pieces);
-    for (i = 0; i < *n; i++) {
+    for (int64_t i = 0; i < *n; i++) {
         const memob_piece* piece = &pieces[i / 2];
         event* e = &(*events)[i];
         e->is_end = (int)(i % 2);
@@ -533,7 +530,7 @@ static memo_status put_snapshot(const input* in, memo_text* text, memo_error* er
     static const char* const actions[] = {"alloc", "free_requested", "free_completed"};
     const memo_plan* plan = in->plan;
     long long peak = (long long)plan->peak_bytes;
-    int64_t i, n;
+    int64_t n;
     event* events;
     memo_status status = list_events(plan, &events, &n, error);
     if (status) return status;
@@ -547,10 +544,9 @@ static memo_status put_snapshot(const input* in, memo_text* text, memo_error* er
         "\"time_us\":0,\"frames\":[]}",
         peak, peak, peak);
 
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[events[i].buffer];
-        int action;
-        for (action = events[i].is_end; action <= 2 * events[i].is_end; action++) {
+        for (int action = events[i].is_end; action <= 2 * events[i].is_end; action++) {
             char scratch[32];
             memo_text_put(
                 text,
@@ -592,7 +588,7 @@ static void put_pickle(memo_text* text, const char** json) {
         (*json)++;
     } else if (open == '"') {
         int64_t length_at;
-        uint64_t length, k;
+        uint64_t length;
         memo_text_put(text, "X");
         length_at = text->n_bytes;
         put_bytes(text, 0, 4);
@@ -600,7 +596,8 @@ static void put_pickle(memo_text* text, const char** json) {
         (*json)++;
         if (text->failed) return;
         length = (uint64_t)(text->n_bytes - length_at - 4);
-        for (k = 0; k < 4; k++) text->data[length_at + (int64_t)k] = (char)(length >> 8 * k & 255);
+        for (uint64_t k = 0; k < 4; k++)
+            text->data[length_at + (int64_t)k] = (char)(length >> 8 * k & 255);
     } else if (open == 'f') {
         memo_text_put(text, "\x89");
         *json += 4;
@@ -637,11 +634,11 @@ static memo_status write_snapshot(const input* in, const char* path, int is_pick
 /* Makes a trace for a CSV, which has none: a request for each lifetime without gaps. */
 static memo_status requests_of(const input* in, memo_trace** trace, memo_error* error) {
     const memo_plan* plan = in->plan;
-    int64_t i, n = 0;
+    int64_t n = 0;
     event* events = NULL;
     memo_status status = memo_trace_create(trace, error);
     if (!status) status = list_events(plan, &events, &n, error);
-    for (i = 0; i < n && !status; i++) {
+    for (int64_t i = 0; i < n && !status; i++) {
         const memo_buffer* buffer = &plan->buffers[events[i].buffer];
         status = events[i].is_end ? memo_trace_free(*trace, events[i].piece, error)
                                   : memo_trace_malloc(*trace, events[i].piece, events[i].bytes,

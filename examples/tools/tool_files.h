@@ -33,8 +33,7 @@ static MEMO_UNUSED int tool_refuse(FILE* err, const char* tool, const char* opti
 /* Replaces a closed standard stream by one that fails.  Otherwise the next file would take its
  * descriptor and receive the printed lines. */
 static MEMO_UNUSED void tool_keep_standard_streams(void) {
-    int k;
-    for (k = 0; k < 3; k++)
+    for (int k = 0; k < 3; k++)
         if (fcntl(k, F_GETFD) < 0) (void)!open("/dev/null", k ? O_RDONLY : O_WRONLY);
 }
 
@@ -140,10 +139,9 @@ static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
  * first would be lost. */
 static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_files,
                                                 memo_error* error) {
-    int i, j;
-    for (i = 0; i < n_files; i++) {
+    for (int i = 0; i < n_files; i++) {
         if (!files[i].is_output || !files[i].path || !strcmp(files[i].path, "-")) continue;
-        for (j = 0; j < n_files; j++) {
+        for (int j = 0; j < n_files; j++) {
             const char* other = files[j].path;
             if (j == i || !other || (files[j].is_output && j > i)) continue;
             if (!strcmp(other, "-")) {

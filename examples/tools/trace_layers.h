@@ -54,11 +54,11 @@ static int64_t layers_segment_like(int64_t s, int64_t m, int64_t layer, int64_t 
 /* Cuts the trace at its marks.  A recomputation between two layers belongs to the next backward. */
 static memo_status layers_cut(trace_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
-    int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
+    int64_t n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
 
     /* One more round than requests, for the room of the last cut. */
-    for (i = 0; i <= trace->n_requests; i++) {
+    for (int64_t i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
         if (!memob_reserve(&layers->first, &capacity, n_cuts + 2, 8))
@@ -107,7 +107,7 @@ static memo_status layers_cut(trace_layers* layers, memo_error* error) {
 
 static memo_status layers_number(trace_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
-    int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
+    int64_t n_segments = 4 * layers->n_layers + 1, n = 0;
     memob_arrays* arrays = &layers->arrays;
     layers->base = (int64_t*)memob_arrays_add(arrays, n_segments + 1, 8);
     layers->segment = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
@@ -117,9 +117,9 @@ static memo_status layers_number(trace_layers* layers, memo_error* error) {
     if (arrays->failed) return memob_no_memory(error, "the layers of a trace");
 
     /* Frees come after their mallocs, so one pass numbers both. */
-    for (s = 0; s < n_segments; s++) {
+    for (int64_t s = 0; s < n_segments; s++) {
         layers->base[s] = n;
-        for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
+        for (int64_t i = layers->first[s]; i < layers->first[s + 1]; i++) {
             if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) {
                 layers->segment[n] = s;
                 layers->free_index[n] = layers->incoming[n] = -1;
@@ -333,7 +333,7 @@ static memo_status layers_apply_segment(const trace_layers* layers, int64_t t, i
 /* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
 static memo_status layers_apply_all(trace_layers* layers, int64_t n, memo_trace** result,
                                     memo_error* error) {
-    int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
+    int64_t n_segments = 4 * n + 1, s, shift, at = 0, n_never_freed = 0;
     int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
     memo_error reason;
     memo_status status =
@@ -347,16 +347,16 @@ static memo_status layers_apply_all(trace_layers* layers, int64_t n, memo_trace*
     layers->result_base = base;
 
     /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
-    for (t = 0; t < n_segments; t++) {
+    for (int64_t t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
         s = layers_source_segment(layers, t, &shift);
         if (s < 0) continue;
         base[t + 1] += layers->base[s + 1] - layers->base[s];
-        for (number = layers->base[s]; number < layers->base[s + 1]; number++)
+        for (int64_t number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
 
-    for (t = 0; t < n_segments && !status; t++)
+    for (int64_t t = 0; t < n_segments && !status; t++)
         status = layers_apply_segment(layers, t, &at, &reason);
     if (status == MEMO_STATUS_INVALID_ARGUMENT)
         memo_error_set(error, status,
