@@ -3863,54 +3863,59 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
     return n_in;
 }
 
+/* Sets the peak of a plan; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+    int64_t highest = 0, i;
+    for (best->peak = i = 0; i < problem->n_items; i++) {
+        int64_t top = best->offsets[i] + problem->items[i].size;
+        if (top > best->peak) highest = i;
+        best->peak = memob_max(best->peak, top);
+    }
+    best->is_optimal = best->peak <= problem->lower_bound;
+    return highest;
+}
+
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
  * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
- * Each window may spend the budget; one that is too large spends nothing.  0: no memory. */
-MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double reach, int64_t budget,
+ * Each window may spend the budget.  One that cannot be placed with it waits for a larger budget.
+ * 0: no memory. */
+MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
                                 memoi_effort* effort, memoi_solution* best) {
     enum { WINDOWS = 3 };
     const memoi_problem* problem = cores->problem;
-    int64_t highest = 0, n_failed = 0, left, k;
-    double wider = 1;
+    int64_t n_failed = 0, left, n_in, k;
+    double reach = 4, lives;
     for (;;) {
-        const memoi_item* item;
+        const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
         memoi_verdict verdict;
-        double lives;
-        for (best->peak = k = 0; k < problem->n_items; k++) {
-            int64_t top = best->offsets[k] + problem->items[k].size;
-            if (top > best->peak) highest = k;
-            best->peak = memob_max(best->peak, top);
-        }
         left = budget = memob_min(budget, effort->nodes_left);
         if (best->peak <= capacity || n_failed == WINDOWS || left <= 0 ||
             memob_now_s() > cores->deadline)
-            break;
+            return 1;
 
         /* A section of its life, at random; less around it if that is too much. */
-        item = &problem->items[highest];
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
-        lives = wider * reach;
-        while (memoi_window_list(cores, k, lives, capacity, best) > MEMOI_SEARCH_ITEMS &&
+        lives = reach;
+        while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
                lives >= 0.2)
             lives /= 2;
+        if (n_in + n_in / 2 > budget) return 1;
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         effort->nodes_left -= budget - left;
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
             if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
         n_failed = verdict == MEMOI_FOUND ? 0 : n_failed + 1;
-        wider = verdict == MEMOI_FOUND ? 1 : 1.5 * wider;
+        reach = verdict == MEMOI_FOUND ? 4 : 1.5 * reach;
     }
-    best->is_optimal = best->peak <= problem->lower_bound;
-    return 1;
 }
 
 /* --- >>ejections ---
  * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
  *
- * Items above a capacity wait.  One after the other goes where the items in its way weigh least,
- * and these wait instead.  It weighs more from then on, so that the same items do not chase each
- * other.
+ * The highest item waits.  It goes within a capacity where the items in its way weigh least, and
+ * these wait instead.  Who took a place weighs more from then on, so that the same items do not
+ * chase each other.
  * (An ejection pool, Nagata and Braysy 2009.) */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
@@ -4009,17 +4014,20 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent.  Attempts most of the way to the
- * goal, by windows too if there are cores, then halfway from what is given up to the best.  0: no
- * memory. */
+/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  What is
+ * lowered stays so whatever comes next, and so do the weights: what was in the way often stays
+ * heavy.  Each capacity that is met doubles the step to the next one.  Failures shorten it, and the
+ * shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
 MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
-    enum { FIRST_PLACES = 20000, PLACES = 8 }; /* of an attempt; as long as a node */
-    enum { CLOCK = 16, REST = 10, SHARE = 16 };
+    enum {
+        PLACES = 4,
+        CLOCK = 16,
+        SHARE = 256
+    }; /* of a node, an attempt; of what is open, a step */
     const int64_t n = problem->n_items, before = effort->nodes_left;
-    int64_t given_up = -1, budget = FIRST_PLACES, capacity, n_places, i;
+    int64_t step = 0, budget = CLOCK, capacity, n_places, highest, i;
     int listed = memoi_neighbors_list(problem);
-    double reach = 4;
     memob_arrays a = {NULL, 0};
     memoi_ejections e;
     memset(&e, 0, sizeof e);
@@ -4037,25 +4045,27 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     for (i = 0; !a.failed && i < n; i++) {
         int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
         e.end[i] = (int32_t)problem->items[i].end;
+        e.weight[i] = (double)problem->items[i].size *
+                      (double)(problem->items[i].end - problem->items[i].begin);
         if (e.end[i] > *largest) *largest = e.end[i];
     }
     if (listed == 0) a.failed = 1;
     if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
     n_nodes = before - memob_min(n_nodes, before); /* left at the end */
-    while (!a.failed && best->peak > goal && effort->nodes_left > n_nodes &&
-           memob_now_s() <= effort->deadline) {
-        capacity = given_up < 0 ? goal + (best->peak - goal) / REST
-                                : given_up + (best->peak - given_up) / 2;
-
-        /* What lies above the capacity waits. */
-        for (i = e.n_waiting = 0; i < n; i++) {
-            const memoi_item* item = &problem->items[i];
-            e.offsets[i] = best->offsets[i];
-            e.weight[i] = (double)item->size * (double)(item->end - item->begin);
-            if (e.offsets[i] + item->size <= capacity) continue;
-            e.offsets[i] = -1;
-            e.waiting[e.n_waiting++] = (int32_t)i;
+    if (!a.failed) memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
+    for (capacity = INT64_MAX; !a.failed;) {
+        highest = memoi_solution_highest(problem, best);
+        if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
+            break;
+        if (capacity >= best->peak) {
+            step = memob_max(2 * step, (best->peak - goal) / SHARE + 1);
+            capacity = memob_max(goal, best->peak - step);
         }
+
+        /* The highest item waits. */
+        e.offsets[highest] = -1;
+        e.waiting[0] = (int32_t)highest;
+        e.n_waiting = 1;
         for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
             if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
             if (n_places % CLOCK == 0 && memob_now_s() > effort->deadline) break;
@@ -4066,22 +4076,20 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
         }
         effort->nodes_left -= memob_min(n_places / PLACES + 1, effort->nodes_left);
         if (e.n_waiting == 0) {
-            memoi_solution_offer(problem, e.offsets, best);
-        } else if (cores) {
-            cores->deadline =
-                effort->deadline - (1 - 1 / (double)PLACES) * (effort->deadline - memob_now_s());
-            a.failed =
-                !memoi_windows_attempt(cores, capacity, reach, budget / PLACES, effort, best);
+            memcpy(best->offsets, e.offsets, (size_t)n * sizeof(int64_t));
+            continue;
         }
+        if (cores) {
+            cores->deadline = memob_now_s() + (effort->deadline - memob_now_s()) / PLACES;
+            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / PLACES,
+                                              budget / PLACES, effort, best);
+        }
+        memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
+        if (best->peak <= capacity) continue;
 
-        /* If little is left between what is given up and the best, the next attempts last
-         * longer. */
-        if (best->peak > capacity) given_up = capacity;
-        if (given_up >= best->peak - 1 - (best->peak - goal) / SHARE) {
-            given_up = -1;
-            if (budget < (int64_t)1 << 40) budget *= 2;
-            reach += 0.5;
-        }
+        capacity = INT64_MAX;
+        step /= 4; /* and twice that comes next */
+        if (step <= (best->peak - goal) / SHARE && budget < (int64_t)1 << 40) budget *= 2;
         memoi_search_report(effort, problem, best, problem->lower_bound,
                             before - effort->nodes_left);
     }
