@@ -1076,10 +1076,9 @@ MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
 MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
-    int64_t k, l;
     if (a->begin >= b->end || b->begin >= a->end) return 0;
-    for (k = 0; k < a->n_ranges; k++)
-        for (l = 0; l < b->n_ranges; l++)
+    for (int64_t k = 0; k < a->n_ranges; k++)
+        for (int64_t l = 0; l < b->n_ranges; l++)
             if (problem->ranges[a->first_range + k].begin <
                     problem->ranges[b->first_range + l].end &&
                 problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
@@ -1108,8 +1107,9 @@ MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i)
 
 /* How many entries the lists have, with gaps at most. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = 2 * problem->n_held, i;
-    for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
+    for (int64_t i = 0; i < n; i++)
+        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
     return n_entries;
 }
 
@@ -1128,12 +1128,11 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
 /* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, n_entries, i, j, k;
+    int64_t n = problem->n_items, n_entries, j, k;
     memob_arrays scratch = {NULL, 0};
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
-    int pass;
 
     /* A dense problem would need too much memory; callers then do without lists. */
     if (neighbors->list) return 1;
@@ -1157,8 +1156,8 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     }
 
     /* Two passes, counts and then lists, so that all lists share one array. */
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0; i < n; i++) {
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
             int64_t last = memoi_neighbors_item_last(problem, i);
             for (j = i + 1; j < last; j++)
                 if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
@@ -1167,25 +1166,25 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         for (k = 0; k < problem->n_held; k++)
             memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
                                 pass);
-        for (i = 0; i < n && pass == 0; i++) {
+        for (int64_t i = 0; i < n && pass == 0; i++) {
             neighbors->first[i + 1] = neighbors->first[i] + fill[i];
             fill[i] = neighbors->first[i];
         }
     }
 
     /* Fixed items enter the lists of their neighbors first, the lowest first. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
         order[i].index = i;
         fill[i] = neighbors->first[i];
     }
     if (problem->n_fixed > 0) {
         qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
                 sorted[fill[neighbors->list[k]]++] = (int32_t)j;
     }
-    for (i = 0; i < n && problem->n_fixed > 0; i++) {
+    for (int64_t i = 0; i < n && problem->n_fixed > 0; i++) {
         int32_t* list = neighbors->list + neighbors->first[i];
         const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
         for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
@@ -1216,8 +1215,8 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 /* Sets from when to when each item lives, after its ranges.  An item begins no later than the items
  * behind it: a gap may come first, and a cover may have sections in another order. */
 MEMOI void memoi_problem_limits(memoi_problem* problem) {
-    int64_t begin = INT64_MAX, i;
-    for (i = problem->n_items - 1; i >= 0; i--) {
+    int64_t begin = INT64_MAX;
+    for (int64_t i = problem->n_items - 1; i >= 0; i--) {
         memoi_item* item = &problem->items[i];
         begin = memob_min(begin, problem->ranges[item->first_range].begin);
         item->begin = begin;
@@ -1228,14 +1227,14 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 /* Sets the sum of live sizes in each section, and with them the bound: no plan is lower than a live
  * set or than the top of a fixed item.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
-    int64_t n = problem->n_sections, i, k;
+    int64_t n = problem->n_sections;
     int64_t* bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     MEMO_FREE(problem->section_bounds);
     problem->section_bounds = bounds;
     if (!bounds) return 0;
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
-        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
+        for (int64_t k = item->first_range; k < item->first_range + item->n_ranges; k++) {
             bounds[problem->ranges[k].begin] += item->size; /* as differences, summed below */
             bounds[problem->ranges[k].end] -= item->size;
         }
@@ -1243,7 +1242,7 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
             problem->ground = memob_max(problem->ground, item->fixed + item->size);
     }
     problem->lower_bound = memob_max(problem->lower_bound, problem->ground);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (i > 0) bounds[i] += bounds[i - 1];
         problem->lower_bound = memob_max(problem->lower_bound, bounds[i]);
     }
@@ -1254,7 +1253,7 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
  * range ends and another has begun since the section before: only then is the live set a largest
  * one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
-    int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
+    int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
     memob_keyed* begins = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -1265,7 +1264,7 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     }
 
     /* Begins and ends in order of time. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         begins[i].key = problem->ranges[i].begin;
         ends[i].key = problem->ranges[i].end;
         begins[i].index = ends[i].index = i;
@@ -1296,7 +1295,7 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
                                        memo_error* error) {
-    int64_t i, gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+    int64_t gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
     memset(problem, 0, sizeof *problem);
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
@@ -1306,7 +1305,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 
     /* An item has a range between each two gaps.  Empty buffers need no place, so they become no
      * item. */
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
         int64_t time = buffer->begin;
@@ -1348,13 +1347,13 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
      * holds by itself; any other must be a multiple of the unit.  A smaller unit can break an
      * earlier item's alignment, so the loop begins again; the unit halves at least, so it rarely
      * does. */
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
         unit = memoi_problem_gcd(unit, alignment);
         i = -1;
     }
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
@@ -1384,7 +1383,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     if (!memoi_problem_sections(problem)) goto no_memory;
 
     /* Sizes in units. */
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
         item->size /= unit;
         item->alignment = item->alignment > unit ? item->alignment / unit : 1;
@@ -1431,8 +1430,8 @@ MEMOI int64_t memoi_lanes_at(const memo_plan* plan, const memoi_problem* problem
 /* Lists the pairs that holds keep apart.  Returns 1; 0 without memory; -1 if they are too many. */
 MEMOI int memoi_problem_hold(memoi_problem* problem, const memo_plan* plan,
                              const memob_keyed* lanes, const int64_t* item_of) {
-    int64_t capacity = 0, i, k;
-    for (i = 0; i < plan->n_holds; i++) {
+    int64_t capacity = 0, k;
+    for (int64_t i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         int64_t item = item_of[hold->buffer];
         int64_t last = memoi_lanes_at(plan, problem, lanes, hold->lane, hold->until);
@@ -1494,7 +1493,7 @@ typedef struct memoi_reuse {
 } memoi_reuse;
 
 MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_words = n / 64 + 1, k;
+    int64_t n = problem->n_items, n_words = n / 64 + 1;
     memob_arrays* a = &reuse->arrays;
     memset(reuse, 0, sizeof *reuse);
     reuse->problem = problem;
@@ -1510,7 +1509,7 @@ MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     reuse->gives_up = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     reuse->reached_in = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     if (a->failed) return 0;
-    for (k = 0; k < n; k++) reuse->first_loan[k] = -1;
+    for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
     return 1;
 }
 
@@ -1535,9 +1534,8 @@ MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
 /* Marks the neighbors of item j that come before it. */
 MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
     const memoi_neighbors* neighbors = reuse->problem->neighbors;
-    int64_t k;
     memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
-    for (k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+    for (int64_t k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
         if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
     reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
 }
@@ -1559,7 +1557,6 @@ MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const 
  * *borrower follows it.  Returns n if there is none. */
 MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
     int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
-    int64_t at;
 
     *borrower = j;
     memoi_reuse_mark(reuse, reuse->asker, j);
@@ -1570,7 +1567,7 @@ MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, 
     reuse->n_seen = reuse->n_queued = 0;
     reuse->queue[reuse->n_queued++] = j;
     reuse->reached_in[j] = exchange;
-    for (at = 0; at < reuse->n_queued; at++) {
+    for (int64_t at = 0; at < reuse->n_queued; at++) {
         int32_t b = reuse->queue[at];
         memoi_reuse_mark(reuse, reuse->asker, b);
         for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
@@ -1598,8 +1595,7 @@ MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, 
 MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
                                    int32_t borrower) {
     int64_t bytes = memob_min(need, reuse->left[lender]);
-    int32_t b;
-    for (b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
+    for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
         bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
     reuse->left[lender] -= bytes;
     if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
@@ -1681,7 +1677,7 @@ typedef struct memoi_cover {
 
 MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
     const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, i, k;
+    int64_t n = problem->n_items;
     memob_arrays* a = &cover->arrays;
     memset(cover, 0, sizeof *cover);
     cover->problem = problem;
@@ -1692,8 +1688,8 @@ MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
     cover->candidates = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     cover->gain = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     if (a->failed) return 0;
-    for (i = 0; i < n; i++)
-        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
             int32_t j = neighbors->list[k];
             cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
         }
@@ -1705,14 +1701,14 @@ MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
 MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
     const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
     uint64_t* open = cover->open + i * cover->n_words;
-    int64_t n = 0, k;
-    for (k = 0; k < cover->n_members; k++) { /* their pairs have a section now */
+    int64_t n = 0;
+    for (int64_t k = 0; k < cover->n_members; k++) { /* their pairs have a section now */
         int32_t j = cover->members[k];
         cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
         open[j / 64] &= ~((uint64_t)1 << j % 64);
     }
     cover->members[cover->n_members++] = i;
-    for (k = 0; k < cover->n_candidates; k++) {
+    for (int64_t k = 0; k < cover->n_candidates; k++) {
         int32_t j = cover->candidates[k];
         cover->candidates[n] = j;
         n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
@@ -1731,10 +1727,10 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
 /* Makes a section that contains item i, and those of the set.  0: no memory. */
 MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
     const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t first = cover->n_stays, earliest = i, latest = i, k;
+    int64_t first = cover->n_stays, earliest = i, latest = i;
     int ok;
     cover->n_members = cover->n_candidates = 0;
-    for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+    for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
         cover->candidates[cover->n_candidates++] = neighbors->list[k];
         cover->gain[neighbors->list[k]] = 0;
     }
@@ -1743,7 +1739,7 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     ok = memoi_cover_join(cover, i);
     while (ok && cover->n_candidates > 0) {
         double most = -1, size;
-        for (k = 0; k < cover->n_candidates; k++) {
+        for (int64_t k = 0; k < cover->n_candidates; k++) {
             int32_t j = cover->candidates[k];
             size = (double)cover->problem->items[j].size;
             size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
@@ -1754,7 +1750,7 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         ok = memoi_cover_join(cover, i);
     }
 
-    for (k = first; ok && k < cover->n_stays; k++) {
+    for (int64_t k = first; ok && k < cover->n_stays; k++) {
         earliest = memob_min(earliest, cover->stays[k].key);
         latest = memob_max(latest, cover->stays[k].key);
     }
@@ -1770,11 +1766,11 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
 /* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
 MEMOI int memoi_cover_sort(memoi_cover* cover) {
     int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
-    int64_t k;
     if (!number) return 0;
     qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
-    for (k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
-    for (k = 0; k < cover->n_stays; k++) cover->stays[k].index = number[cover->stays[k].index];
+    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (int64_t k = 0; k < cover->n_stays; k++)
+        cover->stays[k].index = number[cover->stays[k].index];
     qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
     MEMO_FREE(number);
     return 1;
@@ -1783,7 +1779,7 @@ MEMOI int memoi_cover_sort(memoi_cover* cover) {
 /* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
  * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    int64_t n = problem->n_items, k;
+    int64_t n = problem->n_items;
     int32_t i;
     memoi_cover cover;
     memoi_range* range;
@@ -1794,7 +1790,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
     for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
         const uint64_t* open = cover.open + i * cover.n_words;
-        for (k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
+        for (int64_t k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
             if (open[k])
                 ok = memoi_cover_grow(&cover, i, NULL);
             else
@@ -1817,7 +1813,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
         problem->n_sections = cover.n_sections;
         problem->n_ranges = 0;
         problem->has_gaps = problem->is_cover = 1;
-        for (k = 0; k < cover.n_stays; k++) {
+        for (int64_t k = 0; k < cover.n_stays; k++) {
             memoi_item* item = &problem->items[cover.stays[k].key];
             int64_t section = cover.stays[k].index;
             int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
@@ -1841,7 +1837,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
 /* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
  * 0 without memory; -1 if pairs are too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
-    int64_t n = problem->n_items, i;
+    int64_t n = problem->n_items;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     char* is_in_set = (char*)memob_calloc(n, 1);
     memob_keyed* lanes = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -1849,8 +1845,8 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
 
     /* Items by lane, in order of time, because a hold names a lane and a time. */
     if (item_of && is_in_set && lanes) {
-        for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
+        for (int64_t i = 0; i < n; i++) {
             item_of[problem->items[i].buffer] = i;
             lanes[i].key = plan->buffers[problem->items[i].buffer].lane;
             lanes[i].index = i;
@@ -1884,8 +1880,8 @@ MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
 /* Takes offsets if they are better. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
-    int64_t i, peak = 0;
-    for (i = 0; i < problem->n_items; i++)
+    int64_t peak = 0;
+    for (int64_t i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
     if (peak >= best->peak) return;
     best->peak = peak;
@@ -1919,10 +1915,9 @@ typedef struct memoi_unplaced {
 /* The place of a point on the curve: the bits of both in turn. */
 MEMOI int64_t memoi_unplaced_key(int64_t begin, int64_t end) {
     uint64_t both[2];
-    int k;
     both[0] = (uint64_t)begin;
     both[1] = (uint64_t)end;
-    for (k = 0; k < 2; k++) { /* a zero behind each bit */
+    for (int k = 0; k < 2; k++) { /* a zero behind each bit */
         both[k] = (both[k] | both[k] << 16) & 0x0000ffff0000ffffu;
         both[k] = (both[k] | both[k] << 8) & 0x00ff00ff00ff00ffu;
         both[k] = (both[k] | both[k] << 4) & 0x0f0f0f0f0f0f0f0fu;
@@ -1942,15 +1937,14 @@ MEMOI void memoi_box_add(memoi_box* box, const memoi_box* other) {
 /* The boxes of all nodes, from the leaves up. */
 MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
     static const memoi_box empty = {INT32_MAX, -1, INT32_MAX, -1};
-    int64_t k;
-    for (k = 0; k < 2 * unplaced->n_leaves; k++) unplaced->box[k] = empty;
-    for (k = 0; k < n; k++) {
+    for (int64_t k = 0; k < 2 * unplaced->n_leaves; k++) unplaced->box[k] = empty;
+    for (int64_t k = 0; k < n; k++) {
         memoi_box point;
         point.least_begin = point.largest_begin = unplaced->begin[k];
         point.least_end = point.largest_end = unplaced->end[k];
         memoi_box_add(&unplaced->box[unplaced->n_leaves + k / MEMOI_UNPLACED_BLOCK], &point);
     }
-    for (k = 2 * unplaced->n_leaves - 1; k > 1; k--)
+    for (int64_t k = 2 * unplaced->n_leaves - 1; k > 1; k--)
         memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
 }
 
@@ -1995,8 +1989,7 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
 MEMOI int32_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t leaf) {
     const int32_t* turns = unplaced->turn + leaf * MEMOI_UNPLACED_BLOCK;
     int32_t least = INT32_MAX;
-    int k;
-    for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) least = turns[k] < least ? turns[k] : least;
+    for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) least = turns[k] < least ? turns[k] : least;
     return unplaced->least_turn[unplaced->n_leaves + leaf] = least;
 }
 
@@ -2008,9 +2001,8 @@ MEMOI int32_t memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
 
 /* Call this after all turns are set. */
 MEMOI void memoi_unplaced_begin(memoi_unplaced* unplaced) {
-    int64_t k;
-    for (k = 0; k < unplaced->n_leaves; k++) memoi_unplaced_leaf(unplaced, k);
-    for (k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
+    for (int64_t k = 0; k < unplaced->n_leaves; k++) memoi_unplaced_leaf(unplaced, k);
+    for (int64_t k = unplaced->n_leaves - 1; k > 0; k--) memoi_unplaced_join(unplaced, k);
 }
 
 /* Sets the turn of a place, INT32_MAX without an item that waits. */
@@ -2040,8 +2032,7 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
         int64_t first = (node - unplaced->n_leaves) * MEMOI_UNPLACED_BLOCK;
         const int32_t *begins = unplaced->begin + first, *ends = unplaced->end + first;
         const int32_t* turns = unplaced->turn + first;
-        int k;
-        for (k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
+        for (int k = 0; k < MEMOI_UNPLACED_BLOCK; k++) {
             int32_t here = turns[k];
             here = ((begins[k] >= begin) & (ends[k] <= end)) ? here : INT32_MAX;
             best = here < best ? here : best;
@@ -2112,8 +2103,7 @@ MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
 /* With random numbers each rank is blurred by a few per cent, so that no two orders are alike. */
 MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_order order,
                                     uint64_t* random, memoi_ranked* ranked) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         double size = (double)item->size, lifetime = (double)item->lifetime;
         ranked[i].index = i;
@@ -2138,8 +2128,7 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
 /* The order by offsets: first fit by it raises no item. */
 MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int64_t* offsets,
                                          memoi_ranked* ranked) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         ranked[i].index = i;
         ranked[i].first = -(double)offsets[i];
         ranked[i].second = 0;
@@ -2204,11 +2193,11 @@ MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
  * lies low, and the others have room on top of it. */
 MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_sections, left, right, i;
+    int64_t n = problem->n_sections, left, right;
     int64_t* load = greedy->load;
     memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
-    for (i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
+    for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         int64_t most = 0;
         for (left = n + item->begin, right = n + item->end; left < right; left /= 2, right /= 2) {
@@ -2311,8 +2300,8 @@ MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
 /* Nothing is placed: all free items are on the tree. */
 MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items, rank, i;
-    for (rank = 0; rank < n; rank++) {
+    int64_t n = problem->n_items, i;
+    for (int64_t rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
         greedy->unplaced.turn[greedy->unplaced.place_of[i]] =
             item->fixed < 0 ? (int32_t)rank : INT32_MAX;
@@ -2347,10 +2336,10 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
 /* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
  * Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
-    int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed, round;
+    int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed;
     double begin = memob_now_s();
     memoi_plateau_begin(greedy);
-    for (round = 1; n_placed < n; round++) {
+    for (int64_t round = 1; n_placed < n; round++) {
         if (round % MEMOI_GREEDY_CLOCK == 0 &&
             memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
             return 0;
@@ -2485,8 +2474,8 @@ MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward
     const int64_t from = is_backward ? n_sections - 1 - section : section;
     memob_keyed *begins = sweep->begins, *ends = sweep->ends;
     memoi_tenant* last = &sweep->blocks[n];
-    int64_t n_free = 0, over = 0, i, k;
-    for (i = 0; i < n; i++) {
+    int64_t n_free = 0, over = 0;
+    for (int64_t i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) continue;
         begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
@@ -2501,12 +2490,12 @@ MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward
     last->below = last->above = (int32_t)n;
     last->end = INT32_MAX;
     memoi_sweep_list(sweep, (int32_t)n, 1);
-    for (k = 0; k < sweep->n_stack; k++)
+    for (int64_t k = 0; k < sweep->n_stack; k++)
         memoi_sweep_place(sweep, (int32_t)sweep->stack[k].index, 1);
 
     /* Items that end at a section are over before others begin there. */
     while (over < n_free && ends[over].key <= from) over++;
-    for (k = 0; k < n_free; k++) {
+    for (int64_t k = 0; k < n_free; k++) {
         if (begins[k].key <= from) continue;
         for (; ends[over].key <= begins[k].key; over++)
             memoi_sweep_free(sweep, (int32_t)ends[over].index);
@@ -2517,7 +2506,7 @@ MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward
 /* Sets all offsets.  near: 0, or a share of an item's life (memoi_sweep).  0: no memory. */
 MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* offsets) {
     const int64_t n = problem->n_items;
-    int64_t fullest = 0, i;
+    int64_t fullest = 0;
     int ok;
     memob_arrays a = {NULL, 0};
     memoi_sweep sweep;
@@ -2532,9 +2521,9 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     sweep.blocks = (memoi_tenant*)memob_arrays_add(&a, n + 1, sizeof(memoi_tenant));
     ok = !a.failed;
     if (ok) {
-        for (i = 1; i < problem->n_sections; i++)
+        for (int64_t i = 1; i < problem->n_sections; i++)
             if (problem->section_bounds[i] > problem->section_bounds[fullest]) fullest = i;
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             const memoi_item* item = &problem->items[i];
             offsets[i] = item->fixed;
             if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
@@ -2568,13 +2557,13 @@ MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
  * round after round, and drops ranges that end below.  After many rounds it sorts the ranges; then
  * one more round is enough. */
 MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
-    int64_t offset, next = 0, round = 0, n_above, k;
+    int64_t offset, next = 0, round = 0, n_above;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
             qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
         offset = next;
         n_above = 0;
-        for (k = 0; k < n; k++) {
+        for (int64_t k = 0; k < n; k++) {
             memoi_range here = taken[k];
             next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
             taken[n_above] = here;
@@ -2593,18 +2582,18 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
                             int64_t capacity, double deadline, memoi_range* places,
                             int64_t* offsets) {
     const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, i, k, l;
+    int64_t n = problem->n_items, i;
     memoi_range* taken = places + n;
     for (i = 0; i < n; i++) { /* what is not placed is in no way */
         places[i].begin = memob_max(offsets[i], 0);
         places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
     }
-    for (k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++) {
         int64_t n_taken = 0;
         const memoi_item* item = &problem->items[i = ranked[k].index];
         if (k % MEMOI_FIT_CLOCK == 0 && memob_now_s() > deadline) return n;
         if (offsets[i] >= 0) continue;
-        for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
             taken[n_taken] = places[neighbors->list[l]];
             n_taken += taken[n_taken].end > 0;
         }
@@ -2631,9 +2620,8 @@ MEMOI int memoi_greedy_fit(memoi_greedy* greedy) {
 /* Places all items in the order of greedy->ranked.  Returns 0 if time is up. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
-    int64_t i;
     if (!greedy->is_fit) return memoi_plateau_run(greedy);
-    for (i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
+    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
     return memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->deadline, greedy->places,
                          greedy->offsets) < 0;
 }
@@ -2645,8 +2633,7 @@ MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_be
     static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
                                               MEMOI_ORDER_LOAD, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_START};
-    int k;
-    for (k = 0; k < (int)(sizeof orders / sizeof *orders); k++) {
+    for (int k = 0; k < (int)(sizeof orders / sizeof *orders); k++) {
         if (best->peak <= target || memob_now_s() > last_begin) break;
         if (orders[k] == MEMOI_ORDER_LOAD)
             memoi_greedy_order_by_load(greedy);
@@ -2663,16 +2650,16 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
     enum { REPEATS = 16 };
     static const double steps[] = {0.02, 0.1, 0.5};
     const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items, run, k;
+    int64_t n = problem->n_items;
     uint64_t random = 0;
     memoi_greedy_order_by_load(greedy);
-    for (k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++) {
         greedy->ranked[k].first = 1 - (double)k / (double)n;
         greedy->ranked[k].second = 0;
     }
-    for (run = 0; run < REPEATS && best->peak > target && memoi_greedy_run(greedy); run++) {
+    for (int64_t run = 0; run < REPEATS && best->peak > target && memoi_greedy_run(greedy); run++) {
         memoi_solution_offer(problem, greedy->offsets, best);
-        for (k = 0; k < n; k++) {
+        for (int64_t k = 0; k < n; k++) {
             memoi_ranked* ranked = &greedy->ranked[k];
             if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > target)
                 ranked->first += steps[run % 3] * memoi_search_random_real(&random);
@@ -2685,8 +2672,7 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
 MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_begin,
                              memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
-    int k;
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         if (k > 0 && (best->peak <= target || memob_now_s() > last_begin)) break;
         if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
         memoi_solution_offer(greedy->problem, greedy->offsets, best);
@@ -2888,20 +2874,20 @@ MEMOI void memoi_search_free(memoi_search* search) {
 /* Items of every section, by counting. */
 MEMOI void memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t i, k, s, item = 0, *fill = search->unplaced_sum;
-    for (s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
-    for (i = 0; i < problem->n_items; i++) {
+    int64_t item = 0, *fill = search->unplaced_sum;
+    for (int64_t s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
+    for (int64_t i = 0; i < problem->n_items; i++) {
         search->size[i] = problem->items[i].size;
         if (problem->items[i].alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
-        for (k = 0; k < problem->items[i].n_ranges; k++) {
+        for (int64_t k = 0; k < problem->items[i].n_ranges; k++) {
             const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
-            for (s = range->begin; s < range->end; s++) {
+            for (int64_t s = range->begin; s < range->end; s++) {
                 search->members[fill[s]++] = (int32_t)i;
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
         }
     }
-    for (s = 0; s <= problem->n_sections; s++) {
+    for (int64_t s = 0; s <= problem->n_sections; s++) {
         while (item < problem->n_items && problem->items[item].begin < s) item++;
         search->first_item[s] = (int32_t)item;
     }
@@ -2918,12 +2904,12 @@ enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BY
 
 /* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, i, s;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
-    for (i = 0; i < problem->n_ranges; i++)
+    for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
 
@@ -2954,10 +2940,10 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     if (a->failed) return 0;
 
     /* The members of each section. */
-    for (i = 0; i < problem->n_ranges; i++)
-        for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
+    for (int64_t i = 0; i < problem->n_ranges; i++)
+        for (int64_t s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
-    for (s = 0; s < problem->n_sections; s++) {
+    for (int64_t s = 0; s < problem->n_sections; s++) {
         search->first_member[s + 1] += search->first_member[s];
         search->weight[s] = 1;
     }
@@ -3007,13 +2993,13 @@ MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
 /* Counts item i as unplaced (sign 1) or no longer (-1). */
 MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     const memoi_item* item = &search->problem->items[i];
-    int64_t k, s, change = sign * item->size;
-    for (k = 0; k < item->n_ranges; k++) {
+    int64_t change = sign * item->size;
+    for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
-        for (s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
-        for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
+        for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
+        for (int64_t s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
-    for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+    for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
     if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
@@ -3042,8 +3028,7 @@ MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
 
 MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
-    int64_t k;
-    for (k = 0; k < item->n_ranges; k++) {
+    for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         memset(search->is_stale + range->begin, 1, (size_t)(range->end - range->begin));
     }
@@ -3116,7 +3101,6 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
     const memoi_item* items = search->problem->items;
     int64_t most = search->capacity - sum, best = -1;
     int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
-    uint64_t rest;
     if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
     best = memob_map_get(&search->bases, (int64_t)set) - 1;
     if (best > -2) return best;
@@ -3125,7 +3109,7 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
 
     /* The lowest item lies below a stack of the others. */
     best = -1;
-    for (rest = set; rest && best < most; rest &= rest - 1) {
+    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
         int64_t i = __builtin_ctzll(rest), size = items[i].size;
         int64_t base = memoi_search_base(search, set & ~((uint64_t)1 << i), sum - size) - size;
         if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
@@ -3201,10 +3185,10 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
 /* A blocked item has another below it, in one of its sections. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
-    int64_t least = INT64_MAX, k, s;
-    for (k = 0; k < item->n_ranges; k++) {
+    int64_t least = INT64_MAX;
+    for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
-        for (s = range->begin; s < range->end; s++) {
+        for (int64_t s = range->begin; s < range->end; s++) {
             const memoi_look* look = &search->looks[s];
             int64_t end = look->least_item == i ? look->second_end : look->least_end;
             if (end < least) least = end;
@@ -3243,8 +3227,7 @@ typedef struct memoi_part {
 /* Adds the unplaced items of [first, last) to a tally. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
-    int64_t i;
-    for (i = first; i < last; i++) {
+    for (int64_t i = first; i < last; i++) {
         int64_t minimum = search->minimum[i], bound = search->bound[i];
         if (search->is_placed[i]) continue;
         memoi_failure_add(&tally->state, i, minimum, bound, search->is_blocked[i]);
@@ -3333,10 +3316,9 @@ MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
-    int64_t k, s;
-    for (k = 0; k < item->n_ranges; k++) {
+    for (int64_t k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
-        for (s = range->begin; s < range->end; s++) {
+        for (int64_t s = range->begin; s < range->end; s++) {
             double slack = (double)search->looks[s].slack;
             double choices = (double)search->looks[s].n_choices, here;
             if (search->tightness == MEMOI_TIGHT_CHOICES)
@@ -3468,7 +3450,6 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
-    int64_t i;
     search->n_changes = search->n_old_looks = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
@@ -3476,7 +3457,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
-    for (i = 0; i < problem->n_items; i++) {
+    for (int64_t i = 0; i < problem->n_items; i++) {
         search->minimum[i] = memob_max(problem->items[i].fixed, 0);
         search->bound[i] = search->minimum[i];
         if (problem->items[i].fixed < 0) search->bound[i] = memoi_neighbors_clear(problem, i, 0);
@@ -3505,7 +3486,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME}; /* break ties */
-    int64_t run = search->place + search->n_runs++, s, i;
+    int64_t run = search->place + search->n_runs++;
     int style = (int)(run % (N_LEARNING + 1));
     if (MEMOI_WITHOUT(styles)) style = 0;
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
@@ -3515,7 +3496,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     memoi_search_reset(search);
     memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
                              search->ranked);
-    for (i = 0; i < search->problem->n_items; i++)
+    for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
@@ -3527,7 +3508,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
         return 0;
 
     /* The next run is longer and forgets a part of the weights. */
-    for (s = 0; s < search->problem->n_sections; s++)
+    for (int64_t s = 0; s < search->problem->n_sections; s++)
         search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
@@ -3550,8 +3531,7 @@ typedef struct memoi_team {
 } memoi_team;
 
 MEMOI void memoi_team_free(memoi_team* team) {
-    int64_t k;
-    for (k = 0; k < team->n; k++) memoi_search_free(&team->searches[k]);
+    for (int64_t k = 0; k < team->n; k++) memoi_search_free(&team->searches[k]);
     MEMO_FREE(team->searches);
 }
 
@@ -3584,26 +3564,25 @@ MEMOI void* memoi_team_work(void* search) {
 
 /* All searches to their end; one without a thread of its own runs on this one, and last. */
 MEMOI void memoi_team_runs(memoi_team* team) {
-    int64_t k;
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
     pthread_attr_t attributes;
     char is_started[MEMOI_THREADS] = {0};
     int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
     if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
-    for (k = 1; k < team->n && has_attributes; k++)
+    for (int64_t k = 1; k < team->n && has_attributes; k++)
         is_started[k] =
             pthread_create(&threads[k], &attributes, memoi_team_work, &team->searches[k]) == 0;
     if (has_attributes) pthread_attr_destroy(&attributes);
     memoi_team_work(&team->searches[0]);
-    for (k = 1; k < team->n; k++) {
+    for (int64_t k = 1; k < team->n; k++) {
         if (is_started[k])
             pthread_join(threads[k], NULL);
         else
             memoi_team_work(&team->searches[k]);
     }
 #else
-    for (k = 0; k < team->n; k++) memoi_team_work(&team->searches[k]);
+    for (int64_t k = 0; k < team->n; k++) memoi_team_work(&team->searches[k]);
 #endif
 }
 
@@ -3768,7 +3747,7 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
                             memoi_verdict* verdict) {
     memoi_problem part;
     memoi_team team;
-    int64_t n_spent, i;
+    int64_t n_spent;
     int ok = memoi_problem_pick(cores->problem, 0, cores->problem->n_items, cores->is_in,
                                 cores->offsets, capacity, &part);
     if (!ok) return 0;
@@ -3778,7 +3757,7 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
         const memoi_search* answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
         *n_nodes -= n_spent + 1;
         if (answer) *verdict = answer->verdict;
-        for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+        for (int64_t i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
             cores->offsets[part.items[i].buffer] = answer->minimum[i];
         ok = !team.searches->is_out_of_memory;
         memoi_team_free(&team);
@@ -3791,13 +3770,13 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
  * memory. */
 MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
                               memoi_verdict* verdict, memoi_solution* best) {
-    int64_t left = *n_nodes, missing = 0, i;
+    int64_t left = *n_nodes, missing = 0;
 
     /* What was needed within another capacity is no guide: a core is best if it is small. */
-    for (i = 0; i < cores->problem->n_items; i++)
+    for (int64_t i = 0; i < cores->problem->n_items; i++)
         cores->is_in[i] = cores->problem->items[i].fixed >= 0;
     for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
-        for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
+        for (int64_t i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
         if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
         if (*verdict == MEMOI_FOUND)
             missing = memoi_fit_run(cores->problem, cores->ranked, capacity, HUGE_VAL,
@@ -3937,18 +3916,18 @@ typedef struct memoi_ejections {
 /* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys. */
 MEMOI void memoi_ejections_sort(memoi_ejections* e, memob_keyed* list, int64_t n, int64_t least,
                                 int64_t largest) {
-    int bits = 1, shift;
-    int64_t mask, sum, k;
+    int bits = 1;
+    int64_t mask, sum;
     while (n >> (bits + 2) > 0) bits++;
     mask = ((int64_t)1 << bits) - 1;
-    for (shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
+    for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
         memset(e->place, 0, (size_t)(mask + 1) * sizeof(int32_t));
-        for (k = 0; k < n; k++) e->place[(list[k].key - least) >> shift & mask]++;
-        for (k = sum = 0; k <= mask; k++) {
+        for (int64_t k = 0; k < n; k++) e->place[(list[k].key - least) >> shift & mask]++;
+        for (int64_t k = sum = 0; k <= mask; k++) {
             sum += e->place[k];
             e->place[k] = (int32_t)(sum - e->place[k]);
         }
-        for (k = 0; k < n; k++)
+        for (int64_t k = 0; k < n; k++)
             e->sorted[e->place[(list[k].key - least) >> shift & mask]++] = list[k];
         memcpy(list, e->sorted, (size_t)n * sizeof *list);
     }
@@ -3961,11 +3940,11 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     const memoi_item* items = problem->items;
     const int64_t size = items[i].size;
     const int64_t last = lists->list ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
-    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, k;
+    int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
     double weight = 0, least = HUGE_VAL;
 
-    /* Placed neighbors; without lists, of all that begin before it ends. */
-    for (k = lists->list ? lists->first[i] : 0; k < last; k++) {
+    /* Placed neighbors, some of which end above the capacity; without lists, of all that begin before it ends. */
+    for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
         const int64_t j = lists->list ? lists->list[k] : k;
         if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
             e->largest_end[k / MEMOI_EJECTIONS_BLOCK] <= items[i].begin) {
@@ -3978,13 +3957,14 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         e->begins[n].key = e->offsets[j] - size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
+        top = memob_max(top, e->ends[n].key);
         n++;
     }
-    memoi_ejections_sort(e, e->begins, n, -size, capacity);
-    memoi_ejections_sort(e, e->ends, n, 0, capacity);
+    memoi_ejections_sort(e, e->begins, n, -size, top);
+    memoi_ejections_sort(e, e->ends, n, 0, top);
 
     /* On the ground, or on top of a neighbor. */
-    for (k = -1; k < n && least > 0; k++) {
+    for (int64_t k = -1; k < n && least > 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (offset + size > capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -4001,7 +3981,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         place = offset;
     }
     if (place < 0) return 0;
-    for (k = 0; k < n && least > 0; k++) {
+    for (int64_t k = 0; k < n && least > 0; k++) {
         const int64_t j = e->ends[k].index;
         if (e->ends[k].key <= place || e->offsets[j] >= place + size) continue;
         e->offsets[j] = -1;
@@ -4026,7 +4006,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
         SHARE = 256
     }; /* of a node, an attempt; of what is open, a step */
     const int64_t n = problem->n_items, before = effort->nodes_left;
-    int64_t step = 0, budget = CLOCK, capacity, n_places, highest, i;
+    int64_t step = 0, budget = CLOCK, n_places, highest;
     int listed = memoi_neighbors_list(problem);
     memob_arrays a = {NULL, 0};
     memoi_ejections e;
@@ -4042,7 +4022,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     e.place = (int32_t*)memob_arrays_add(&a, n + 2, sizeof(int32_t));
     e.end = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
     e.largest_end = (int32_t*)memob_arrays_add(&a, n / MEMOI_EJECTIONS_BLOCK + 1, sizeof(int32_t));
-    for (i = 0; !a.failed && i < n; i++) {
+    for (int64_t i = 0; !a.failed && i < n; i++) {
         int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
         e.end[i] = (int32_t)problem->items[i].end;
         e.weight[i] = (double)problem->items[i].size *
@@ -4053,7 +4033,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     if (MEMOI_WITHOUT(ejections) || (listed < 0 && problem->held)) n_nodes = 0;
     n_nodes = before - memob_min(n_nodes, before); /* left at the end */
     if (!a.failed) memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
-    for (capacity = INT64_MAX; !a.failed;) {
+    for (int64_t capacity = INT64_MAX; !a.failed;) {
         highest = memoi_solution_highest(problem, best);
         if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
             break;
@@ -4126,11 +4106,11 @@ MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit)
     memoi_verdict verdict = MEMOI_STOPPED;
     const memoi_search* answer;
     const int64_t before = r->given_up;
-    int64_t n_spent, k;
+    int64_t n_spent;
     limit = memob_min(limit, effort->nodes_left);
     answer =
         memoi_team_capacity(team, capacity, r->cores->problem ? (limit + 3) / 4 : limit, &n_spent);
-    for (k = 0; k < team->n; k++) {
+    for (int64_t k = 0; k < team->n; k++) {
         if (team->searches[k].is_out_of_memory) return 0;
         if (team->searches[k].is_out_of_time) r->is_over = 1;
     }
@@ -4172,9 +4152,8 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
     const int is_for_goal = r->effort->has_capacity;
     const int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
-    int round;
 
-    for (round = 0; memoi_rounds_go_on(r); round++) {
+    for (int round = 0; memoi_rounds_go_on(r); round++) {
         const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
         const int is_at_goal = is_large ? round > 0 || is_for_goal : round % 3 == 0 || is_thorough;
         const int64_t goal = memob_max(r->target, *r->bound);
@@ -4232,7 +4211,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
                                        memoi_solution* best, int64_t* bound, int64_t* peak,
                                        memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t proven, i;
+    int64_t proven;
     int64_t* own_offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
     int is_whole = last - first == problem->n_items && !is_in_set;
     memoi_problem picked;
@@ -4246,7 +4225,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     proven = part->lower_bound;
     memoi_solution_begin(&own, own_offsets);
     own.peak = 0;
-    for (i = 0; i < part->n_items; i++) {
+    for (int64_t i = 0; i < part->n_items; i++) {
         own_offsets[i] = best->offsets[is_whole ? i : part->items[i].buffer];
         own.peak = memob_max(own.peak, own_offsets[i] + part->items[i].size);
     }
@@ -4256,7 +4235,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     if (!status && own.peak > goal && !memoi_search_minimize(part, goal, effort, &own, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
-        for (i = 0; i < part->n_items; i++)
+        for (int64_t i = 0; i < part->n_items; i++)
             best->offsets[is_whole ? i : part->items[i].buffer] = own_offsets[i];
         *peak = own.peak;
         *bound = memob_max(*bound, proven);
@@ -4325,12 +4304,11 @@ MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int6
 MEMOI int memoi_bricks_list(memoi_bricks* b) {
     const int64_t n = b->whole.n_items, n_sections = b->whole.n_sections;
     memob_map* map = &b->found;
-    int64_t i;
     int ok = 1;
     memob_map_free(map);
     memset(b->begins, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
     memset(b->ends, 0, (size_t)(n_sections + 1) * sizeof(int64_t));
-    for (i = 0; ok && i < n; i++) {
+    for (int64_t i = 0; ok && i < n; i++) {
         const memoi_item* item = &b->whole.items[i];
         const int64_t life = memoi_brick_hash(MEMOI_BRICK_LIFE, item->begin, item->end);
         if (!b->is_brick[i]) continue;
@@ -4415,28 +4393,28 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
     enum { LEVELS = 63, SOME = 64 };
     const int64_t n = b->whole.n_items;
     const memoi_item* items = b->whole.items;
-    int64_t level = 0, before = -1, most, i;
+    int64_t level = 0, before = -1, most;
     while (level < LEVELS) {
         if (memob_now_s() > deadline || (b->n_joins > before && !memoi_bricks_list(b))) return 0;
         before = b->n_joins;
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_row(b, i, 1);
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_pinwheel(b, i, 1);
         if (b->n_joins > before) continue;
-        for (i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
         /* If nothing is sure, some of the likely ones.  No tiling has so few that are sure. */
         if (b->n_joins == before && b->n_joins < n / 16) break;
         most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
-        for (i = 0; i < n && b->n_joins < most; i++) {
+        for (int64_t i = 0; i < n && b->n_joins < most; i++) {
             if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
             if (items[i].size >= b->whole.lower_bound >> level) memoi_brick_row(b, i, 0);
             if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
         }
         if (b->n_joins > before) most = 0;
-        for (i = 0; i < n && b->n_joins < most; i++)
+        for (int64_t i = 0; i < n && b->n_joins < most; i++)
             if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
                 (items[i].end - items[i].begin) >> level == 0)
                 memoi_brick_stack(b, i, 0);
@@ -4454,7 +4432,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
     memoi_effort own = memoi_effort_take(effort, share), turn;
-    int64_t attempt, bound = 0, n_left, i;
+    int64_t bound = 0, n_left;
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
@@ -4470,7 +4448,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     offsets = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
     if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
 
-    for (attempt = 0; !status && attempt < ATTEMPTS && best->peak > target; attempt++) {
+    for (int64_t attempt = 0; !status && attempt < ATTEMPTS && best->peak > target; attempt++) {
         memoi_problem part;
         memoi_solution inner;
         memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
@@ -4479,7 +4457,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
         b.random = (uint64_t)attempt;
         n_left = memoi_bricks_join(&b, own.deadline);
         if (n_left == 0 || n_left > n / 4) break; /* far from one brick in any order */
-        for (i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++) {
             b.whole.items[i].first_range = i;
             b.whole.ranges[i].begin = b.whole.items[i].begin;
             b.whole.ranges[i].end = b.whole.items[i].end;
@@ -4502,9 +4480,9 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
         own.nodes_left += turn.nodes_left;
 
         /* From bricks to items: those that are gone lie above those that were kept. */
-        for (i = 0; !status && i < part.n_items; i++)
+        for (int64_t i = 0; !status && i < part.n_items; i++)
             offsets[part.items[i].buffer] = inner.offsets[i];
-        for (i = b.n_joins - 1; !status && i >= 0; i--)
+        for (int64_t i = b.n_joins - 1; !status && i >= 0; i--)
             offsets[b.joins[i].gone] = offsets[b.joins[i].kept] + b.joins[i].above;
         if (!status) memoi_solution_offer(problem, offsets, best);
         MEMO_FREE(inner.offsets);
@@ -4535,8 +4513,7 @@ typedef struct memoi_around {
  * top; -1: none. */
 MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int64_t end,
                                   int64_t top) {
-    int64_t k;
-    for (k = around->first; k < around->n_ahead && around->ahead[k].key < top; k++) {
+    for (int64_t k = around->first; k < around->n_ahead && around->ahead[k].key < top; k++) {
         const memoi_item* item = &around->greedy.problem->items[around->ahead[k].index];
         if (around->is_ahead[around->ahead[k].index] && item->begin < end && item->end > begin)
             return k;
@@ -4598,11 +4575,11 @@ MEMOI int memoi_around_step(memoi_around* around) {
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
     enum { CLOCK = 16 };
     memoi_greedy* greedy = &around->greedy;
-    int64_t n = greedy->problem->n_items, n_placed, step, i;
+    int64_t n = greedy->problem->n_items, n_placed, step;
     double begin = memob_now_s();
     memoi_plateau_begin(greedy);
     around->first = 0;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         around->is_ahead[i] = is_in_set[i];
         if (!is_in_set[i]) continue;
         greedy->offsets[i] = around->offsets[i];
@@ -4626,14 +4603,13 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, level = problem->lower_bound / 100 * percent;
     memo_status status = MEMO_STATUS_OK;
-    int64_t peak = 0, n_full = 0, i;
+    int64_t peak = 0, n_full = 0;
     double now;
     memoi_around around;
     memoi_solution inner;
     memoi_effort own;
     char* is_in_set;
     int64_t* before; /* a section: how many are full */
-    size_t k;
     int ok = memoi_greedy_create(&around.greedy, problem, effort->deadline);
     memob_arrays* a = &around.greedy.arrays;
     memoi_solution_begin(&inner, (int64_t*)memob_arrays_add(a, n, sizeof(int64_t)));
@@ -4647,9 +4623,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
     }
 
     /* The items of full sections. */
-    for (i = 0; i < problem->n_sections; i++)
+    for (int64_t i = 0; i < problem->n_sections; i++)
         before[i + 1] = before[i] + (problem->section_bounds[i] > level);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
         n_full += is_in_set[i];
     }
@@ -4662,7 +4638,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
         memoi_search_part_at(problem, 0, n, is_in_set, goal, &own, &inner, bound, &peak, error);
     effort->nodes_left += own.nodes_left;
     around.offsets = inner.offsets;
-    for (i = around.n_ahead = 0; i < n; i++) {
+    for (int64_t i = around.n_ahead = 0; i < n; i++) {
         if (!is_in_set[i]) continue;
         around.ahead[around.n_ahead].key = inner.offsets[i];
         around.ahead[around.n_ahead++].index = i;
@@ -4670,7 +4646,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
     qsort(around.ahead, (size_t)around.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     now = memob_now_s();
     around.greedy.deadline = now + share * (effort->deadline - now);
-    for (k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
+    for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
         if (memob_now_s() > around.greedy.deadline) break;
         memoi_greedy_order_items(problem, orders[k], NULL, around.greedy.ranked);
         if (!memoi_around_run(&around, is_in_set)) break;
@@ -4707,7 +4683,7 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
                                     memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
                                     int64_t* bound, int64_t* peak, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n = 0, first, last, end, part_peak, k;
+    int64_t n = 0, first, last, end, part_peak;
 
     /* Parts of the plan that share no item, the highest first: only the highest decides the
      * peak. */
@@ -4721,7 +4697,7 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
     /* Lower each part no further than the goal or the highest part so far, because more gains
      * nothing. */
     *peak = 0;
-    for (k = 0; k < n && !status; k++) {
+    for (int64_t k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
         memoi_effort own;
         int is_last;
@@ -4750,7 +4726,6 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     memo_status status = MEMO_STATUS_OK;
     int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
-    int percent;
     memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     if (memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
@@ -4761,8 +4736,8 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
         if (memob_now_s() < effort->deadline)
             status = memoi_full_solve(problem, 80, 0.3, target, effort, best, &bound, error);
         /* What is left outside may fit if a few percent more or less count as full. */
-        for (percent = 95; percent > 90 && !status && best->peak > memob_max(target, bound) &&
-                           memob_now_s() < effort->deadline;
+        for (int percent = 95; percent > 90 && !status && best->peak > memob_max(target, bound) &&
+                               memob_now_s() < effort->deadline;
              percent--)
             status = memoi_full_solve(problem, percent, 0.03, target, effort, best, &bound, error);
     }
@@ -4821,7 +4796,7 @@ MEMOI int memoi_mip_row(const memoi_mip* mip, int a, int b, int z, double factor
 MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_problem* problem = mip->problem;
     const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, i, j, k;
+    int64_t n = problem->n_items, j;
     int peak_column = (int)n + 1, z = peak_column, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size;
     lprec* lp = mip->lp;
@@ -4834,7 +4809,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
                      limit + slack);
 
     /* Offsets, and which of a pair lies below the other. */
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         double fixed = (double)item->fixed * mip->scale;
         if (item->fixed >= 0)
@@ -4842,18 +4817,18 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
         else
             ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
     }
-    for (k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
+    for (int64_t k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
 
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         size = (double)problem->items[i].size * mip->scale;
         ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
     }
 
     /* One of each conflicting pair lies below the other. */
-    for (i = 0; i < n; i++) {
-        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
             if ((j = neighbors->list[k]) < i) continue;
             size = (double)problem->items[i].size * mip->scale;
             z++;
@@ -4878,7 +4853,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
 MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n = problem->n_items, i, *offsets = NULL;
+    int64_t n = problem->n_items, *offsets = NULL;
     memob_arrays arrays = {NULL, 0};
     memoi_ranked* ranked = NULL;
     memoi_range* places = NULL;
@@ -4918,9 +4893,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
+            for (int64_t i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
             memoi_greedy_order_by_offsets(problem, offsets, ranked);
-            for (i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
+            for (int64_t i = 0; i < n; i++) offsets[i] = problem->items[i].fixed;
             memoi_fit_run(problem, ranked, INT64_MAX, HUGE_VAL, places, offsets);
             memoi_solution_offer(problem, offsets, best);
 
@@ -5009,9 +4984,9 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
  * there are at most as many windows as requests of buffers. */
 MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
-    int64_t time = 0, begin = 0, i;
+    int64_t time = 0, begin = 0;
     memset(&open, 0, sizeof open);
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_request_kind kind = trace->requests[i].kind;
         memo_mark mark;
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
@@ -5050,14 +5025,14 @@ MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
 /* Forms groups.  Buffers that live longer than life_limit stay in the outer plan. */
 MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
-    int64_t window = 0, gap = 0, i;
+    int64_t window = 0, gap = 0;
     memoi_group* group = bilevel->groups;
     bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
     memset(group, 0, sizeof *group);
 
     /* A group is a chain of buffers that overlap within one window; a new one begins if none is
      * live. */
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t life = buffer->end - buffer->begin;
         int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
@@ -5081,9 +5056,8 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
 
 MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
                              const memoi_group* b) {
-    int64_t k;
     if (a->n != b->n) return 0;
-    for (k = 0; k < a->n; k++) {
+    for (int64_t k = 0; k < a->n; k++) {
         const memo_buffer* x = &bilevel->plan->buffers[bilevel->members[a->first + k]];
         const memo_buffer* y = &bilevel->plan->buffers[bilevel->members[b->first + k]];
         if (x->begin - a->begin != y->begin - b->begin || x->end - a->begin != y->end - b->begin ||
@@ -5097,8 +5071,8 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
 MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     enum { COMPARED = 1000 };
     int64_t* kinds = bilevel->kinds;
-    int64_t n = 0, g, k;
-    for (g = 0; g < bilevel->n_groups; g++) {
+    int64_t n = 0, k;
+    for (int64_t g = 0; g < bilevel->n_groups; g++) {
         memoi_group* group = &bilevel->groups[g];
         int64_t least = memob_max(n - COMPARED, 0);
         for (k = n - 1; k >= least; k--)
@@ -5128,14 +5102,14 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
                                    memo_error* error) {
     const int64_t* members = bilevel->members + kind->first;
     memo_plan* inner;
-    int64_t k;
     memo_status status =
         memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
     if (status) return status;
-    for (k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
+    for (int64_t k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
     status = memoi_level_solve(inner, effort, 0.25 / (double)bilevel->n_kinds, error);
     kind->height_bytes = inner->peak_bytes;
-    for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
+    for (int64_t k = 0; k < kind->n;
+         k++) /* members begin one after the other: the order has stayed */
         bilevel->inside[kind->first + k] = inner->buffers[k].offset_bytes;
     memo_plan_destroy(inner);
     return status;
@@ -5145,15 +5119,14 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
  * begin, and the others have no bytes. */
 MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     memo_plan outer = *bilevel->plan;
-    int64_t g, k;
     outer.n_waits = 0; /* they name lives */
     outer.buffers = bilevel->outer;
     memcpy(outer.buffers, bilevel->plan->buffers, (size_t)outer.n_buffers * sizeof(memo_buffer));
-    for (g = 0; g < bilevel->n_groups; g++) {
+    for (int64_t g = 0; g < bilevel->n_groups; g++) {
         const memoi_group* group = &bilevel->groups[g];
         const int64_t* members = bilevel->members + group->first;
         memo_buffer* block = &outer.buffers[members[0]];
-        for (k = 1; k < group->n; k++) outer.buffers[members[k]].size_bytes = 0;
+        for (int64_t k = 1; k < group->n; k++) outer.buffers[members[k]].size_bytes = 0;
         block->size_bytes = bilevel->groups[group->kind].height_bytes;
         block->end = group->end;
         block->alignment_bytes = group->alignment_bytes;
@@ -5164,14 +5137,13 @@ MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
 /* Sets the plan's offsets from those of the outer plan and those within the blocks. */
 MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
     memo_buffer* buffers = bilevel->plan->buffers;
-    int64_t i, g, k;
-    for (i = 0; i < bilevel->plan->n_buffers; i++)
+    for (int64_t i = 0; i < bilevel->plan->n_buffers; i++)
         buffers[i].offset_bytes = bilevel->outer[i].offset_bytes;
-    for (g = 0; g < bilevel->n_groups; g++) {
+    for (int64_t g = 0; g < bilevel->n_groups; g++) {
         const memoi_group* group = &bilevel->groups[g];
         const int64_t* members = bilevel->members + group->first;
         const int64_t* inside = bilevel->inside + bilevel->groups[group->kind].first;
-        for (k = 0; k < group->n; k++)
+        for (int64_t k = 0; k < group->n; k++)
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
     }
 }
@@ -5182,10 +5154,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
                                       memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_plan outer;
-    int64_t g, i, *offsets;
+    int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
-    for (g = 0; g < bilevel->n_kinds && !status; g++)
+    for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
         status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
 
     /* Outer plan: each group is one block.  Together they are a plan. */
@@ -5195,7 +5167,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
     if (!status) {
         memoi_bilevel_compose(bilevel);
-        for (i = 0; i < problem->n_items; i++)
+        for (int64_t i = 0; i < problem->n_items; i++)
             offsets[i] =
                 bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
         memoi_solution_offer(problem, offsets, best);
@@ -5240,14 +5212,13 @@ MEMOB_ZERO_DEFAULT(memo_plan_desc)
 
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
-    int64_t i;
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int64_t i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
-    for (i = 0; i < problem->n_items; i++)
+    for (int64_t i = 0; i < problem->n_items; i++)
         plan->buffers[problem->items[i].buffer].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     plan->peak_bytes = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int64_t i = 0; i < plan->n_buffers; i++) {
         int64_t end = plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i);
         if (end > plan->peak_bytes) plan->peak_bytes = end;
     }
@@ -5266,11 +5237,10 @@ MEMOI memo_status memoi_problem_stretch(const memo_plan* plan, memoi_problem* pr
                                         memo_error* error) {
     memo_plan stretched = *plan;
     memo_status status;
-    int64_t i;
     stretched.buffers = (memo_buffer*)memob_calloc(plan->n_buffers, sizeof(memo_buffer));
     if (!stretched.buffers) return memob_no_memory(error, "the holds of the plan");
     memcpy(stretched.buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
-    for (i = 0; i < plan->n_holds; i++) {
+    for (int64_t i = 0; i < plan->n_holds; i++) {
         memo_buffer* buffer = &stretched.buffers[plan->holds[i].buffer];
         buffer->end = memob_max(buffer->end, plan->holds[i].until);
     }
@@ -5343,8 +5313,8 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
 
 /* Returns 0 if trace belongs to another plan. */
 MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* plan) {
-    int64_t i, n_times = 0;
-    for (i = 0; i < trace->n_requests; i++)
+    int64_t n_times = 0;
+    for (int64_t i = 0; i < trace->n_requests; i++)
         n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
                    trace->requests[i].kind == MEMO_REQUEST_FREE;
     return trace->n_buffers == plan->n_buffers && n_times == plan->n_times;
@@ -5469,16 +5439,15 @@ typedef struct memoi_market {
 } memoi_market;
 
 MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
-    int64_t i, n = 0;
-    for (i = 0; i < m->n; i++)
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n; i++)
         if (set[i]) m->chosen[n++] = m->offers[i];
     return memo_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
 }
 
 MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
     double cost = 0;
-    int64_t i;
-    for (i = 0; i < m->n; i++) cost += set[i] ? m->offers[i].cost_s : 0;
+    for (int64_t i = 0; i < m->n; i++) cost += set[i] ? m->offers[i].cost_s : 0;
     return cost;
 }
 
@@ -5495,9 +5464,9 @@ MEMOI memo_status memoi_market_plan(memoi_market* m, const char* set, double lim
 MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most_cost,
                                    memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t group = m->n, first, next, i, n;
+    int64_t group = m->n, next, n;
     memcpy(m->fitted, set, (size_t)m->n);
-    for (first = 0; first < m->n;) {
+    for (int64_t first = 0; first < m->n;) {
         memcpy(m->part, m->fitted, (size_t)m->n);
         for (n = 0, next = first; next < m->n && n < group; next++) {
             n += m->part[m->order[next].index];
@@ -5516,7 +5485,8 @@ MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most
     if (m->best.proof == MEMO_PROOF_OPTIMAL && m->best.peak_bytes == m->plan->peak_bytes)
         m->plan->proof = MEMO_PROOF_OPTIMAL; /* more waits gave no smaller plan */
     m->best = *m->plan;
-    for (i = 0; i < m->plan->n_buffers; i++) m->offsets[i] = m->plan->buffers[i].offset_bytes;
+    for (int64_t i = 0; i < m->plan->n_buffers; i++)
+        m->offsets[i] = m->plan->buffers[i].offset_bytes;
     return MEMO_STATUS_OK;
 }
 
@@ -5524,10 +5494,10 @@ MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most
  * cost less.  A plan that costs the same is taken, too, because others lie near it. */
 MEMOI memo_status memoi_market_improve(memoi_market* m, double limit_s, memo_error* error) {
     double cost = memoi_market_cost(m, m->bought), before = cost;
-    int64_t group, first, last, i, n;
-    for (group = m->n; group > 0; group = group > 1 || !(cost < before) ? group / 2 : 1) {
+    int64_t last, i, n;
+    for (int64_t group = m->n; group > 0; group = group > 1 || !(cost < before) ? group / 2 : 1) {
         before = cost;
-        for (first = 0; cost > 0 && memob_now_s() < m->deadline; first = last + 1) {
+        for (int64_t first = 0; cost > 0 && memob_now_s() < m->deadline; first = last + 1) {
             memo_status status;
             memcpy(m->trial, m->allowed, (size_t)m->n);
             for (i = first, n = 0, last = m->n; i < m->n && n + m->bought[i] <= group; i++) {
@@ -5552,7 +5522,7 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
     memoi_market m;
     memo_error reason;
     memo_status status, result;
-    int64_t n = desc->n_offers, i;
+    int64_t n = desc->n_offers;
     double limit_s = desc->time_limit_s, attempt_s;
     if (n < 0 || !desc->offers || !desc->trace)
         return MEMOB_INVALID(error,
@@ -5581,19 +5551,19 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
     m.desc = *desc;
     m.desc.n_offers = 0;
     m.deadline = memob_now_s() + limit_s;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         m.order[i].key = desc->offers[i].requested;
         m.order[i].index = i;
     }
     qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-    for (i = 0; i < n; i++) m.offers[i] = desc->offers[m.order[i].index];
+    for (int64_t i = 0; i < n; i++) m.offers[i] = desc->offers[m.order[i].index];
     memset(m.allowed, 1, (size_t)n);
     status = memoi_market_set(&m, m.allowed, error);
     if (status) { /* a wrong offer */
         memob_arrays_free(&arrays);
         return status;
     }
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
         m.order[i].index = i;
     }
@@ -5625,7 +5595,8 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
     /* The best plan; none without memory. */
     if (!status) status = memoi_market_set(&m, m.bought, &reason);
     if (status && status != result && error) *error = reason;
-    for (i = 0; i < plan->n_buffers && !status; i++) plan->buffers[i].offset_bytes = m.offsets[i];
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
+        plan->buffers[i].offset_bytes = m.offsets[i];
     plan->peak_bytes = m.best.peak_bytes;
     plan->proof = status ? MEMO_PROOF_NONE : m.best.proof;
     memcpy(plan->engine, m.best.engine, sizeof plan->engine);
@@ -5667,12 +5638,11 @@ MEMOI memo_status memoi_profile_once(memoi_profiler* p, int stream, memo_error* 
     const int64_t begin = stream == 1 ? p->half_bytes : 0;
     char *on_device = p->on_device + begin, *on_host = p->on_host + begin;
     memo_status status = MEMO_STATUS_OK;
-    int64_t i;
     if (stream < 2)
         return memo_copy(
             p->device, p->streams[stream], stream ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
             stream ? on_device : on_host, stream ? on_host : on_device, p->copy_bytes, error);
-    for (i = 0; i < p->n_beside && !status; i++)
+    for (int64_t i = 0; i < p->n_beside && !status; i++)
         status = memoi_profile_once(p, !p->file_op.is_write, error);
     return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
 }
@@ -5683,8 +5653,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, doubl
     const memo_device* d = p->device;
     double times[MEMOI_PROFILE_REPETITIONS];
     memo_status status = MEMO_STATUS_OK;
-    int i;
-    for (i = -1; i < n && !status; i++) { /* the first warms up */
+    for (int i = -1; i < n && !status; i++) { /* the first warms up */
         double elapsed_s = 0;
         status = memo_event_record(d, p->begin, p->streams[stream], error);
         if (!status) status = memoi_profile_once(p, stream, error);
@@ -5731,7 +5700,6 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc
     const double bytes = MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s;
     int64_t n_bytes = p->half_bytes;
     memo_status status;
-    int is_read;
 
     if ((status = memob_check_folder("memo_profile_desc", desc->spill_directory, error)))
         return status;
@@ -5754,7 +5722,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
-    for (is_read = 0; is_read < 2 && !status; is_read++) {
+    for (int is_read = 0; is_read < 2 && !status; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
@@ -5776,7 +5744,7 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const int64_t least_bytes = 1 << 16;
     void* memory[2] = {NULL, NULL};
     memo_status status;
-    int i, is_large;
+    int is_large;
     do {
         is_large = p->half_bytes > least_bytes;
         status = memo_device_alloc(d, 2 * p->half_bytes, &memory[0], error);
@@ -5788,7 +5756,7 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
                           status == MEMO_STATUS_OUT_OF_HOST_MEMORY));
     p->on_device = (char*)memory[0];
     p->on_host = (char*)memory[1];
-    for (i = 0; i < 2 && !status; i++)
+    for (int i = 0; i < 2 && !status; i++)
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);
     if (!status) status = memo_event_create(d, &p->begin, error);
@@ -5798,8 +5766,7 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
 
 MEMOI void memoi_profiler_release(memoi_profiler* p) {
     const memo_device* d = p->device;
-    int i;
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         if (!p->streams[i]) continue;
         memo_stream_synchronize(d, p->streams[i], NULL);
         memo_stream_destroy(d, p->streams[i], NULL);
@@ -5890,17 +5857,16 @@ static const memob_record memoi_profile_file = {"file", memoi_profile_transfer_v
 /* The lines between the first and the last, which check every value.  Counts come first. */
 MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile) {
     memo_status status = memob_line(lines, &memoi_profile_rows, profile);
-    int32_t i, k;
-    for (k = 0; !status && k < profile->n_kinds; k++)
+    for (int32_t k = 0; !status && k < profile->n_kinds; k++)
         status =
             memob_line(lines, &memoi_profile_layer, (char*)profile + sizeof(double) * (size_t)k);
-    for (i = 0; !status && i < profile->n_tensors; i++) {
+    for (int32_t i = 0; !status && i < profile->n_tensors; i++) {
         status = memob_line(lines, &memoi_profile_tensor, &profile->tensors[i]);
-        for (k = 0; !status && k < profile->n_kinds; k++)
+        for (int32_t k = 0; !status && k < profile->n_kinds; k++)
             status = memob_line(lines, &memoi_profile_row,
                                 (char*)&profile->tensors[i] + sizeof(double) * (size_t)k);
     }
-    for (i = 0; !status && i < 2; i++)
+    for (int32_t i = 0; !status && i < 2; i++)
         status = memob_line(lines, &memoi_profile_copy, &profile->copies[i]);
     return status ? status : memob_line(lines, &memoi_profile_file, &profile->file);
 }
@@ -5912,8 +5878,7 @@ MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* e
     memob_lines lines = {&text, NULL, 0, error};
     double* layers[] = {bounded.forward_s, bounded.backward_s, bounded.weights_s};
     memo_status status;
-    int32_t k;
-    for (k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
+    for (int32_t k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
         double* layer_s = &layers[k % 3][k / 3];
         if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
     }
@@ -5977,8 +5942,7 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
 
 /* 1 if tensors a and b have the same tiles in every layer.  A short last tile counts as one. */
 MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
-    int32_t layer;
-    for (layer = 0; layer < desc->n_layers; layer++)
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
         if (memoi_rows_tiles(desc, layer, a) != memoi_rows_tiles(desc, layer, b)) return 0;
     return 1;
 }
@@ -5993,8 +5957,7 @@ MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
 MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_text* text) {
     const int moves = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
     int64_t n_kept = 0, n = 0;
-    int32_t layer;
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         n += memob_layer_has(desc, layer, t);
         n_kept += memoi_rows_tiles(desc, layer, t) == MEMO_ROWS_KEPT;
     }
@@ -6010,7 +5973,7 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
 }
 
 void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
-    int32_t t, other, layer, first;
+    int32_t other, layer;
     memo_text_put(text,
                   "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
                   "recomputes nothing\n",
@@ -6018,13 +5981,13 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
                   (long long)memob_swap_tile_rows(desc));
 
     /* Tensors with equal rows share their lines, so that the table stays short. */
-    for (t = 0; t < desc->n_tensors; t++) {
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
         for (other = 0; other < t && !memoi_rows_are_alike(desc, other, t); other++) {
         }
         if (other < t || !memoi_rows_are_shown(desc, t)) continue;
 
         /* A line for each run of layers with the same tiles, beside layers that lack the tensor. */
-        for (first = 0; first < desc->n_layers; first = layer) {
+        for (int32_t first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
             int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
             int64_t tiles = memoi_rows_tiles(desc, first, t), next = tiles;
@@ -6046,7 +6009,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
             memo_text_put(text, "\n");
         }
     }
-    for (t = 0; t < desc->n_tensors; t++)
+    for (int32_t t = 0; t < desc->n_tensors; t++)
         if (memob_tensor_is_routed(desc, t)) memoi_rows_put_routed(desc, t, text);
 }
 
@@ -6077,7 +6040,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
                                        memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     const double share = (double)swap->n_rows / (double)profile->n_rows; /* of other slices */
-    int32_t layer, t, k, i;
+    int32_t i;
     memo_status status = memoi_profile_check(profile, error);
     if (status) return status;
     if (profile->n_rows != swap->n_rows && !memoi_rows_are_handed(swap->tensors, swap->n_tensors))
@@ -6086,28 +6049,28 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
             "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
             (long long)profile->n_rows, (long long)swap->n_rows);
 
-    for (layer = 0; layer < swap->n_layers; layer++)
+    for (int32_t layer = 0; layer < swap->n_layers; layer++)
         if (memob_layer_kind(swap, layer) >= profile->n_kinds)
             return MEMOB_INVALID(
                 error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
                 (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
 
     /* Match tensors by name, because a profile may have others or another order. */
-    for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
         const char* name = swap->tensors[t].name;
         for (i = 0; i < profile->n_tensors; i++)
             if (name && strcmp(profile->tensors[i].name, name) == 0) break;
         if (i == profile->n_tensors)
             return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
                                  name ? name : "NULL");
-        for (k = 0; k < profile->n_kinds; k++) {
+        for (int32_t k = 0; k < profile->n_kinds; k++) {
             double* per_row = recompute_s_per_row + 2 * k * swap->n_tensors + t;
             per_row[0] = profile->tensors[i].recompute_s_per_row[k];
             per_row[swap->n_tensors] = profile->tensors[i].recompute_growth_s_per_row[k];
         }
     }
 
-    for (k = 0; k < profile->n_kinds; k++) {
+    for (int32_t k = 0; k < profile->n_kinds; k++) {
         memset(&times[k], 0, sizeof times[k]);
         times[k].forward_s = share * profile->forward_s[k];
         times[k].backward_s = share * profile->backward_s[k];
@@ -6221,8 +6184,8 @@ MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, 
     while (stream->n_done < n_done && stream->time_s < time_s) {
         memoi_rows_job* job = &stream->jobs[stream->n_done];
         double begin_s = stream->n_done < stream->n_jobs ? job->ready_s : time_s, passed_s;
-        int slower, k;
-        for (k = 1; k < 4 && begin_s < time_s; k++) {
+        int slower;
+        for (int k = 1; k < 4 && begin_s < time_s; k++) {
             const int32_t n_after = job->n_after[k];
             if (!n_after) continue;
             memoi_rows_follow(c, k, time_s, n_after);
@@ -6350,8 +6313,7 @@ MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_even
 }
 
 MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
-    int32_t i;
-    for (i = 0; i < ops->n; i++) {
+    for (int32_t i = 0; i < ops->n; i++) {
         const memob_swap_op* op = &ops->list[i];
         if (op->kind == MEMOB_SWAP_RECORD) {
             memoi_rows_record(c, op->stream, &c->events[op->of]);
@@ -6369,8 +6331,7 @@ MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
     const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
     double slower_s = 0;
-    int32_t way;
-    for (way = 0; way < 2; way++) {
+    for (int32_t way = 0; way < 2; way++) {
         const double in_flight_s = c->in_flight_s[way] + traffic_s[way];
         slower_s += c->desc->slowdown_s_per_byte[way] *
                     memoi_rows_sooner(in_flight_s * rates[way], time_s * rates[way]);
@@ -6498,9 +6459,8 @@ MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
  * update leaves on the device is there. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double begin_s = 0;
-    int32_t k;
     c->compute_s = c->stall_s = c->in_flight_s[0] = c->in_flight_s[1] = 0;
-    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) {
         memoi_rows_stream* stream = &c->streams[k];
         stream->n_jobs = stream->n_done = stream->n_phases = 0;
         stream->time_s = stream->traffic_s = 0;
@@ -6606,8 +6566,6 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"file_s", desc->file_s},
                   {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
     memo_status status;
-    size_t i;
-    int32_t k;
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->kinds)
@@ -6615,13 +6573,13 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                              desc->swap ? "kinds" : "swap");
 
     /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
-    for (i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         const double least = i < 4 && fields[i].value > 0 ? 1e19 / MEMOI_ROWS_TIME_MAX : 0;
         if (memob_check_real(name, fields[i].name, fields[i].value, least, MEMOI_ROWS_TIME_MAX,
                              error))
             return MEMO_STATUS_INVALID_ARGUMENT;
     }
-    for (k = 0; desc->turns_s && k < desc->swap->n_order; k++)
+    for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
         if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
@@ -6655,15 +6613,13 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
                   {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
                   {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
     char name[64];
-    size_t i;
-    int32_t t;
     snprintf(name, sizeof name, "memo_swap_plan_desc.kinds[%d]", (int)kind);
-    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* No sum of times over the layers may overflow. */
-    for (t = 0; t < desc->swap->n_tensors; t++) {
+    for (int32_t t = 0; t < desc->swap->n_tensors; t++) {
         const double n = (double)desc->swap->n_rows;
         const char* tensor = memob_tensor_name(&desc->swap->tensors[t]);
         const double* growth = times->recompute_growth_s_per_row;
@@ -6685,8 +6641,7 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
 /* A tensor recomputed with another must have the same rows, so both are one bundle. */
 MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    int32_t t;
-    for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
         p->bundle_of[t] = -1;
         if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
         if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) { /* nothing to choose */
@@ -6700,7 +6655,7 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     }
 
     /* Every tensor adds its bytes; the leader alone has the time. */
-    for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
         if (swap->tensors[t].with) p->bundle_of[t] = p->bundle_of[swap->tensors[t].with - 1];
         if (p->bundle_of[t] >= 0)
             p->bundles[p->bundle_of[t]].row_bytes += swap->tensors[t].row_bytes;
@@ -6710,9 +6665,9 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
 /* What each layer may do with each bundle, and the time to recompute all rows. */
 MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    int32_t layer, b, i;
-    for (b = 0; b < p->n_bundles; b++) {
-        for (layer = 0; layer < p->n_layers; layer++) {
+    int32_t i;
+    for (int32_t b = 0; b < p->n_bundles; b++) {
+        for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int32_t t = p->bundles[b].leader;
             const memo_kind_times* times = memoi_rows_times(p, layer);
@@ -6745,11 +6700,9 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
-    int32_t i;
-    int k;
     p->clock.desc = desc;
     p->clock.has_traffic = 0;
-    for (i = 0; i < p->n_layers; i++) {
+    for (int32_t i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
         memoi_rows_layer* layer = &p->clock.layers[i];
         int64_t n_bytes[4];
@@ -6759,7 +6712,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (k = 0; k < 4; k++) {
+        for (int k = 0; k < 4; k++) {
             layer->traffic_s[k / 2][k % 2] = memoi_rows_copy_s((double)n_bytes[k], rates[k % 2]);
             p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
         }
@@ -6783,16 +6736,15 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
 /* The engine of states gets the clock as its device, and numbers as its memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->engine;
-    int32_t k;
     e->device.context = c;
     e->device.event_record = memoi_rows_state_record;
     e->device.event_wait = memoi_rows_state_wait;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
-    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
-    for (k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
+    for (int32_t k = 0; k < e->n_events; k++) e->events[k] = (memo_event)(void*)&c->state_events[k];
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -6803,14 +6755,14 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_cells, n_visits, n_jobs = 0;
-    int32_t layer, k, n_classes;
+    int32_t n_classes;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
     if (!status)
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
     if (!status && desc->states) status = memoi_rows_check_states(desc, error);
-    for (layer = 0; !status && layer < swap->n_layers; layer++)
+    for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) return status;
 
@@ -6840,7 +6792,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.state_events = (memoi_rows_event*)memob_arrays_add(
             a, 8 + (int64_t)desc->states->n_layers, sizeof(memoi_rows_event));
     }
-    for (k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++) /* at most 5 copies a step, 3 a visit */
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE;
+         k++) /* at most 5 copies a step, 3 a visit */
         p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
             a, (desc->states ? 5 : 3) * n_visits + n_jobs + 1, sizeof(memoi_rows_job));
     p->clock.events = (memoi_rows_event*)memob_arrays_add(
@@ -6857,7 +6810,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->clock.order.handed = -1;
     p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->changed = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    for (k = 0; k < (int32_t)(sizeof tables / sizeof tables[0]); k++) {
+    for (int32_t k = 0; k < (int32_t)(sizeof tables / sizeof tables[0]); k++) {
         tables[k]->cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
         tables[k]->versions = (int64_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int64_t));
     }
@@ -6870,7 +6823,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
 
     memob_swap_list_visits(swap, &p->clock.order);
     n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
-    for (layer = 0; layer < p->n_layers; layer++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++) {
         const int64_t n_slices = memob_max(swap->n_slices, 1);
         p->kinds[layer] = memob_layer_kind(swap, layer) * n_classes +
                           (int32_t)(layer % n_slices * n_classes / n_slices);
@@ -6892,9 +6845,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
 /* A table as memo_swap_desc.rows.  Slices share the cell of a LAYER tensor: the first slice's. */
 MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
     const memo_swap_desc* swap = p->desc->swap;
-    int32_t layer, t;
-    for (layer = 0; layer < p->n_layers; layer++)
-        for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        for (int32_t t = 0; t < swap->n_tensors; t++) {
             const int32_t slice = memob_swap_is_layer(swap, t) ? layer % swap->n_slices : 0;
             const int64_t b = p->bundle_of[t];
             const int64_t cell = b < 0 ? MEMO_ROWS_KEPT : cells[b * p->n_layers + layer - slice];
@@ -6906,9 +6858,8 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
 /* Copies the bundles that differ. */
 MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* from,
                            memoi_rows_table* to) {
-    int32_t b;
     to->score = from->score;
-    for (b = 0; b < p->n_bundles; b++) {
+    for (int32_t b = 0; b < p->n_bundles; b++) {
         const int64_t first = (int64_t)b * p->n_layers;
         if (to->versions[b] == from->versions[b]) continue;
         to->versions[b] = from->versions[b];
@@ -6918,11 +6869,10 @@ MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* 
 
 /* The trial becomes the table of desc->swap->rows. */
 MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
-    int32_t layer, b;
     p->is_summed = 0; /* cheaper than differences of all bundles */
-    for (b = 0; b < p->n_bundles; b++) {
+    for (int32_t b = 0; b < p->n_bundles; b++) {
         p->trial.versions[b] = ++p->n_versions;
-        for (layer = 0; layer < p->n_layers; layer++)
+        for (int32_t layer = 0; layer < p->n_layers; layer++)
             p->trial.cells[(int64_t)b * p->n_layers + layer] =
                 memob_swap_tiles(swap, layer, p->bundles[b].leader);
     }
@@ -6934,9 +6884,8 @@ MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     const int is_new = !p->is_summed || swap->tensor_kinds;
     const double call_s = p->desc->recompute_call_s;
-    int32_t t;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
-    for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
         const int32_t b = p->bundle_of[t]; /* -1: HANDED, which has no cells */
         const int64_t first = (int64_t)memob_max(b, 0) * p->n_layers;
         const double* all_s = b >= 0 && p->bundles[b].leader == t ? p->all_s + first : NULL;
@@ -6965,22 +6914,21 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     memob_swap_placement* order = &p->clock.order;
     memob_swap_sum* sums = order->sums;
     double fixed_bytes = 0;
-    int32_t layer, k, t;
     memset(score, 0, sizeof *score);
     memoi_rows_add_bundles(p);
     memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
-    for (t = 0; t < swap->n_tensors; t++) {
+    for (int32_t t = 0; t < swap->n_tensors; t++) {
         score->device_bytes += p->held_bytes[2 * t];
         fixed_bytes += p->held_bytes[2 * t + 1];
     }
 
     score->device_bytes += (double)memob_swap_end_sums(swap, order);
-    for (layer = p->n_layers - 1; layer >= 0; layer--) {
+    for (int32_t layer = p->n_layers - 1; layer >= 0; layer--) {
         if (sums[layer].recompute_s < p->hair_s) sums[layer].recompute_s = 0; /* rounding */
         score->swapped_bytes += (double)(sums[layer].moved_bytes + sums[layer].layer_bytes) +
                                 (double)sums[layer].routed_bytes;
     }
-    for (k = 0; k < order->n_visits; k++)
+    for (int32_t k = 0; k < order->n_visits; k++)
         if (order->visits[k].is_backward)
             score->recompute_s += sums[order->visits[k].step].recompute_s;
     if (!(score->recompute_s < MEMOI_ROWS_IMPOSSIBLE)) p->is_summed = 0; /* infinite: stays so */
@@ -7001,10 +6949,10 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 /* The order of the layers.  0: they would return from the file in another order than they left. */
 MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
     memob_swap_placement* order = &p->clock.order;
-    int32_t i, n_moved = 0, latest = -1;
-    for (i = 0; i < p->n_layers; i++)
+    int32_t n_moved = 0, latest = -1;
+    for (int32_t i = 0; i < p->n_layers; i++)
         if (order->sums[i].moved_bytes) p->clock.moved[n_moved++] = i;
-    for (i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
+    for (int32_t i = order->n_visits - 1; i >= 0 && order->sizes.n_spilled_layers; i--) {
         const int32_t back = order->visits[i].back;
         if (back >= 0 && back < latest) return 0;
         latest = back >= 0 ? back : latest;
@@ -7125,7 +7073,7 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
     const int64_t states[] = {MEMO_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
-    int32_t of = layer, n, before, i;
+    int32_t of = layer, n, before;
     int is_all;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
     before = of - layer;
@@ -7141,7 +7089,7 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int is_same,
     pick->next = states[memoi_rows_random(p, 3)];
     pick->more = pick->n_layers = 0;
     n = is_same ? p->n_changed : p->n_layers;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const int32_t from = is_same ? p->changed[i] : i, at = from + before;
         if (!is_any && cells[from] != pick->cell) continue;
         if (is_all || (at >= 0 && at < p->n_layers && p->kinds[at] == p->kinds[of]))
@@ -7157,7 +7105,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     const int64_t n = pick->n_layers;
     const int adds = pick->next == MEMO_ROWS_KEPT && !pick->more && memoi_rows_random(p, 4);
     const int32_t end = adds ? p->n_moved : p->n_layers;
-    int64_t width, n_groups, i, k, of_group, rest;
+    int64_t width, n_groups, i, of_group, rest;
     int32_t n_changed = 0;
     count = memob_min(count, n);
     if (count <= 0 || (p->is_uniform && count < n)) return 0;
@@ -7171,7 +7119,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
      * Their rest is followed, because divisions for every layer are slow. */
     of_group = i % width + 1;
     rest = i / width * count % n_groups;
-    for (k = 0; k < n && p->picked[k] < end; k++) {
+    for (int64_t k = 0; k < n && p->picked[k] < end; k++) {
         const int32_t layer = p->picked[k];
         int64_t next = pick->next;
         if (++i == n) i = of_group = rest = 0;
@@ -7241,14 +7189,13 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     const int is_same = p->n_changed && memoi_rows_random(p, 2);
     memoi_rows_pick pick;
     double least, most;
-    int is_host;
     memoi_rows_choose(p, of_tiles, is_same, &pick);
     most = (double)(of_tiles ? p->n_tiles : pick.n_layers);
     least = of_tiles ? -most : 0;
 
     /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
      * more layers would spill. */
-    for (is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
+    for (int is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
         const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
         const double left =
             capacity - (is_host ? (double)score->sizes.host_bytes : score->device_bytes);
@@ -7279,10 +7226,9 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
-    int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
-    for (round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+    for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         memoi_rows_copy(p, round > 2 ? &p->best : round ? &p->filled : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
@@ -7321,10 +7267,10 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
 /* Tries all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
  * Returns the tiles of the best, which p->best becomes. */
 MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
-    int64_t low = 0, high = p->n_tiles, step = p->n_tiles / 64 + 1, best = 0, k;
+    int64_t low = 0, high = p->n_tiles, step = p->n_tiles / 64 + 1, best = 0;
     p->best.score.excess_bytes = MEMOI_ROWS_WORST;
     for (;; step = memob_max(step / 16, 1)) {
-        for (k = low; k < high + step; k += step) {
+        for (int64_t k = low; k < high + step; k += step) {
             memoi_rows_set_alpha(p, memob_min(k, high));
             if (memoi_rows_try(p)) best = memob_min(k, high);
         }
@@ -7338,16 +7284,14 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memoi_rows_pick pick;
-    int32_t i, layer;
-    int64_t count;
     memset(&pick, 0, sizeof pick);
     memoi_rows_copy(p, &p->trial, &p->filled);
-    for (i = 0; i < 2 * p->n_bundles; i++) {
+    for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
-        for (count = p->n_layers; count > 0;) {
+        for (int64_t count = p->n_layers; count > 0;) {
             memoi_rows_copy(p, &p->filled, &p->trial);
-            for (layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
+            for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
                 const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
                 if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
             }
@@ -7364,11 +7308,10 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
 MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     double n_bytes = 0;
-    int32_t b, layer;
     if (!desc->device_bytes || !desc->host_bytes) return 0;
-    for (b = 0; b < p->n_bundles; b++) {
+    for (int32_t b = 0; b < p->n_bundles; b++) {
         if (desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_CARRIED) continue;
-        for (layer = 0; layer < p->n_layers; layer++) {
+        for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
             if (rule == MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_KEPT)
                 n_bytes += (double)p->bundles[b].row_bytes *
@@ -7382,11 +7325,9 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
 /* p->best: the best table found, from the best so far, or from a table that needs little memory:
  * all is recomputed; what cannot be is kept or swapped. */
 MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
-    int64_t i;
-    int way;
-    for (way = 1; way >= 0; way--) {
-        for (i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
-        for (i = 0; i < p->n_cells; i++)
+    for (int way = 1; way >= 0; way--) {
+        for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
+        for (int64_t i = 0; i < p->n_cells; i++)
             p->trial.cells[i] =
                 p->rules[i] < MEMO_TENSOR_SWAPPED || p->rules[i] == MEMO_TENSOR_ROUTED_ROWS ? 0
                 : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
@@ -7471,7 +7412,6 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
-    int is_all, i;
 
     /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
@@ -7484,8 +7424,8 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     memoi_rows_copy(p, &p->best, &p->plan);
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
-    for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (i = 0; i < 4; i++) {
+    for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
+        for (int i = 0; i < 4; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED, &extra_bytes);
             if (saved <= most) continue;
             most = saved;
@@ -7797,10 +7737,9 @@ MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
                                            {"memo_states_get", "memo_session_read_state"},
                                            {"memo_states_set:", "memo_session_write_state:"}};
     char text[sizeof error->message], *at;
-    size_t k;
     if (!status || !error) return status;
     if ((at = strstr(error->message, ", or memo_swap_abandon")) != NULL) *at = 0;
-    for (k = 0; k < sizeof words / sizeof words[0]; k++)
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
         while ((at = strstr(error->message, words[k][0])) != NULL) {
             snprintf(text, sizeof text, "%.*s%s%s", (int)(at - error->message), error->message,
                      words[k][1], at + strlen(words[k][0]));
@@ -7847,8 +7786,8 @@ MEMOI int memoi_session_is_of_this_shape(const memo_session* s, const memo_sessi
 
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
-    int32_t n = 1, k;
-    for (k = 0; k < desc->n_order; k++) n = (int32_t)memob_max(n, desc->order[k].chunk + 1);
+    int32_t n = 1;
+    for (int32_t k = 0; k < desc->n_order; k++) n = (int32_t)memob_max(n, desc->order[k].chunk + 1);
     return n;
 }
 
@@ -7915,7 +7854,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
  * perhaps a WEIGHTS turn. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
-    int32_t n_chunks, k;
+    int32_t n_chunks;
     if (!desc->n_order) return MEMO_STATUS_OK;
     if (!desc->order)
         field = "NULL; list the turns, or set n_order to 0";
@@ -7928,13 +7867,13 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
             "does not work with `loss`, since others overwrite the HANDED tensor; use `between`";
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
-    for (k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
+    for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
         if (desc->shapes && desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
                     "session of their own, without an order, for each chunk";
     if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
 
-    for (k = 0; k < desc->n_order; k++) {
+    for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
         if (turn->micro_batch < 0 || turn->micro_batch >= desc->n_order || turn->chunk < 0 ||
             turn->chunk >= desc->n_layers ||
@@ -7953,7 +7892,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
                              "chunks have equally many layers, so a divisor of n_layers works",
                              (int)n_chunks, (int)desc->n_layers);
 
-    for (k = 0; k < desc->n_order; k++) {
+    for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
         char fault[160];
         memoi_session_check_turn_of(desc, k, n_chunks, fault);
@@ -7992,8 +7931,7 @@ MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
 /* A buffer lives in layers, in the session or a shape of it, or from one moment to another. */
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_chunks = memoi_session_n_chunks(desc);
-    int32_t i;
-    for (i = 0; i < desc->n_buffers; i++) {
+    for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
         const int is_split = b->first != MEMO_PASS_SESSION &&
@@ -8041,8 +7979,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
 MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
                                                    memo_error* error) {
     const double n_rows = (double)desc->n_rows;
-    int32_t i, k;
-    for (i = 0; i < desc->n_alternatives; i++) {
+    for (int32_t i = 0; i < desc->n_alternatives; i++) {
         const memo_session_alternative* a = &desc->alternatives[i];
         const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
         const memo_session_buffer* b = NULL;
@@ -8052,7 +7989,7 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
         /* The alternative before it, or the buffer as declared. */
         if (a->buffer >= 0 && a->buffer < desc->n_buffers) b = &desc->buffers[a->buffer];
         before_bytes = b ? (double)b->size_bytes + (double)b->row_bytes * n_rows : 0;
-        for (k = 0; k < i; k++) {
+        for (int32_t k = 0; k < i; k++) {
             const memo_session_alternative* before = &desc->alternatives[k];
             if (before->buffer != a->buffer) continue;
             before_bytes = (double)before->size_bytes + (double)before->row_bytes * n_rows;
@@ -8108,10 +8045,9 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     const char* field = NULL;
     char shape[40];
     memo_status status;
-    int32_t t, other;
 
     /* Numbers. */
-    for (t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
+    for (int32_t t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
         if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
                                           numbers[t].least, numbers[t].most, error)))
             return status;
@@ -8144,7 +8080,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             "outputs: none, but measuring runs micro-batches, which change gradients and more; "
             "list what a micro-batch changes and measuring shall give back, or set n_outputs to "
             "MEMO_NO_OUTPUTS if there is nothing, or `measuring`";
-    for (t = 0; t < desc->n_outputs && !field; t++)
+    for (int32_t t = 0; t < desc->n_outputs && !field; t++)
         if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
             desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
             return MEMOB_INVALID(error,
@@ -8161,14 +8097,14 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         field = "rows: NULL, but policy is ROWS; set the table of rows";
 
     /* Names go into files, so they must be single words; profiles are matched by them. */
-    for (t = 0; t < desc->n_tensors && !field; t++) {
+    for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
                                  (int)t, word ? word : "NULL");
-        for (other = 0; other < t; other++)
+        for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
                 return MEMOB_INVALID(
                     error,
@@ -8182,7 +8118,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
     if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-    for (t = 0; t < desc->n_shapes; t++) {
+    for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8213,8 +8149,8 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memoi_ste
     const int32_t* kinds = desc->layer_kinds;
     const int is_split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) < desc->n_order;
     int32_t *places = own->places, *split = own->weight_places, *busy_split = busy + desc->n_order;
-    int32_t n_places = 0, k, p, like, of;
-    for (k = 0; k < desc->n_order; k++) {
+    int32_t n_places = 0, p, like, of;
+    for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
         if (turn->pass != MEMO_PASS_FORWARD) {
             places[k] = p =
@@ -8253,7 +8189,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     memo_swap_desc* swap;
     memo_turn* turns;
     int64_t* own_rows;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0, i;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
 
@@ -8270,7 +8206,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         chunks = order + 3 * n_turns;
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
         n_places = memoi_session_place_turns(desc, own, chunks, chunks + n_turns);
-        for (i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
+        for (int32_t i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
             if (turns[i].pass != MEMO_PASS_WEIGHTS) {
                 own->turns[n_of_engine] = turns[i];
                 order[n_of_engine++] =
@@ -8292,12 +8228,12 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
 
     /* The caller's tables may end before the plan does. */
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
-    for (i = 0; i < n_steps && desc->layer_kinds; i++)
+    for (int32_t i = 0; i < n_steps && desc->layer_kinds; i++)
         layer_kinds[i] =
             desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
                                       : i / n_slices];
@@ -8436,8 +8372,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
 /* Says which value of a plan, found at a line of the session, is not the session's. */
 MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found,
                                    char* text, size_t n_text) {
-    int32_t k;
-    for (k = 0; k < own->n_same && !*text; k++) {
+    for (int32_t k = 0; k < own->n_same && !*text; k++) {
         const memob_value* value = &own->record.values[k];
         const size_t at = value->offset / sizeof(int64_t);
         if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
@@ -8534,11 +8469,9 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
-    int64_t i;
-    int32_t k, v;
-    for (k = 0; k < s->desc.n_shapes; k++)
-        for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
-            for (v = 0; v < line.record.n_values; v++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
+            for (int32_t v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
                 if ((v < line.n_same ? line.of : 3) != of) continue;
                 if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
@@ -8551,8 +8484,7 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
 /* Of the trainer's own copies in all layers. */
 MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_traffic* traffic) {
     uint64_t digest = 0;
-    int32_t step;
-    for (step = 0; traffic && step < s->n_steps; step += s->n_slices)
+    for (int32_t step = 0; traffic && step < s->n_steps; step += s->n_slices)
         digest = 31 * digest + memob_hash((const char*)&traffic[memob_layer_kind(s->steps, step)],
                                           sizeof *traffic);
     return (int64_t)(digest >> 2);
@@ -8564,8 +8496,7 @@ MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
     const int32_t update_on = s->desc.update_host ? 1 + (int32_t)s->desc.update_on : 0;
     uint64_t digest =
         (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0) + 128 * update_on);
-    int32_t i;
-    for (i = 0; i < s->desc.n_states; i++) {
+    for (int32_t i = 0; i < s->desc.n_states; i++) {
         const memo_state* state = &s->states_table[i];
         const int64_t cells[3] = {state->size_bytes, state->uses, state->kinds};
         digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
@@ -8574,14 +8505,13 @@ MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
 }
 MEMOI int64_t memoi_session_digest_buffers(const memo_session* s) {
     uint64_t digest = (uint64_t)s->desc.n_buffers;
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++) {
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int64_t cells[7] = {b->size_bytes,  b->row_bytes,  b->first, b->last,
                                   b->first_layer, b->last_layer, b->kinds};
         digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
     }
-    for (i = 0; i < s->desc.n_alternatives; i++) {
+    for (int32_t i = 0; i < s->desc.n_alternatives; i++) {
         const memo_session_alternative* a = &s->alternatives[i];
         digest = 31 * digest + memob_hash((const char*)&a->size_bytes, 3 * sizeof a->size_bytes);
         digest = 31 * digest + (uint64_t)a->buffer;
@@ -8621,19 +8551,19 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
                  {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
-    int32_t k;
 
     /* A value and its negative: their maxima show whether it is the same everywhere. */
-    for (k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
-    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
-    for (k = 0; k < N; k++)
+    for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k])
             return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
                                  same[k].field ? "memo_session_desc." : "memo_session_open: plan",
                                  same[k].field ? same[k].field : "");
-    for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
+    for (int32_t k = 0; k < N_BUDGETS; k++)
+        *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
 }
 
@@ -8659,9 +8589,8 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
 
 /* 1 if a plan's alternatives are the session's. */
 MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_plan* plan) {
-    int32_t b;
     if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
-    for (b = 0; b < plan->n_buffers; b++) {
+    for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
         if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
         if (chosen && s->alternatives[chosen - 1].buffer != b) return 0;
@@ -8675,16 +8604,14 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                                       memo_error* error) {
     const memo_step_plan *plan = first, *lacking = NULL;
     memoi_step_plan_line own, found;
-    int64_t i;
     char text[200] = "";
-    int32_t k;
 
-    for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
         else if (!memoi_session_has_alternatives(s, plan))
             snprintf(text, sizeof text, "it has other alternatives");
-        for (i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+        for (int64_t i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
             memoi_step_plan_differs(&own, found.cells, text, sizeof text);
         }
@@ -8694,7 +8621,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
         /* Buffers that live as long as the session: `setup` makes the same requests. */
-        for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
+        for (int64_t i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers;
+             i++) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             if (a->memory_class == b->memory_class &&
                 (a->memory_class != MEMO_CLASS_PERSISTENT ||
@@ -8750,7 +8678,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const memo_session_desc* desc = &s->desc;
     memo_states_desc* states = &s->states_desc;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t *layer_kinds, i;
+    int32_t* layer_kinds;
     if (!desc->n_states) return MEMO_STATUS_OK;
     if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
@@ -8764,7 +8692,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              "DEVICE",
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
-    for (i = 0; i < desc->n_states; i++) {
+    for (int32_t i = 0; i < desc->n_states; i++) {
         s->states_table[i] = desc->states[i];
         if (!desc->states[i].kinds)
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
@@ -8775,7 +8703,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     s->spilled = (uint32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(uint32_t));
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
-    for (i = 0; i < desc->n_layers; i++) {
+    for (int32_t i = 0; i < desc->n_layers; i++) {
         layer_kinds[1 + i] = desc->layer_kinds ? desc->layer_kinds[i] : 0;
         if (layer_kinds[1 + i] >= 30)
             return MEMOB_INVALID(
@@ -8802,16 +8730,14 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 /* Sets the bits of the first n states of layers, in the order of what streaming costs. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
-    int64_t layer;
-    int32_t rank, i;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (rank = 0; rank < 3; rank++)
-        for (i = 0; i < s->states_desc.n_states; i++) {
+    for (int32_t rank = 0; rank < 3; rank++)
+        for (int32_t i = 0; i < s->states_desc.n_states; i++) {
             const uint32_t uses = s->states_table[i].uses;
             const int64_t count = memob_min(n, n_layers);
             if ((uses == MEMO_STATE_UPDATE ? 0 : uses == MEMO_STATE_GRADIENT ? 1 : 2) != rank)
                 continue;
-            for (layer = 0; layer < n_layers; layer++)
+            for (int64_t layer = 0; layer < n_layers; layer++)
                 if ((layer + 1) * count / n_layers > layer * count / n_layers &&
                     (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
                     bits[layer] |= 1u << i;
@@ -8980,8 +8906,8 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
 /* Of the shape with the most. */
 MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
     int64_t most = 0;
-    int32_t k;
-    for (k = 0; k < s->desc.n_shapes; k++) most = memob_max(most, s->parts[k].plan->swap.n_layers);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        most = memob_max(most, s->parts[k].plan->swap.n_layers);
     return most;
 }
 
@@ -9054,15 +8980,15 @@ MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int
                                     : memo_states_get_address(s->states, layer, i));
     const int64_t size_bytes = s->states_table[i].size_bytes;
     memo_status status = MEMO_STATUS_OK;
-    int64_t at, n, k;
+    int64_t n;
     int is_zero = 1;
     *hash = 0;
     if (on_host) status = memob_states_synchronize(s->states, &s->call_error);
-    for (at = 0; at < size_bytes && !status; at += n) {
+    for (int64_t at = 0; at < size_bytes && !status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
         if (!on_host) status = memoi_inspector_copy(s, address + at, c->image, n, 0);
-        for (k = 0; k < n && is_zero && !status; k++) is_zero = !image[k];
+        for (int64_t k = 0; k < n && is_zero && !status; k++) is_zero = !image[k];
         if (!status) *hash = 31 * *hash + memob_hash(image, n);
     }
     *hash = is_zero ? MEMOI_HASH_ZERO : *hash | 2;
@@ -9082,10 +9008,10 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
         (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
                  : ~of->streamed | memob_states_needs(s->states, s->states->phase, layer));
     const char* why = NULL;
-    int32_t i, blamed = 0, is_due = 0, is_changed = 0;
+    int32_t blamed = 0, is_due = 0, is_changed = 0;
     if (!c->slots) return;
 
-    for (i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
+    for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
         const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written = gradient
                                    ? pass != MEMO_STATES_PASS_FORWARD
@@ -9143,8 +9069,7 @@ MEMOI int64_t memoi_session_trial_offset(const memo_session* s, int32_t layer, i
     const uint32_t used =
         s->states->layers[layer].has & (s->states->updated | s->states->gradients);
     int64_t n_bytes = 0;
-    int32_t i;
-    for (i = 0; i < state; i++)
+    for (int32_t i = 0; i < state; i++)
         if (used >> i & 1)
             n_bytes += memob_align_up(s->states_table[i].size_bytes, MEMOB_DEVICE_ALIGNMENT);
     return state == s->desc.n_states || used >> state & 1 ? n_bytes : -1;
@@ -9239,10 +9164,9 @@ MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* 
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
-    int32_t layer;
     s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
-    for (layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
+    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
         memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
     }
@@ -9266,12 +9190,11 @@ MEMOI memo_status memoi_session_fill_host(memo_session* s,
                                           void (*fill)(void* user, memo_session* session,
                                                        int32_t layer),
                                           memo_error* error) {
-    int32_t layer;
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     if (!s->error.status) memob_states_reset(s->states);
     s->is_filling = 1;
-    for (layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
         fill(s->desc.user, s, layer);
     s->is_filling = 0;
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
@@ -9392,8 +9315,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     void* image = NULL;
     memo_status status = MEMO_STATUS_OK;
     int64_t at = MEMOI_GUARD, n_requests = 0;
-    int32_t t, k;
-    for (k = 0; k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
         c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
@@ -9409,7 +9331,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         &c->arrays, (int64_t)s->states_desc.n_layers * s->desc.n_states, sizeof *c->states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
-    for (t = 0; t < n; t++) {
+    for (int32_t t = 0; t < n; t++) {
         c->offsets[t] = at;
         at = memob_align_up(at + memoi_inspector_rows(s, -1, t, s->desc.slice_rows) *
                                      s->steps->tensors[t].row_bytes,
@@ -9458,8 +9380,7 @@ MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t step, int is_ba
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     const memoi_inspector* c = &s->checker;
     memo_status status = MEMO_STATUS_OK;
-    int32_t t, part;
-    for (t = 0; t < s->desc.n_tensors; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
         const memob_swap_place* place = memoi_session_place(s, step, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
@@ -9468,7 +9389,7 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is
         char* slot = memoi_inspector_slot(s, step) + c->offsets[t];
         char* engine = s->part->base + place->offset;
         if (place->is_layer) engine += step % s->n_slices * s->steps->n_rows * row_bytes;
-        for (part = 0; part < 4 && !status; part += 2) {
+        for (int32_t part = 0; part < 4 && !status; part += 2) {
             const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
             const int is_to_slot = is_back || place->is_layer;
             if (at < end)
@@ -9547,9 +9468,8 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass 
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
     memo_status status = memoi_inspector_fetch(s, step, 0);
-    int32_t t;
 
-    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int is_routed = memob_tensor_is_routed(s->steps, t);
         const int64_t n_rows = memoi_inspector_rows(s, is_routed ? step : -1, t, s->steps->n_rows);
@@ -9567,7 +9487,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass 
                             "the kernels");
     }
 
-    for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
         const int64_t row = memoi_inspector_first(s, step, t, 0, n, after == MEMO_PASS_FORWARD);
@@ -9646,7 +9566,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
     char* copy = c->image + c->slot_bytes;
-    int32_t i, u;
+    int32_t u;
     int keeps = 1;
 
     /* Before, the tensors are poison.  The last run is first, so no run finds the rows before its
@@ -9657,13 +9577,13 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
             memoi_inspector_poison(c->image + c->offsets[u],
                                    n * memoi_inspector_row_bytes(s, step, u));
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 1))) return 0;
-    for (i = n_runs - 1; i >= 0; i--) {
+    for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 0))) return 0;
-    for (i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
+    for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
@@ -9680,8 +9600,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
-    int32_t t;
-    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
@@ -9745,8 +9664,8 @@ MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
     while ((begin += memoi_inspector_sweep(s, (char*)c->memory + begin, end - begin, 0)) < end) {
         const memoi_inspected_buffer* b = NULL;
-        int64_t i;
-        for (i = 0; i < c->n_buffers; i++) /* the last that had the byte, or the one behind it */
+        for (int64_t i = 0; i < c->n_buffers;
+             i++) /* the last that had the byte, or the one behind it */
             if (c->buffers[i].at <= begin && begin < c->buffers[i].at + 2 * c->buffers[i].n_bytes)
                 b = &c->buffers[i];
         if (b && b->address && begin < b->at + b->n_bytes) {
@@ -9772,7 +9691,6 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     const memo_step_plan* plan = s->part->plan;
     const int64_t half = c->memory_bytes / 2;
     memoi_inspected_buffer* b;
-    int64_t i;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
     b = &c->buffers[c->n_buffers];
     b->address = address;
@@ -9780,7 +9698,7 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     b->n_bytes = n_bytes;
     b->at =
         2 * ((char*)address - (char*)s->device_memory - plan->device_bytes + plan->transient_bytes);
-    for (i = c->n_buffers - 1; i >= 0; i--) {
+    for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
         if (c->buffers[i].at < half) b->at += half;
@@ -9794,8 +9712,7 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
 /* The arena's address of a buffer that ends. */
 MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
     memoi_inspector* c = &s->checker;
-    int64_t i;
-    for (i = c->n_buffers - 1; i >= 0; i--) {
+    for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         memoi_inspected_buffer* b = &c->buffers[i];
         void* own = b->address;
         if (!own || (char*)c->memory + b->at != (char*)address) continue;
@@ -9870,7 +9787,6 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
     int64_t begin, end;
-    int32_t t;
     memo_session_get_slice(s, &begin, &end);
     if (row < 0 || row >= end - begin) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
@@ -9882,7 +9798,7 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
                                            : "");
         row = 0;
     }
-    for (t = 0; t < s->desc.n_tensors; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         first[t] = memoi_session_find(s, layer, t);
         if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
@@ -9920,8 +9836,7 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
 /* Bytes of the engine, and behind it of buffers before number n that live in this shape alone. */
 MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
     int64_t n_bytes = memob_max(s->part->placement.sizes.device_bytes, 1);
-    int32_t i;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int64_t more = b->size_bytes + b->row_bytes * s->part->plan->shape.n_rows;
         if (!memoi_session_is_of_this_shape(s, b)) continue;
@@ -9935,9 +9850,9 @@ MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
 MEMOI int32_t memoi_session_count_kept(const memo_session* s, const memo_session_buffer* b,
                                        int32_t chunk, int32_t n) {
     const int32_t first = chunk * (s->desc.n_layers / s->part->plan->n_chunks);
-    int32_t n_kept = 0, i;
+    int32_t n_kept = 0;
     if (!b->kinds) return n;
-    for (i = first; i < first + n; i++)
+    for (int32_t i = first; i < first + n; i++)
         n_kept += (b->kinds >> (s->desc.layer_kinds ? s->desc.layer_kinds[i] : 0) & 1) != 0;
     return n_kept;
 }
@@ -9947,8 +9862,7 @@ MEMOI int64_t memoi_session_placed_bytes(const memo_session* s, int placing, int
                                          int32_t n) {
     const memo_step_plan* plan = s->part->plan;
     int64_t n_bytes = 0;
-    int32_t i;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_kept = memoi_session_is_kept(b);
         int64_t each, count = 1;
@@ -9971,8 +9885,8 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
     const int32_t n_places[MEMOI_N_PLACINGS] = {s->steps->n_places, part->plan->n_weight_places};
     int64_t end = memoi_session_base_bytes(s, s->desc.n_buffers), each;
-    int32_t placing, chunk;
-    for (placing = 0; placing < MEMOI_N_PLACINGS && s->steps->order; placing++) {
+    int32_t chunk;
+    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS && s->steps->order; placing++) {
         for (each = chunk = 0; chunk < part->plan->n_chunks; chunk++)
             each =
                 memob_max(each, memoi_session_placed_bytes(s, placing, chunk, s->desc.n_buffers));
@@ -10004,8 +9918,7 @@ MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t 
 
 /* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
 MEMOI void memoi_inspector_enter_shape(memo_session* s) {
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
+    for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
         if (memoi_session_is_of_this_shape(s, &s->buffers[i]) && s->part->base)
             (void)memoi_inspector_sweep(
                 s, s->part->base + memoi_session_base_bytes(s, i),
@@ -10098,8 +10011,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     int64_t n_rows;
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++) {
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer <= MEMO_EACH_SLICE;
         const int is_of_layer = b->first_layer < MEMO_EACH_SLICE;
@@ -10228,7 +10140,6 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, memo_error* error) {
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     const memo_batch before = s->batch;
     memo_status status;
-    int32_t i;
     if (s->is_setting_up || s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           s->is_setting_up ? "memo_session_begin: called inside setup; run after "
@@ -10270,7 +10181,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->n_passed = memoi_session_n_before(s);
 
     /* What the turn before has left in the arena ends. */
-    for (i = 0; i < s->desc.n_buffers; i++) {
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int placing = memoi_session_placing(&s->desc, b);
         if (b->first == MEMO_PASS_SESSION) continue;
@@ -10403,10 +10314,9 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
-    int32_t t;
     if (s->desc.backward_recomputes && !s->spans_s) return;
     s->is_recomputing = 1;
-    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memob_tensor_is_routed(s->steps, t)
                               ? memoi_session_place(s, step, t)->n_routed
                               : memoi_session_rows(s, step);
@@ -10429,12 +10339,11 @@ MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
     memoi_beside* b = &s->beside;
     const memo_stream stream = b->streams[is_backward];
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
     if (!s->desc.computes_on_host) {
         status = memo_event_record(s->device, b->begun, s->desc.compute_stream, &s->call_error);
         if (!status) status = memo_event_wait(s->device, b->begun, stream, &s->call_error);
     }
-    for (i = 0; i < b->n_copies[is_backward] && !status; i++) {
+    for (int32_t i = 0; i < b->n_copies[is_backward] && !status; i++) {
         char* on_host = (char*)b->on_host + b->n_copied++ % b->n_places * b->size_bytes;
         status = memo_copy(s->device, stream, is_backward ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
                            is_backward ? b->on_device : on_host,
@@ -10523,8 +10432,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const memo_session_desc* desc = &s->desc;
     const int is_forward = pass == MEMO_PASS_FORWARD, is_backward = pass == MEMO_PASS_BACKWARD;
     const int32_t n = s->n_turn_steps;
-    int32_t k;
-    for (k = 0; k < n; k++) {
+    for (int32_t k = 0; k < n; k++) {
         const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
         const int32_t layer = memoi_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
@@ -10566,8 +10474,7 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
 MEMOI memo_status memoi_session_run_all(memo_session* s, memo_batch batch, memo_error* error) {
     const memo_step_plan* plan = s->parts[batch.shape].plan;
     memo_status status = MEMO_STATUS_OK;
-    int32_t k;
-    for (k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
+    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
         if (plan->n_order) batch.turn = plan->order[k];
         status = memo_session_run(s, &batch, error);
     }
@@ -10655,8 +10562,8 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
  * order of their requests, then the engine's memory, which is the first request.  No plan needs
  * more for it, because nothing else ever uses these bytes.  Returns how many they are. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
-    int64_t i, end_bytes = 0;
-    for (i = 1; i <= plan->n_buffers; i++) {
+    int64_t end_bytes = 0;
+    for (int64_t i = 1; i <= plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
         if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
         if (is_fixed) buffer->offset_bytes = end_bytes;
@@ -10793,17 +10700,17 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
  * be fast.  Copies are not changed. */
 MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
-    int32_t i, k;
+    int32_t k;
     profile->n_rows = s->steps->n_rows;
     profile->n_tensors = s->desc.n_tensors;
-    for (i = 0; i < s->n_steps; i++) {
+    for (int32_t i = 0; i < s->n_steps; i++) {
         k = memob_layer_kind(s->steps, i);
         profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
         profile->forward_s[k] = 1;
         profile->backward_s[k] = s->part->plan->n_weight_places ? 1 : 2;
         profile->weights_s[k] = 2 - profile->backward_s[k];
     }
-    for (i = 0; i < s->desc.n_tensors; i++) {
+    for (int32_t i = 0; i < s->desc.n_tensors; i++) {
         memo_profile_tensor* tensor = &profile->tensors[i];
         snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
         for (k = 0; k < profile->n_kinds; k++)
@@ -10827,8 +10734,7 @@ typedef struct memoi_session_costs {
 MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
     const memo_step_plan* plan = s->part->plan;
     double sum_s = 0;
-    int32_t i;
-    for (i = 0; i < plan->n_buffers; i++) {
+    for (int32_t i = 0; i < plan->n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
@@ -10848,8 +10754,7 @@ MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double
                            : k               ? MEMO_PASS_BACKWARD
                                              : MEMO_PASS_FORWARD;
     double sum_s = 0;
-    int32_t step;
-    for (step = first; step < first + n; step++) {
+    for (int32_t step = first; step < first + n; step++) {
         const int32_t kind = memob_layer_kind(s->steps, step);
         sum_s += memoi_session_slower_s(s, pass, kind) + (kinds_s ? kinds_s[kind] : 0);
     }
@@ -10859,8 +10764,8 @@ MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double
 /* Gives each turn of the swap engine the time of the WEIGHTS turns that follow. */
 MEMOI void memoi_session_time_turns(const memo_session* s) {
     const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
-    int32_t k, at = -1;
-    for (k = 0; k < own->plan.n_order; k++) {
+    int32_t at = -1;
+    for (int32_t k = 0; k < own->plan.n_order; k++) {
         if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
             own->turns_s[++at] = 0;
         else
@@ -10873,8 +10778,7 @@ MEMOI double memoi_session_all_slower_s(const memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
     double sum_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
-    int32_t k;
-    for (k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
+    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
         sum_s += memoi_session_turn_s(s, k, NULL);
     return sum_s;
 }
@@ -10882,8 +10786,9 @@ MEMOI double memoi_session_all_slower_s(const memo_session* s) {
 /* 1 if other shapes with a backward get the device memory that this stage takes.  Equal rows leave
  * memory free, which would then be lost to the other shapes. */
 MEMOI int memoi_session_limits_shapes(const memo_session* s) {
-    int32_t n_others = -1, k;
-    for (k = 0; k < s->desc.n_shapes; k++) n_others += !s->parts[k].plan->shape.is_forward_only;
+    int32_t n_others = -1;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        n_others += !s->parts[k].plan->shape.is_forward_only;
     return n_others > 0 && s->limit_bytes == s->desc.device_bytes;
 }
 
@@ -10893,7 +10798,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memo_swap_plan_desc* desc = &costs->desc;
     memo_status status;
     char name[64];
-    int32_t i;
     memset(costs, 0, sizeof *costs);
     costs->swap = s->part->plan->swap;
     desc->swap = &costs->swap;
@@ -10910,24 +10814,23 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
 
     status =
         memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
-    for (i = 0; i < 2 * s->n_steps && !status; i++) {
+    for (int32_t i = 0; i < 2 * s->n_steps && !status; i++) {
         static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
                                              "slice_to_host_bytes", "slice_to_device_bytes"};
         const int32_t kind = memob_layer_kind(s->steps, i / 2);
         const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
         int64_t values[4];
-        int k;
         if (!all) continue;
         memcpy(values, all += kind, sizeof values);
         snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
                  i & 1 ? "backward" : "forward", (int)kind);
-        for (k = 0; k < 4 && !status; k++)
+        for (int k = 0; k < 4 && !status; k++)
             status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
         *(i & 1 ? &costs->kinds[kind].backward_traffic : &costs->kinds[kind].forward_traffic) =
             *all;
     }
     if (s->streamed) desc->states = &s->states_desc;
-    for (i = 0; i < s->times->n_kinds && !status; i++) {
+    for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
         costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
@@ -10961,7 +10864,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     int64_t* left_bytes = &costs.desc.device_bytes;
-    int round, is_searched;
+    int is_searched;
     memo_status status = memoi_session_cost(s, &costs, error);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
@@ -10983,7 +10886,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
         costs.swap.rows = NULL;
         plan->fits = 0;
     }
-    for (round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
+    for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
          round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
         status = memo_plan_swap(&costs.desc, &plan->times, error);
@@ -11079,12 +10982,11 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
     int32_t* chosen = s->part->plan->alternatives;
     const int32_t n_buffers = s->desc.n_buffers;
     double before_s = HUGE_VAL;
-    int32_t i, k;
     memo_status status = MEMO_STATUS_OK;
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (i = 0; i < n_buffers + s->desc.n_alternatives; i++)
-            for (k = 0; k <= i && !status; k++) {
+        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
+            for (int32_t k = 0; k <= i && !status; k++) {
                 const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
                 const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
                 const int32_t buffer_i = to_i ? s->alternatives[to_i - 1].buffer : i;
@@ -11183,7 +11085,6 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t n = 0, rest_bytes, device_bytes;
-    int trial;
     memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = HUGE_VAL;
@@ -11202,7 +11103,7 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     }
 
     /* More room for activations, on the device or on the host, may be worth more copies. */
-    for (trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
+    for (int trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
         const int64_t most = trial < 2 ? n_all : best.n_streamed;
         const int64_t from = trial < 2 ? best.n_streamed : best.n_spilled;
         const int64_t next = trial & 1 ? most : (from + most) / 2;
@@ -11253,7 +11154,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     memo_profile times;
     memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     int64_t most_rows = 0, limit_bytes = status ? 0 : s->limit_bytes;
-    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
+    int32_t k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
 
     /* The shape with the most rows is planned first: its peak limits the others. */
@@ -11264,7 +11165,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         first = k;
     }
 
-    for (i = 0; i < n && !status; i++) {
+    for (int32_t i = 0; i < n && !status; i++) {
         memoi_session_turn(s, k = (first + i) % n);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
@@ -11303,7 +11204,6 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
     char bytes[32];
-    int32_t i;
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
@@ -11340,7 +11240,7 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (plan->n_weight_places)
         memo_text_put(text, ", %d from backward to WEIGHTS", (int)plan->n_weight_places);
     if (plan->n_order) memo_text_put(text, "\n");
-    for (i = 0; i < plan->n_buffers; i++)
+    for (int32_t i = 0; i < plan->n_buffers; i++)
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
                           (int)plan->alternatives[i] - 1);
@@ -11380,15 +11280,14 @@ static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_bu
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
     memoi_step_plan_line line;
-    int64_t i;
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status = MEMO_STATUS_OK;
     memo_text_put(&text, "memo step-plan 1\n");
     for (; plan && !status; plan = plan->next) {
-        for (i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
+        for (int64_t i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
             status = memob_line(&lines, &line.record, line.cells);
-        for (i = 0; !status && i < plan->addresses->n_buffers; i++)
+        for (int64_t i = 0; !status && i < plan->addresses->n_buffers; i++)
             status = memob_line(&lines, &memoi_step_plan_buffer, &plan->addresses->buffers[i]);
     }
     return memob_write_lines(&text, lines.n, path, status, error);
@@ -11466,7 +11365,6 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memo_status opened = memob_reader_open(&reader, path, error);
     memoi_step_plan_line line;
     memo_step_plan none;
-    int32_t k;
     *plan = NULL;
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
@@ -11480,7 +11378,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     status = opened ? memoi_session_verdict(&own, opened, error)
                     : memoi_session_make(&own, NULL, 0, &s, error);
 
-    for (k = 0; !status && k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
@@ -11512,9 +11410,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = memo_arena_desc_default();
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
-    int32_t k;
 
-    for (k = 0; k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
         device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
@@ -11527,7 +11424,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     if (!status && host_bytes)
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
 
-    for (k = 0; k < s->desc.n_shapes && !status; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_turn(s, k);
         desc.device = s->device;
@@ -11587,9 +11484,8 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 /* Rows of a tensor that a step had; the mean if they are routed. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
     double n_rows = 0, n = 0;
-    int32_t step;
     if (!memob_tensor_is_routed(s->steps, t)) return (double)s->steps->n_rows;
-    for (step = 0; step < s->n_steps; step++) {
+    for (int32_t step = 0; step < s->n_steps; step++) {
         n += memob_layer_has(s->steps, step, t);
         n_rows += (double)memoi_session_place(s, step, t)->n_routed;
     }
@@ -11604,16 +11500,15 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     const int32_t n_slices = s->n_slices, last = s->n_steps / n_slices - 1;
     const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
-    int32_t slice, layer;
 
     /* Least squares, a line through the medians of the slices. */
-    for (slice = 0; slice < n_slices; slice++) {
+    for (int32_t slice = 0; slice < n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
         const double x =
             (2.0 * slice * (double)s->steps->n_rows + rows) / (double)s->steps->layer_rows - 1;
         double y;
         int32_t n_times = 0;
-        for (layer = 0; layer <= last - has_loss; layer++) {
+        for (int32_t layer = 0; layer <= last - has_loss; layer++) {
             const int32_t step = layer * n_slices + slice;
             const double* span_s = memoi_session_span(s, step, what);
             if (span_s && memob_layer_kind(s->steps, step) == kind)
@@ -11638,7 +11533,7 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
     const int32_t last = s->n_steps - 1;
     double beyond_s = 0, none_s;
-    int32_t k, t, step;
+    int32_t k;
     for (k = 0; k < times->n_kinds; k++) {
         memoi_session_fit(s, k, MEMO_PASS_FORWARD, &times->forward_s[k],
                           &times->forward_growth_s[k]);
@@ -11646,7 +11541,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
                           &times->backward_growth_s[k]);
         if (s->part->plan->n_weight_places)
             memoi_session_fit(s, k, MEMO_PASS_WEIGHTS, &times->weights_s[k], &none_s);
-        for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
+        for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
             if (!memoi_rule_recomputes(memob_tensor_rule(s->steps->tensors, t))) continue;
@@ -11658,7 +11553,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 
     /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
-    for (step = 0; step <= last; step++) {
+    for (int32_t step = 0; step <= last; step++) {
         k = memob_layer_kind(s->steps, step);
         beyond_s +=
             *memoi_session_span(s, step, MEMO_PASS_FORWARD) -
@@ -11708,8 +11603,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     const double copies_s[] = {copy->out_s, copy->back_s};
     memoi_beside* b = &s->beside;
     double steps_bytes[2], n_bytes = 8 << 20, host_bytes = 64 << 20;
-    int32_t pass, step, k;
-    for (k = 0; k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         if (s->desc.device_bytes)
             n_bytes = fmin(n_bytes, (double)(s->desc.device_bytes - plan->device_bytes));
@@ -11718,9 +11612,9 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     }
     n_bytes = fmin(n_bytes, host_bytes);
 
-    for (pass = 0; pass < 2; pass++) {
+    for (int32_t pass = 0; pass < 2; pass++) {
         double sum_s = 0;
-        for (step = 0; step < s->n_steps; step++)
+        for (int32_t step = 0; step < s->n_steps; step++)
             sum_s += *memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
         if (copies_s[pass] * 1e14 < (double)copy->size_bytes) return; /* the clock sees no copies */
         steps_bytes[pass] = 0.7 * sum_s / s->n_steps / copies_s[pass] * (double)copy->size_bytes;
@@ -11729,7 +11623,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     if (n_bytes < MEMOI_PROFILE_SMALL_BYTES) return;
     b->size_bytes = (int64_t)n_bytes;
     b->n_places = (int64_t)host_bytes / b->size_bytes;
-    for (pass = 0; pass < 2; pass++)
+    for (int32_t pass = 0; pass < 2; pass++)
         b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
 
     if (memo_device_alloc(s->device, b->size_bytes, &b->on_device, NULL) ||
@@ -11744,8 +11638,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
 
 MEMOI void memoi_session_end_beside(memo_session* s) {
     memoi_beside* b = &s->beside;
-    int32_t i;
-    for (i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2; i++) {
         if (!b->streams[i]) continue;
         memo_stream_synchronize(s->device, b->streams[i], NULL);
         memo_stream_destroy(s->device, b->streams[i], NULL);
@@ -11768,26 +11661,24 @@ MEMOI int memoi_span_is_layer(int64_t span) {
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
     double sums_s[2][MEMOI_SESSION_REPETITIONS] = {{0}}, medians_s[2] = {0, 0}, ratios[2];
-    int64_t k;
-    int32_t i;
-    for (k = 0; k < n_spans; k++) {
+    for (int64_t k = 0; k < n_spans; k++) {
         double* span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS;
         double times_s[2][MEMOI_SESSION_REPETITIONS];
-        for (i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             times_s[i % 2][i / 2] = span_s[i];
             if (memoi_span_is_layer(k)) sums_s[i % 2][i / 2] += span_s[i];
         }
-        for (i = 0; i < 2; i++) {
+        for (int32_t i = 0; i < 2; i++) {
             span_s[i] = memoi_profile_median(times_s[i], (n + 1 - i) / 2);
             if (memoi_span_is_layer(k)) medians_s[i] += span_s[i];
         }
     }
 
-    for (i = 0; i < 2; i++)
+    for (int32_t i = 0; i < 2; i++)
         ratios[i] =
             medians_s[i] > 0 ? memoi_profile_median(sums_s[i], (n + 1 - i) / 2) / medians_s[i] : 1;
-    for (k = 0; k < n_spans; k++)
-        for (i = 0; i < 2 && memoi_span_is_layer(k); i++)
+    for (int64_t k = 0; k < n_spans; k++)
+        for (int32_t i = 0; i < 2 && memoi_span_is_layer(k); i++)
             s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
 }
 
@@ -11796,7 +11687,6 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
                                            memo_error* error) {
     memo_batch batch;
     memo_status status;
-    int32_t k;
     memset(&batch, 0, sizeof batch);
     batch.shape = s->batch.shape;
     batch.more_follow = more_follow;
@@ -11805,7 +11695,7 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
     if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
         status = memoi_session_read_timer(s, &s->timers[k], error);
     return status;
 }
@@ -11815,13 +11705,13 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
 MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
                                            memo_error* error) {
     const double begin_s = memob_now_s();
-    int32_t run, n = 1;
+    int32_t n = 1;
     int64_t values[2];
     memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation");
     if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
-    for (run = -1; run < n && !status; run++) {
+    for (int32_t run = -1; run < n && !status; run++) {
         status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
         if (run >= 0) continue;
 
@@ -11845,12 +11735,11 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
 MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
     const memoi_beside* b = &s->beside;
-    int32_t pass, step;
-    for (pass = 0; pass < 2 && b->size_bytes; pass++) {
+    for (int32_t pass = 0; pass < 2 && b->size_bytes; pass++) {
         const double n_bytes = (double)b->size_bytes * b->n_copies[pass] * s->n_steps;
         const double most_s = (pass ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
         double slower_s = 0;
-        for (step = 0; step < s->n_steps; step++) {
+        for (int32_t step = 0; step < s->n_steps; step++) {
             const double* span_s =
                 memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
             slower_s += span_s[1] - span_s[0];
@@ -11863,10 +11752,10 @@ MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* prof
  * median of all.  The times of rows are without it. */
 MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile) {
     double calls_s[MEMO_PROFILE_TENSORS_MAX];
-    int32_t t, k, n_calls = 0, step;
-    for (t = 0; t < s->desc.n_tensors; t++) {
+    int32_t n_calls = 0;
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         double all_s = 0, first_s = 0, n_rows = 0, n_first = 0, n = 0;
-        for (step = 0; step < s->n_steps; step++) {
+        for (int32_t step = 0; step < s->n_steps; step++) {
             const int64_t rows = memoi_session_rows(s, step);
             const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
             if (!span_s) continue;
@@ -11883,8 +11772,8 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
 
     if (!n_calls) return;
     profile->recompute_call_s = memoi_profile_median(calls_s, n_calls);
-    for (t = 0; t < profile->n_tensors; t++)
-        for (k = 0; k < profile->n_kinds; k++) {
+    for (int32_t t = 0; t < profile->n_tensors; t++)
+        for (int32_t k = 0; k < profile->n_kinds; k++) {
             double* row_s = &profile->tensors[t].recompute_s_per_row[k];
             if (*row_s > 0)
                 *row_s = fmax(0, *row_s - profile->recompute_call_s / (double)profile->n_rows);
@@ -11896,10 +11785,10 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
                                             memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     double sum_s = 0, n_bytes = 0;
-    int32_t run, layer;
-    for (run = 0; run < 2 && !status; run++) /* the medians of the other spans are in the first */
+    for (int32_t run = 0; run < 2 && !status;
+         run++) /* the medians of the other spans are in the first */
         status = memoi_session_time_batch(s, 1, 0, error);
-    for (layer = 0; layer < s->desc.n_layers && !status; layer++) {
+    for (int32_t layer = 0; layer < s->desc.n_layers && !status; layer++) {
         sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[1];
         n_bytes += memob_states_update_bytes(s->states, layer + 1);
     }
@@ -11912,14 +11801,13 @@ MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile
                                           memo_error* error) {
     int64_t most_bytes = 1;
     double n_bytes = 0, begin_s = 0;
-    int32_t layer;
     memo_status status = memob_states_synchronize(s->states, error);
     if (status) return status;
-    for (layer = 0; layer < s->states_desc.n_layers; layer++)
+    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
         most_bytes = memob_max(most_bytes, memoi_session_trial_offset(s, layer, s->desc.n_states));
     s->host_trial = (char*)memob_calloc(most_bytes, 1);
     if (!s->host_trial) return memob_no_memory(error, "a layer's states");
-    for (layer = -1; layer < s->desc.n_layers; layer++) {
+    for (int32_t layer = -1; layer < s->desc.n_layers; layer++) {
         if (layer > 0 && memob_now_s() - begin_s > 1) break;
         s->desc.update_host(s->desc.user, s, (int32_t)memob_max(layer, 0));
         if (layer < 0) begin_s = memob_now_s();
@@ -11938,13 +11826,12 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
     const int64_t most = (int64_t)1 << 20;
     memo_status status = MEMO_STATUS_OK, freed;
     void* pinned = NULL;
-    int32_t i;
     if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
-    for (i = 0; i < s->desc.n_outputs && !status; i++) {
+    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
         const int64_t size_bytes = s->desc.outputs[i].size_bytes;
         char* output = (char*)s->desc.outputs[i].address;
-        int64_t at, n_bytes;
-        for (at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
+        int64_t n_bytes;
+        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
             void* piece = pinned ? pinned : bytes;
             n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
             if (s->desc.computes_on_host) {
@@ -11970,8 +11857,7 @@ MEMOI memo_status memoi_session_save_outputs(const memo_session* s, char** saved
                                              memo_error* error) {
     int64_t n_bytes = 0;
     memo_status status;
-    int32_t i;
-    for (i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
+    for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
     *saved = (char*)memob_calloc(n_bytes, 1);
     if (!*saved) return memob_no_memory(error, "the outputs of a micro-batch");
     status = memoi_session_copy_outputs(s, *saved, 0, error);
@@ -11988,7 +11874,6 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     memo_session* s = NULL;
     char* saved = NULL;
     memo_status status = MEMO_STATUS_OK, given = MEMO_STATUS_OK;
-    int32_t k;
     memset(&copies, 0, sizeof copies);
     own.n_outputs = memoi_session_outputs(desc);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
@@ -11999,7 +11884,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
      * takes long. */
     own.policy = MEMO_POLICY_RECOMPUTE;
-    for (k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
+    for (int32_t k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
         status = memoi_session_plan_shapes(&own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
@@ -12017,7 +11902,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         if (!status) status = memoi_session_save_outputs(s, &saved, error);
         status = memoi_session_verdict(desc, status, error);
     }
-    for (k = 0; !status && k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
         memset(&profile[k], 0, sizeof *profile);
         if (s->parts[k].plan->shape.is_forward_only) continue;
         profile[k] = copies;
@@ -12077,12 +11962,11 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
                               memo_step_plan** plan, memo_error* error) {
     const int64_t tile_rows = memob_max(desc->tile_rows, 1);
     memo_session_desc own = *desc;
-    int64_t n_slices;
     int n_fit = 0;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
 
-    for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -12168,16 +12052,15 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 void memo_session_destroy(memo_session* s) {
-    int32_t k;
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
-    for (k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
+    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
-    for (k = 0; k < MEMO_SHAPES_MAX; k++) {
+    for (int32_t k = 0; k < MEMO_SHAPES_MAX; k++) {
         memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
@@ -12237,8 +12120,7 @@ MEMOI double memoi_verified_distance(const char* expected, const char* found, in
                                      memo_type type) {
     const int64_t size = type == MEMO_TYPE_F64 ? 8 : type == MEMO_TYPE_F32 ? 4 : 2;
     double norm = 0, sum = 0;
-    int64_t i;
-    for (i = 0; i + size <= n_bytes; i += size) {
+    for (int64_t i = 0; i + size <= n_bytes; i += size) {
         const double a = memoi_verified_number(expected + i, type);
         const double b = memoi_verified_number(found + i, type);
         norm += a * a;
@@ -12277,17 +12159,16 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
                                              memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t at = 0;
-    int32_t i, layer;
-    for (i = 0; i < v->desc->n_outputs; i++) {
+    for (int32_t i = 0; i < v->desc->n_outputs; i++) {
         const memo_session_output* output = &v->desc->outputs[i];
         const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
-        for (layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
+        for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
             status = memoi_verified_compare(v, output->name ? output->name : "NULL",
                                             output->n_layers > 0 ? layer : -2, output->type, at,
                                             output->size_bytes / n, why, error);
     }
-    for (layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
-        for (i = 0; i < v->desc->n_states && !status; i++) {
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
+        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
             status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
                                             v->desc->states[i].size_bytes, why, error);
@@ -12303,13 +12184,11 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
     memo_status status = MEMO_STATUS_OK;
     char* bytes = v->found + v->output_bytes;
     uint64_t random = 1;
-    int32_t layer, i;
-    int64_t k;
-    for (layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
-        for (i = 0; i < v->desc->n_states && !status; i++) {
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
+        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
-            for (k = 0; k < state->size_bytes / 2 && !reads; k++) {
+            for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
                 const uint64_t r = memoi_search_random(&random);
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
@@ -12349,13 +12228,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
 MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
                                         memo_error* error) {
     int64_t most_bytes = 0;
-    int32_t i;
     memset(v, 0, sizeof *v);
     v->desc = desc;
     while (v->shape + 1 < desc->n_shapes && desc->shapes[v->shape].is_forward_only) v->shape++;
-    for (i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
+    for (int32_t i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
     v->n_bytes = v->output_bytes;
-    for (i = 0; i < desc->n_states; i++) {
+    for (int32_t i = 0; i < desc->n_states; i++) {
         most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
         if (desc->states[i].uses == MEMO_STATE_GRADIENT)
             v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
@@ -12391,14 +12269,13 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     memoi_verified v;
     memo_status status = memo_session_plan(desc, NULL, &planned, error);
     int is_sliced = 0;
-    int32_t k;
     memset(&v, 0, sizeof v);
     if (!status) {
         is_sliced = planned->slice_rows != 0;
         status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
     }
 
-    for (k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
+    for (int32_t k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
         char* found;
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;

@@ -1,8 +1,8 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
- *        [small] [tilings] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the
- *                                                          search
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [dense] [features] [layers]
+ *        [caching] [streams] [waits] [peers] [small] [tilings]       default: all tables
+ *        [--seeds N] [--limit S] [--threads N]     --threads: of the search
  *        [--cpu 1]                                 limits and times in seconds of processor time,
  *                                                  for a busy machine
  *        [--without STAGE]                         leaves a stage of the planner out
@@ -727,6 +727,49 @@ static void print_growth(double limit) {
 static int64_t random_log(int64_t low, int64_t high) {
     double share = (double)random_int(0, 1000000) / 1e6;
     return (int64_t)((double)low * pow((double)high / (double)low, share));
+}
+
+/* Many buffers that live side by side: queues with jitter or a few long lives, lives of uniform
+ * length, and lives whose logarithm is uniform. */
+static memo_plan* dense(const char* shape, int64_t n, uint64_t seed) {
+    memo_plan* plan;
+    memo_error error;
+    random_state = seed;
+    if (memo_plan_create(n, 0, 1, &plan, &error)) fail("dense", &error);
+    for (int64_t i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        const int is_queue = shape[0] == 'q', is_log = shape[0] == 'l';
+        const int has_outliers = !strcmp(shape, "queue, outliers");
+        int64_t life = is_log ? random_log(1, n / 10) : random_int(1, 2000);
+        if (is_queue) life = 1000 + random_int(0, 500);
+        if (has_outliers) life = 100 + random_int(0, random_int(0, 19) ? 5 : 1000);
+        buffer->id = i;
+        buffer->size_bytes = is_queue ? random_int(1, 2000) : random_log(64, 1 << 18);
+        buffer->begin = is_queue ? i : random_int(0, n);
+        buffer->end = buffer->begin + life;
+    }
+    return plan;
+}
+
+static void print_dense(int seeds, double limit) {
+    static const char* const shapes[] = {"queue", "queue, outliers", "uniform", "log"};
+    const int64_t n = 100000;
+    printf("\n## %lld dense buffers, limit %.0f s, %d each\n\n| lives | mean gap %% | largest |\n"
+           "|---|---|---|\n",
+           (long long)n, limit, seeds);
+    for (int k = 0; k < 4; k++) {
+        double sum = 0, most = 0;
+        for (int seed = 0; seed < seeds; seed++) {
+            memo_plan* plan = dense(shapes[k], n, (uint64_t)seed + 1);
+            const outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
+            const double gap = 100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1);
+            sum += gap;
+            most = fmax(most, gap);
+            memo_plan_destroy(plan);
+        }
+        printf("| %s | %.3f | %.3f |\n", shapes[k], sum / seeds, most);
+        fflush(stdout);
+    }
 }
 
 /* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
@@ -2082,9 +2125,9 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces", "engines", "minimalloc", "minimize", "tight",
-                                        "growth", "layers",  "caching",    "streams",  "features",
-                                        "peers",  "waits",   "ablation",   "small",    "tilings"};
+    static const char* const names[] = {
+        "traces",  "engines", "minimalloc", "minimize", "tight", "growth",   "dense", "layers",
+        "caching", "streams", "features",   "peers",    "waits", "ablation", "small", "tilings"};
     int seeds = 5;
     double limit = 10;
     bench_help(argc, argv,
@@ -2131,6 +2174,7 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
     if (is_asked(argc, argv, "tilings")) print_tilings(seeds, limit);
     if (is_asked(argc, argv, "growth")) print_growth(limit);
+    if (is_asked(argc, argv, "dense")) print_dense(seeds, limit);
     if (is_asked(argc, argv, "features")) print_features(seeds, limit);
     if (is_asked(argc, argv, "caching")) print_caching();
     if (is_asked(argc, argv, "streams")) {
