@@ -4003,7 +4003,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     enum {
         PLACES = 4,
         CLOCK = 16,
-        SHARE = 256
+        SHARE = 160
     }; /* of a node, an attempt; of what is open, a step */
     const int64_t n = problem->n_items, before = effort->nodes_left;
     int64_t step = 0, budget = CLOCK, n_places, highest;
