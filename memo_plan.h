@@ -3943,7 +3943,8 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
     double weight = 0, least = HUGE_VAL;
 
-    /* Placed neighbors, some of which end above the capacity; without lists, of all that begin before it ends. */
+    /* Placed neighbors, some of which end above the capacity; without lists, of all that begin
+     * before it ends. */
     for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
         const int64_t j = lists->list ? lists->list[k] : k;
         if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
@@ -4000,11 +4001,8 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
  * shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
 MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
-    enum {
-        PLACES = 4,
-        CLOCK = 16,
-        SHARE = 160
-    }; /* of a node, an attempt; of what is open, a step */
+    enum { PLACES = 4, CLOCK = 16 }; /* of a node; between looks at the clock */
+    enum { SHARE = 160 };            /* of what is open, a step at least */
     const int64_t n = problem->n_items, before = effort->nodes_left;
     int64_t step = 0, budget = CLOCK, n_places, highest;
     int listed = memoi_neighbors_list(problem);
@@ -4060,7 +4058,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
             continue;
         }
         if (cores) {
-            cores->deadline = memob_now_s() + (effort->deadline - memob_now_s()) / PLACES;
+            cores->deadline = memob_now_s() + (effort->deadline - memob_now_s()) / (double)PLACES;
             a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / PLACES,
                                               budget / PLACES, effort, best);
         }

@@ -1118,10 +1118,10 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
  * losses.  The logits' softcap, smoothing of labels and z-loss follow the rule stated there.
  *
- * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows of
- * x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits times
- * W, d_W += t->logits^T times x rows.  After each micro-batch, or several, add tensors.sums over
- * memo_mesh.gradient (3 numbers, F64), and call memo_loss_read.
+ * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
+ * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
+ * times W, d_W += t->logits^T times x rows.  After each micro-batch, or several, add tensors.sums
+ * over memo_mesh.gradient (3 numbers, F64), and call memo_loss_read.
  *
  * For multi-token prediction run the loss once for each head, with labels from
  * memo_sharding_labels.  A whole example is examples/17_loss_in_tiles.c. */
@@ -1323,8 +1323,8 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
  * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
  * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
- * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output may overlap an input only if both are the same array with the same
- * stride and element size. */
+ * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
+ * may overlap an input only if both are the same array with the same stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
 MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
@@ -2613,8 +2613,8 @@ MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_fi
     comm->label.number = number;
 }
 
-/* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin with
- * a barrier, which compares their digests.  comm NULL: a single rank. */
+/* Ranks whose descs differ may call different operations, which never meet.  So all ranks begin
+ * with a barrier, which compares their digests.  comm NULL: a single rank. */
 MEMOI memo_status memoi_comm_meet(memo_comm* comm, memo_stream stream, const memo_label* agreed,
                                   const char* text, memo_error* error) {
     if (!comm || comm->size == 1) return MEMO_STATUS_OK;
@@ -3403,8 +3403,8 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     return 1;
 }
 
-/* Sleeps until the simulated link has moved n_bytes, from start_ns on.  Returns 0 if the world fails
- * meanwhile. */
+/* Sleeps until the simulated link has moved n_bytes, from start_ns on.  Returns 0 if the world
+ * fails meanwhile. */
 MEMOI int memoi_threads_sleep(memoi_threads_rank* me, int64_t start_ns, int64_t n_bytes) {
     const double rate = me->group->world->desc.bytes_per_s;
     const int64_t due_ns = rate > 0 ? start_ns + (int64_t)((double)n_bytes / rate * 1e9) : 0;

@@ -79,6 +79,7 @@ static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
                            "--heads %d is not a multiple of --kv-heads %d; each key-value head "
                            "serves equally many heads",
                            heads, c->n_kv_heads);
+
     if (c->is_fp8 && c->n_layers < 3)
         return gpt_invalid(error,
                            "--type fp8 leaves the first and the last of --layers %d in bf16; "
