@@ -762,8 +762,8 @@ typedef struct memo_ulysses_heads {
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
  * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
  * calls the local attention once, with the runs that see each other under the mask; once per
- * sequence, if the sequences of a batch have separate masks.  Rows that see nothing
- * are skipped.  (Exception: keys of cross-attention that no query sees.)
+ * sequence, if the sequences of a batch have separate masks.  Rows that see nothing are skipped.
+ * (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
  * which no rank reads anything are left out.  All steps send each row once to each rank that reads
@@ -1658,10 +1658,10 @@ MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* rou
  * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
  * neighboring threads write neighboring 16 bytes.
  *
- * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of
- * add and cast has two groups, half a row apart, and reads both before it writes one.  Row
- * sums read two before they add one.  Groups are converted only after all are read, so that no read
- * waits for a conversion. */
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of add and
+ * cast has two groups, half a row apart, and reads both before it writes one.  Row sums read two
+ * before they add one.  Groups are converted only after all are read, so that no read waits for a
+ * conversion. */
 
 #define MEMOI_ROW_GROUP 8
 
@@ -3403,11 +3403,16 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* call)
     return 1;
 }
 
+/* When a transfer begins; 0 without a simulated link, which needs no clock. */
+MEMOI int64_t memoi_threads_start(const memoi_threads_rank* me) {
+    return me->group->world->desc.bytes_per_s > 0 ? memob_now_ns() : 0;
+}
+
 /* Sleeps until the simulated link has moved n_bytes, from start_ns on.  Returns 0 if the world
  * fails meanwhile. */
 MEMOI int memoi_threads_sleep(memoi_threads_rank* me, int64_t start_ns, int64_t n_bytes) {
     const double rate = me->group->world->desc.bytes_per_s;
-    const int64_t due_ns = rate > 0 ? start_ns + (int64_t)((double)n_bytes / rate * 1e9) : 0;
+    const int64_t due_ns = start_ns ? start_ns + (int64_t)((double)n_bytes / rate * 1e9) : 0;
     int64_t now_ns;
     while (due_ns && (now_ns = memob_now_ns()) < due_ns) {
         if (memoi_threads_has_failed(me)) return 0;
@@ -3517,7 +3522,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     int64_t n_bytes, start_ns;
     int is_same;
     if (!memoi_threads_is_ready(way, 0)) return 0;
-    start_ns = memob_now_ns();
+    start_ns = memoi_threads_start(me);
 
     /* Copy while is_busy is set: the sender's memory must not go away. */
     if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
@@ -3732,7 +3737,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     me->op[turn] = *op;
     if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
 
-    start_ns = memob_now_ns();
+    start_ns = memoi_threads_start(me);
     for (int stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
@@ -6052,8 +6057,8 @@ typedef struct memoi_shape {
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
-    const memoi_shape_tokens*
-        tokens; /* (2) of an exchange: of queries; of cross-attention's keys */
+    /* (2) of an exchange: of queries; of cross-attention's keys. */
+    const memoi_shape_tokens* tokens;
 } memoi_shape;
 
 MEMOI const memo_sharding* memoi_shape_sharding(const memoi_shape* shape, int is_kv) {

@@ -269,6 +269,11 @@ typedef struct outcome {
     char engine[16];
 } outcome;
 
+/* The share of the bound by which the peak exceeds it. */
+static double gap_of(const outcome* result) {
+    return result->bound_bytes ? (double)result->peak_bytes / (double)result->bound_bytes - 1 : 0;
+}
+
 static int32_t n_threads = 1;
 
 static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
@@ -472,8 +477,7 @@ static void print_engine_row(const char* name, memo_plan* plan, const memo_trace
             printf("| %s | %lld | %lld | %lld | %s | %s |", name, (long long)plan->n_buffers,
                    (long long)result.bound_bytes, (long long)result.peak_bytes,
                    proof_name(result.proof), result.engine);
-        printf(" %.2f (%.2f) |", 1e3 * result.seconds,
-               100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1));
+        printf(" %.2f (%.2f) |", 1e3 * result.seconds, 100 * gap_of(&result));
         fflush(stdout);
     }
     printf("\n");
@@ -688,7 +692,7 @@ static void print_tilings(int seeds, double limit) {
                     shuffle_buffers(plan, (uint64_t)seed);
                     result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
                     n_proven += result.proof == MEMO_PROOF_OPTIMAL;
-                    gap += 100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1);
+                    gap += 100 * gap_of(&result);
                     seconds[seed] = result.seconds;
                     most = fmax(most, result.seconds);
                     memo_plan_destroy(plan);
@@ -714,9 +718,8 @@ static void print_growth(double limit) {
             outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
             printf("| %s | %lld | %lld | %lld | %.3f | %s | %.3f | %.3f |\n", shapes[k],
                    (long long)counts[c], (long long)result.bound_bytes,
-                   (long long)result.peak_bytes,
-                   100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
-                   proof_name(result.proof), greedy.seconds, result.seconds);
+                   (long long)result.peak_bytes, 100 * gap_of(&result), proof_name(result.proof),
+                   greedy.seconds, result.seconds);
             fflush(stdout);
             memo_plan_destroy(plan);
         }
@@ -762,7 +765,7 @@ static void print_dense(int seeds, double limit) {
         for (int seed = 0; seed < seeds; seed++) {
             memo_plan* plan = dense(shapes[k], n, (uint64_t)seed + 1);
             const outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
-            const double gap = 100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1);
+            const double gap = 100 * gap_of(&result);
             sum += gap;
             most = fmax(most, gap);
             memo_plan_destroy(plan);
@@ -1911,10 +1914,9 @@ static void print_layers(double limit) {
             greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
             printf("| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f |\n",
                    shape ? "tight" : "llama-1b recompute", (long long)n, (long long)plan->n_buffers,
-                   (long long)result.bound_bytes,
-                   100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
-                   proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
-                   1e3 * median(marks_s, 5), 1e3 * median(auto_s, 5),
+                   (long long)result.bound_bytes, 100 * gap_of(&result), proof_name(result.proof),
+                   result.engine, 1e3 * median(read_s, 5), 1e3 * median(marks_s, 5),
+                   1e3 * median(auto_s, 5),
                    100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
 
             /* How the times grow over 64 times as many layers. */
@@ -2039,10 +2041,6 @@ static void add_cases(ablation* a, int seed) {
                  NULL);
     for (int64_t k = 0; k < N_PATTERNS; k++)
         add_case(a, "streams", pattern_of_streams((pattern)k, 4, 128, (uint64_t)(7 + seed)), NULL);
-}
-
-static double gap_of(const outcome* result) {
-    return result->bound_bytes ? (double)result->peak_bytes / (double)result->bound_bytes - 1 : 0;
 }
 
 /* Runs all cases without a stage, and compares them with the run with all stages. */

@@ -7,6 +7,7 @@
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H
 
+#include "attention_launch.h"
 #include "cudnn_graphs.h"
 #include "memo_sp.h"
 
@@ -294,19 +295,6 @@ __global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out
             out[x * r.d + e] =
                 memo_bf16_from_f32(norm > 0 ? memo_f32_from_bf16(from[e]) * (dot / norm) : 0.0f);
     }
-}
-
-template <typename... Parameters, typename... Arguments>
-static inline memo_status attention_launch(cudaStream_t stream, int64_t n_threads,
-                                           memo_error* error, void (*kernel)(Parameters...),
-                                           Arguments... arguments) {
-    cudaLaunchConfig_t config = {};
-    const int64_t n_blocks = (n_threads + 255) / 256;
-    config.gridDim = dim3((unsigned)(n_blocks < 4224 ? n_blocks : 4224));
-    config.blockDim = dim3(256);
-    config.stream = stream;
-    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx",
-                           error);
 }
 
 /* to = or += the contiguous rows of one call. */

@@ -15,6 +15,7 @@
 
 #include <math.h>
 
+#include "attention_launch.h"
 #include "memo_sp.h"
 
 enum {
@@ -99,17 +100,22 @@ __device__ static inline exact_query exact_query_of(const exact_part& p, int64_t
     at.kv_head = head / (b.n_q_heads / b.n_kv_heads);
     return at;
 }
-__device__ static inline int64_t exact_k(const exact_part& p, int64_t batch, int64_t key,
-                                         int32_t kv_head) {
+__device__ static inline int64_t exact_at(const exact_part& p, int64_t batch, int64_t key,
+                                          int32_t kv_head, bool is_v) {
     const memo_attention_block& b = p.block;
-    return batch * b.k_batch_stride + (p.first_k + key) * b.k_row_stride +
-           (int64_t)kv_head * b.head_size;
+    return batch * (is_v ? b.v_batch_stride : b.k_batch_stride) +
+           (p.first_k + key) * (is_v ? b.v_row_stride : b.k_row_stride) +
+           (int64_t)kv_head * (is_v ? b.v_head_size : b.head_size);
 }
-__device__ static inline int64_t exact_v(const exact_part& p, int64_t batch, int64_t key,
-                                         int32_t kv_head) {
-    const memo_attention_block& b = p.block;
-    return batch * b.v_batch_stride + (p.first_k + key) * b.v_row_stride +
-           (int64_t)kv_head * b.v_head_size;
+__device__ static inline exact_head exact_key(const exact_part& p, int64_t batch, int64_t key,
+                                              int32_t kv_head) {
+    return exact_load(p.block.k, p.block.type, exact_at(p, batch, key, kv_head, false),
+                      p.block.head_size);
+}
+__device__ static inline exact_head exact_value(const exact_part& p, int64_t batch, int64_t key,
+                                                int32_t kv_head) {
+    return exact_load(p.block.v, p.block.type, exact_at(p, batch, key, kv_head, true),
+                      p.block.v_head_size);
 }
 
 #define EXACT_EACH_OF_WARP(item, n)                                                                \
@@ -130,10 +136,8 @@ __global__ static void exact_forward_kernel(exact_part p) {
         if (sum > 0) out = exact_load(b.out, MEMO_TYPE_F32, at.out, b.v_head_size);
 
         for (int64_t key = at.begin; key < at.end; key++) {
-            const exact_head k =
-                exact_load(b.k, b.type, exact_k(p, batch, key, at.kv_head), b.head_size);
-            const exact_head v =
-                exact_load(b.v, b.type, exact_v(p, batch, key, at.kv_head), b.v_head_size);
+            const exact_head k = exact_key(p, batch, key, at.kv_head);
+            const exact_head v = exact_value(p, batch, key, at.kv_head);
             const float score = exact_score(b, exact_dot(q, k), &slope);
             const float larger = fmaxf(max, score);
             if (larger == -INFINITY) continue;
@@ -165,10 +169,8 @@ __global__ static void exact_d_q_kernel(exact_part p) {
         float slope;
         if (lse == -INFINITY) continue;
         for (int64_t key = at.begin; key < at.end; key++) {
-            const exact_head k =
-                exact_load(b.k, b.type, exact_k(p, batch, key, at.kv_head), b.head_size);
-            const exact_head v =
-                exact_load(b.v, b.type, exact_v(p, batch, key, at.kv_head), b.v_head_size);
+            const exact_head k = exact_key(p, batch, key, at.kv_head);
+            const exact_head v = exact_value(p, batch, key, at.kv_head);
             const float weight = expf(exact_score(b, exact_dot(q, k), &slope) - lse);
             exact_add(&d_q, b.scale * slope * weight * (exact_dot(d_out, v) - row_dot), k);
         }
@@ -183,10 +185,8 @@ __global__ static void exact_d_kv_kernel(exact_part p) {
     EXACT_EACH_OF_WARP(item, b.n_batch * p.n_k * b.n_kv_heads) {
         const int64_t batch = item / b.n_kv_heads / p.n_k, key = item / b.n_kv_heads % p.n_k;
         const int32_t kv_head = (int32_t)(item % b.n_kv_heads);
-        const int64_t at_k = exact_k(p, batch, key, kv_head),
-                      at_v = exact_v(p, batch, key, kv_head);
-        const exact_head k = exact_load(b.k, b.type, at_k, b.head_size);
-        const exact_head v = exact_load(b.v, b.type, at_v, b.v_head_size);
+        const exact_head k = exact_key(p, batch, key, kv_head);
+        const exact_head v = exact_value(p, batch, key, kv_head);
         exact_head d_k = {}, d_v = {};
         float slope;
         for (int32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
@@ -200,30 +200,21 @@ __global__ static void exact_d_kv_kernel(exact_part p) {
                 exact_add(&d_v, weight, d_out);
                 exact_add(&d_k, b.scale * slope * d_score, q);
             }
-        exact_store(b.d_k, at_k, b.head_size, d_k, true);
-        exact_store(b.d_v, at_v, b.v_head_size, d_v, true);
+        exact_store(b.d_k, exact_at(p, batch, key, kv_head, false), b.head_size, d_k, true);
+        exact_store(b.d_v, exact_at(p, batch, key, kv_head, true), b.v_head_size, d_v, true);
     }
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static inline memo_status exact_launch(cudaStream_t stream, void (*kernel)(exact_part),
-                                       int64_t n_items, const exact_part& p, memo_error* error) {
-    cudaLaunchConfig_t config = {};
-    const int64_t n_blocks = (n_items * EXACT_WARP + 255) / 256;
-    config.gridDim = dim3((unsigned)(n_blocks < 1 ? 1 : n_blocks < 4224 ? n_blocks : 4224));
-    config.blockDim = dim3(256);
-    config.stream = stream;
-    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, p), "cudaLaunchKernelEx", error);
-}
-
 static inline memo_status exact_compute(cudaStream_t stream, const exact_part& p, bool is_backward,
                                         memo_error* error) {
     const memo_attention_block& b = p.block;
-    const int64_t n_queries = b.n_batch * p.n_q * b.n_q_heads;
-    if (!is_backward) return exact_launch(stream, exact_forward_kernel, n_queries, p, error);
-    if (exact_launch(stream, exact_d_q_kernel, n_queries, p, error)) return error->status;
-    return exact_launch(stream, exact_d_kv_kernel, b.n_batch * p.n_k * b.n_kv_heads, p, error);
+    const int64_t n_queries = b.n_batch * p.n_q * b.n_q_heads * EXACT_WARP; /* threads */
+    const int64_t n_keys = b.n_batch * p.n_k * b.n_kv_heads * EXACT_WARP;
+    if (!is_backward) return attention_launch(stream, n_queries, error, exact_forward_kernel, p);
+    if (attention_launch(stream, n_queries, error, exact_d_q_kernel, p)) return error->status;
+    return attention_launch(stream, n_keys, error, exact_d_kv_kernel, p);
 }
 
 /* The queries of a part against each run of keys that they see. */
