@@ -712,11 +712,12 @@ END
 # The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
 report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
 prediction_beside_measurement() { # test
-    works $tiny --device-memory 500KiB --output timed
+    longer="$tiny --seq 200" # recomputation takes at least 0.1 ms
+    works $longer --device-memory 900KiB --output timed
     for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
         n=1
         [ "$options" != '--accumulate 40' ] || n=40
-        works $tiny --device-memory 500KiB --profile timed/step.profile --steps 2 $options
+        works $longer --device-memory 900KiB --profile timed/step.profile --steps 2 $options
         expect_out "^predicted [0-9.]* $report"
         awk -v n=$n 'function near(a, b) { d = a - n * b; return d < 0.06 + 0.05 * n && -d < 0.06 + 0.05 * n }
             / ms a micro-batch, of which / { step = $2 + 0; stall = $8 + 0; recompute = $12 + 0 }
@@ -726,7 +727,7 @@ prediction_beside_measurement() { # test
     done
 
     # A plan that keeps everything has the times of the profile.
-    run $tiny --policy keep --profile timed/step.profile --accumulate 100 --steps 2
+    run $longer --policy keep --profile timed/step.profile --accumulate 100 --steps 2
     expect_out "^predicted [0-9.]* $report"
     awk '/^rows / { between = $5 }
         /^layer / { expected = 100 * (4 * ($2 + $3) + between) * 1e-12 }
@@ -734,6 +735,7 @@ prediction_beside_measurement() { # test
         END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
 
     # On a slow link a step takes at least as long as its copies, and mostly waits for them.
+    works $tiny --device-memory 500KiB --output timed
     run $tiny --device-memory 500KiB --profile timed/step.profile --policy alpha --link-bandwidth 200KB --steps 2
     awk '/^plan .* KiB moved in a step/ { copies_ms = $(NF - 5) * 1024 / 200 }
         /^predicted .* measured / { measured = $18 + 0; stall = $21 + 0 }
