@@ -682,6 +682,7 @@ typedef struct memo_session_desc {
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+    double measure_s; /* of memo_session_measure: seconds of micro-batches of a shape; 0: 3 */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
@@ -735,7 +736,7 @@ typedef struct memo_step_plan {
 MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs micro-batches of each shape with a backward for about 3 s, 5 to 12 of them, or
+ * (shapes).  It runs micro-batches of each shape with a backward for measure_s, 5 to 12 of them, or
  * 3 if the first takes over 5 s, so inputs must be valid.  The desc's outputs have their bytes
  * again afterwards; what lies in session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
  * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
@@ -8050,6 +8051,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                           numbers[t].least, numbers[t].most, error)))
             return status;
     if ((desc->has_alpha && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_real(name, "measure_s", desc->measure_s, 0, 1e6, error)) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
@@ -11702,7 +11704,7 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
  * every second one. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
                                            memo_error* error) {
-    const double begin_s = memob_now_s();
+    const double begin_s = memob_now_s(), measure_s = s->desc.measure_s ? s->desc.measure_s : 3;
     int32_t n = 1;
     int64_t values[2];
     memo_status status = MEMO_STATUS_OK;
@@ -11713,14 +11715,14 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
         status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
         if (run >= 0) continue;
 
-        /* As many as take 3 s, because a processor that was idle takes up to a second to reach its
-         * speed.  Two are enough if the first takes over 5 s.  All ranks must run as many, because
-         * layers may contain collectives. */
+        /* By default as many as take 3 s, because a processor that was idle takes up to a second to
+         * reach its speed.  Two are enough if the first takes over 5 s.  All ranks must run as
+         * many, because layers may contain collectives. */
         values[1] = (int64_t)(1e3 * (memob_now_s() - begin_s)) + 1;
         status = memoi_session_agree(&s->desc, status, values, 2, error);
-        n = values[1] > 5000
-                ? 2
-                : (int32_t)memob_max(4, memob_min(3000 / values[1], MEMOI_SESSION_REPETITIONS));
+        n = values[1] > 5000 ? 2
+                             : (int32_t)fmax(4, fmin(1e3 * measure_s / (double)values[1],
+                                                     MEMOI_SESSION_REPETITIONS));
         if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
         if (!status) memoi_session_begin_beside(s, profile);
     }

@@ -553,6 +553,9 @@ TEST(bad_descs_are_refused) {
     m.desc.alpha = -1;
     expect_refused(&m.desc, "memo_session_desc.alpha: out of range (-1); 0 to 1 are valid");
     m.desc.has_alpha = 0;
+    m.desc.measure_s = -1;
+    expect_refused(&m.desc, "memo_session_desc.measure_s: out of range (-1); 0 to 1e+06 are valid");
+    m.desc.measure_s = 0;
     m.desc.compute_stream = NULL;
     expect_refused(&m.desc, "compute_stream: NULL; pass a stream");
     CHECK_ERROR(memo_stream_synchronize(m.host, NULL, &error), INVALID_ARGUMENT,

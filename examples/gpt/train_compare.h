@@ -41,6 +41,7 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
     const double slack = 1.3; /* other policies are slower, and steps vary */
     const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
     const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
+    const double n_steps = (double)train_n_policies(o) + 1.2; /* with layers measured again */
     double shared[2], step_s, left_s, n;
     if (!o->seconds) return MEMO_STATUS_OK;
     memo_status status = time_steps(r, j, &shared[0], error);
@@ -53,9 +54,9 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
 
     step_s = shared[0];
     left_s = (double)o->seconds - shared[1];
-    n = left_s / 3 / (slack * step_s * (double)train_n_policies(o));
-    if (o->compare && n < (double)o->compare) o->compare = n > 1 ? (int64_t)n : 1;
-    left_s -= slack * step_s * (double)(train_n_policies(o) * o->compare);
+    n = left_s / 3 / (slack * step_s * n_steps);
+    if (o->compare && n < (double)o->compare) o->compare = n > 2 ? (int64_t)(n / 2) * 2 : 1;
+    left_s -= slack * step_s * n_steps * (double)o->compare;
     if (o->output) left_s -= slack * step_s;
     n = left_s / (slack * step_s);
     if (n < (double)o->steps) o->steps = n > 20 ? (int64_t)n : gpt_min(20, o->steps);
@@ -78,11 +79,17 @@ static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
     return status;
 }
 
-/* Takes step j->round of a policy.  The digests do not count as step, and are those of the
- * reporting rank. */
-static memo_status compare_step(run* r, job* j, memo_error* error) {
+/* Policies take turns of two steps.  The first brings the policy's memory back into the caches, and
+ * only the second is timed, unless a policy takes a single step. */
+enum { TURN_STEPS = 2 };
+static int64_t n_timed(const job* j) {
+    return j->options.compare > 1 ? j->options.compare / TURN_STEPS : 1;
+}
+
+/* The digests do not count as step, and are those of the reporting rank. */
+static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error) {
     comparison* row = &j->compared[r->policy];
-    const int64_t step = j->round;
+    const int64_t at = step / TURN_STEPS; /* the last step of a turn counts */
     int64_t moved[2];
     double begin_s, aside_s, loss = 0;
     memo_status status = run_get_moved(r, &moved[0], error);
@@ -95,41 +102,47 @@ static memo_status compare_step(run* r, job* j, memo_error* error) {
     if (!status) status = run_update(r, step, &loss, error);
     begin_s += aside_s;
 
-    if (!status && r->reports) row->step_s[step] = clock_s() - begin_s;
+    if (!status && r->reports && at < n_timed(j)) {
+        row->step_s[at] = clock_s() - begin_s;
+        row->stall_s[at] = r->times.stall_s;
+        row->layers_s[at] = r->times.layers_s;
+    }
     if (!status) status = run_get_moved(r, &moved[1], error);
     if (status || !r->reports) return status;
     row->losses[step] = loss;
-    row->stall_s[step] = r->times.stall_s;
-    row->layers_s[step] = r->times.layers_s;
     row->moved_bytes = moved[1] - moved[0];
     train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
     return MEMO_STATUS_OK;
 }
 
-/* The first step touches all memory first: it counts only if it is alone. */
-static int64_t first_timed(const job* j) { return j->options.compare > 1; }
-static int64_t n_timed(const job* j) { return j->options.compare - first_timed(j); }
+static memo_status compare_turn(run* r, job* j, memo_error* error) {
+    const int64_t begin = j->round * TURN_STEPS;
+    const int64_t end = gpt_min(begin + TURN_STEPS, j->options.compare);
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t step = begin; step < end && !status && !r->stops; step++)
+        status = compare_step(r, j, step, error);
+    return status;
+}
 
 static spread spread_of_steps(const job* j, const double* values, double* scratch) {
-    memcpy(scratch, values + first_timed(j), (size_t)n_timed(j) * sizeof *scratch);
+    memcpy(scratch, values, (size_t)n_timed(j) * sizeof *scratch);
     return spread_of(scratch, n_timed(j));
 }
 
 /* Prints whether policies differ: those that fit, and others only if they do not. */
 static void print_differences(const job* j, double* scratch) {
-    const int64_t first = first_timed(j), n = n_timed(j);
+    const int64_t n = n_timed(j);
     char text[256];
     if (n < ROUNDS_TO_DIFFER) {
-        printf("%lld step%s cannot tell policies apart; --compare %d could\n", (long long)n,
-               n == 1 ? " alone" : "s", ROUNDS_TO_DIFFER + 1);
+        printf("%lld timed step%s cannot tell policies apart; --compare %d could\n", (long long)n,
+               n == 1 ? "" : "s", ROUNDS_TO_DIFFER * TURN_STEPS);
         return;
     }
     for (int i = 0; i < train_n_policies(&j->options); i++)
         for (int k = i + 1; k < train_n_policies(&j->options); k++) {
             const memo_policy a = policy_order[i], b = policy_order[k];
             const comparison *x = &j->compared[a], *y = &j->compared[b];
-            const spread difference =
-                difference_of(y->step_s + first, x->step_s + first, n, scratch);
+            const spread difference = difference_of(y->step_s, x->step_s, n, scratch);
             if ((*x->shortage || *y->shortage) && is_different(&difference)) continue;
             printf("%s\n", difference_words(policy_names[a], policy_names[b], &difference,
                                             spread_of_steps(j, x->step_s, scratch).median, text,
@@ -143,10 +156,10 @@ static int print_comparison(const job* j, double* scratch) {
     const int64_t n = j->options.compare;
     int are_equal = 1;
     printf("\n%lld step%s of every policy, %s, each from the initial parameters; times are medians "
-           "of a step%s, with quartiles; loss difference is in nats per token\n",
+           "of %s, with quartiles; loss difference is in nats per token\n",
            (long long)n, n == 1 ? "" : "s",
-           j->at_once ? "by turns" : "one policy after another for lack of memory",
-           n == 1 ? "" : " after the first");
+           j->at_once ? "by turns of two" : "one policy after another for lack of memory",
+           n == 1 ? "a step" : "every second step");
     printf("policy      alpha  device peak   host peak  moved/step   step time  quartiles, ms   "
            "  stall  loss diff  gradients  budget\n");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -174,25 +187,16 @@ static int print_comparison(const job* j, double* scratch) {
     }
     print_differences(j, scratch);
 
-    /* A ratio of policies is free of the machine's drift since the times were measured. */
+    /* Round by round, because the machine's speed drifts. */
     for (int i = 0; i < train_n_policies(&j->options); i++) {
-        const memo_policy policy = policy_order[i];
-        const comparison* row = &j->compared[policy];
-        const double layers_s = spread_of_steps(j, row->layers_s, scratch).median;
-        if (!(row->predicted_s > 0)) continue;
+        const comparison* row = &j->compared[policy_order[i]];
+        if (!(*row->predicted_s > 0)) continue;
         printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
-               "(%+.1f%%)",
-               policy_names[policy], 1e3 * row->predicted_s, 1e3 * layers_s,
-               100 * (layers_s / row->predicted_s - 1));
-        if (row != keep && keep->predicted_s > 0) {
-            const int64_t first = first_timed(j);
-            const double predicted = row->predicted_s / keep->predicted_s;
-            const double measured =
-                ratio_of(row->layers_s + first, keep->layers_s + first, n_timed(j), scratch);
-            printf("; of keep's, predicted %.3f times, measured %.3f (%+.1f%%)", predicted,
-                   measured, 100 * (measured / predicted - 1));
-        }
-        printf("\n");
+               "(%+.1f%% in the median of rounds)\n",
+               policy_names[policy_order[i]],
+               1e3 * spread_of_steps(j, row->predicted_s, scratch).median,
+               1e3 * spread_of_steps(j, row->layers_s, scratch).median,
+               100 * (ratio_of(row->layers_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
     return are_equal;
 }
@@ -221,15 +225,17 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         comparison* row = &j->compared[policy];
-        row->step_s = (double*)calloc((size_t)(4 * o->compare), sizeof *row->step_s);
+        row->step_s = (double*)calloc((size_t)(5 * o->compare), sizeof *row->step_s);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
         if (!row->step_s || !row->digests) return gpt_no_memory("--compare", error);
         row->layers_s = row->step_s + o->compare;
         row->stall_s = row->layers_s + o->compare;
-        row->losses = row->stall_s + o->compare;
+        row->predicted_s = row->stall_s + o->compare;
+        row->losses = row->predicted_s + o->compare;
         plan_shortage(j->plans[policy], row->shortage, sizeof row->shortage);
         alpha_name(o, policy, j->plans[policy], row->alpha, sizeof row->alpha);
-        row->predicted_s = predicted_times(o, j->plans[policy]).layers_s;
+        for (int64_t at = 0; at < n_timed(j); at++)
+            row->predicted_s[at] = predicted_times(o, j->plans[policy]).layers_s;
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
     }
     return MEMO_STATUS_OK;
@@ -256,13 +262,43 @@ static memo_status prepare_turns(run* r, job* j, memo_error* error) {
     return status;
 }
 
+/* Measures layers again, and predicts the same rows for this round and the next ones: a machine
+ * drifts by more than the predictions err.  What copies take and slow stays, as a few micro-batches
+ * cannot show it. */
+static memo_status predict_again(job* j, memo_error* error) {
+    static team measured;
+    const memo_profile first = j->profile;
+    memo_status status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
+    memo_profile now = j->profile;
+    team_close(&measured);
+    j->profile = first;
+    memcpy(now.copies, first.copies, sizeof now.copies);
+    memcpy(now.slowdown_s_per_byte, first.slowdown_s_per_byte, sizeof now.slowdown_s_per_byte);
+    now.recompute_call_s = first.recompute_call_s;
+
+    for (int i = 0; i < train_n_policies(&j->options) && !status; i++) {
+        const memo_policy policy = policy_order[i];
+        memo_step_plan* plan = j->plans[policy];
+        train_options o = j->options;
+        o.states_stay |= !plan->n_streamed;
+        status = train_plan(&o, policy, 0, &now, plan->swap.rows, &plan, error);
+        for (int64_t at = j->round; at < n_timed(j) && !status; at++)
+            j->compared[policy].predicted_s[at] = predicted_times(&o, plan).layers_s;
+        if (!status) memo_step_plan_destroy(plan);
+    }
+    return status;
+}
+
 /* Takes the steps of n open policies, in another order each round, so that a drift of the machine
  * is the same for all. */
 static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    for (j->round = 0; j->round < j->options.compare; j->round++)
+    for (j->round = 0; j->round * TURN_STEPS < j->options.compare; j->round++) {
+        if (j->is_measured && j->at_once && n_timed(j) > 1 && j->round % 3 == 0 && !status)
+            status = predict_again(j, error);
         for (int i = 0; i < n && !status && !j->stops; i++)
-            status = team_call(&teams[policies[turn(j->round, i, n)]], compare_step, error);
+            status = team_call(&teams[policies[turn(j->round, i, n)]], compare_turn, error);
+    }
     return status;
 }
 

@@ -151,7 +151,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, plan, error)))
+    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error)))
         return status;
     (*plan)->fits = 1;
 
@@ -181,12 +181,12 @@ static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     memo_step_plan** plan = &j->plans[policy];
     train_options o = j->options;
     if (*plan) return MEMO_STATUS_OK;
-    memo_status status = train_plan(&o, policy, 0, profile, plan, error);
+    memo_status status = train_plan(&o, policy, 0, profile, NULL, plan, error);
     if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed)
         return status;
     memo_step_plan_destroy(*plan);
     o.states_stay = 1;
-    return train_plan(&o, policy, 0, profile, plan, error);
+    return train_plan(&o, policy, 0, profile, NULL, plan, error);
 }
 
 static void forget_plans(job* j) {
@@ -237,7 +237,7 @@ static memo_status measure_profile(job* j, memo_error* error) {
     memo_status status = check_measurement(&j->options, error);
     if (!status) status = team_open(&measured, j, MEMO_POLICY_KEEP, RUN_MEASURED, error);
     team_close(&measured);
-    j->has_profile = !status;
+    j->has_profile = j->is_measured = !status;
     return status;
 }
 
@@ -247,7 +247,8 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
     train_options* o = &j->options;
     char shortage[160];
     memo_step_plan* other;
-    memo_status status = train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, &other, error);
+    memo_status status =
+        train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
     if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
     if (!status) o->slice_rows = other->swap.n_rows;
     memo_step_plan_destroy(other);

@@ -110,10 +110,10 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
 /* A budget of 0 is no limit. */
 static int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
 
-/* Plans a policy.  profile NULL: without times.  most_slices: as in gpt_desc. */
+/* Plans a policy.  profile NULL: without times.  most_slices, rows: as in gpt_desc. */
 static memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
-                              const memo_profile* profile, memo_step_plan** plan,
-                              memo_error* error) {
+                              const memo_profile* profile, const int64_t* rows,
+                              memo_step_plan** plan, memo_error* error) {
     const memo_session_desc session = train_session(o, policy);
     train_device device;
     gpt_desc desc = {0};
@@ -124,6 +124,7 @@ static memo_status train_plan(const train_options* o, memo_policy policy, int64_
     desc.session = &session;
     desc.kernels = &device.kernels;
     desc.most_slices = most_slices;
+    desc.rows = rows;
     status = gpt_plan(&desc, profile, plan, NULL, error);
     train_device_close(&device);
     if (status) return status;

@@ -12,7 +12,7 @@ enum { N_SLICES_TRIED = 16 };
  * largest slice; 0: all at once. */
 static int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
     memo_step_plan* plan;
-    const int fits = !train_plan(o, policy, most, NULL, &plan, NULL) && plan->fits;
+    const int fits = !train_plan(o, policy, most, NULL, NULL, &plan, NULL) && plan->fits;
     if (fits) *slice_rows = plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
     memo_step_plan_destroy(plan);
     return fits;
@@ -93,7 +93,7 @@ static void print_least(const train_options* o) {
     other.host_memory = 0;
     other.alpha = -1;
     memo_step_plan* plan;
-    if (!train_plan(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED, NULL, &plan, NULL))
+    if (!train_plan(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED, NULL, NULL, &plan, NULL))
         printf("least     a device of %s, with %s on the host, can train this model\n",
                bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes));
     memo_step_plan_destroy(plan);
@@ -152,7 +152,7 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     other.is_deterministic = 0;
     if (!text->n_bytes && may_differ && o->host_memory) {
         memo_step_plan* plan;
-        if (!train_plan(&other, except, N_SLICES_TRIED, NULL, &plan, NULL) &&
+        if (!train_plan(&other, except, N_SLICES_TRIED, NULL, NULL, &plan, NULL) &&
             !is_over(plan->device_bytes, o->device_memory))
             put_way(text, "--deterministic 0 with --host-memory ",
                     bytes_option(enough_host_bytes(&other, except, plan)));

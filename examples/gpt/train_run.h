@@ -44,9 +44,9 @@ typedef struct comparison {
     char alpha[16]; /* fraction of the rows that are swapped */
     char shortage[160];
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
-    double predicted_s;                  /* the planner's prediction of layers_s; 0: none */
-    double *step_s, *layers_s, *stall_s; /* layers_s: of forward and backward only */
-    double median_s;                     /* of step_s */
+    /* Of the steps that are timed.  predicted_s: of layers_s, by the planner; 0: not predicted. */
+    double *step_s, *layers_s, *stall_s, *predicted_s; /* layers_s: of forward and backward only */
+    double median_s;                                   /* of step_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -58,16 +58,16 @@ typedef struct job {
     char why_slices[256]; /* why the rows of a slice were chosen; empty: they were not */
     step_memory memory;   /* of keeping every activation, and of the plan */
     memo_profile profile;
-    int has_profile;
-    int64_t room;             /* of a GPU beside libraries */
-    double begin_s;           /* when the program began */
-    comparison* compared;     /* (policies) */
-    int64_t round;            /* the step that is compared */
-    int at_once;              /* the compared policies are open at the same time */
-    int stops;                /* all ranks end because some rank was interrupted */
-    double* losses;           /* of steps n_resumed to n_done, nats per token */
-    int64_t n_done, n_losses; /* n_losses: capacity of losses */
-    int64_t n_resumed;        /* steps before this run, whose losses are unknown */
+    int has_profile, is_measured; /* is_measured: the profile, by this run */
+    int64_t room;                 /* of a GPU beside libraries */
+    double begin_s;               /* when the program began */
+    comparison* compared;         /* (policies) */
+    int64_t round;                /* of the comparison */
+    int at_once;                  /* the compared policies are open at the same time */
+    int stops;                    /* all ranks end because some rank was interrupted */
+    double* losses;               /* of steps n_resumed to n_done, nats per token */
+    int64_t n_done, n_losses;     /* n_losses: capacity of losses */
+    int64_t n_resumed;            /* steps before this run, whose losses are unknown */
     FILE* loss_log;
     gpt_file_head resumed;  /* of --resume */
     gpt_save save;          /* its path and aside; of --save */
@@ -183,6 +183,7 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
+    if (call->j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
     if (o->ranks > 1) session.agree = train_agree;
     session.user = rank;
     desc.config = train_config(o);
