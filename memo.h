@@ -1,18 +1,17 @@
 /* memo.h - memory for long-context transformer training: plan it, replay it, move it.
  *
  * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  This
- * header has three parts against that, each usable alone:
+ * header has two parts against that, each usable alone:
  *
  *   trace, plan, arena    Record the memory requests of one training step.  Choose an offset for
  *                         each buffer before training.  Replay the plan every step, without a lock,
  *                         a system call or fragmentation.
  *   swap engine           Move activations that the backward pass needs to host memory, row by row,
  *                         while the device computes.  Bring them back in time; recompute the rest.
- *   schedule              Keep what is enqueued on which stream as data; extras/memo_look.h checks
- *                         it for races, simulates and draws it.
  *
- * All parts call a device through one small table of functions, memo_device.  This header contains
+ * Both parts call a device through one small table of functions, memo_device.  This header contains
  * a device of host memory and threads; memo_cuda.cuh contains the CUDA device.
+ * extras/memo_look.h records what is enqueued on which stream, and checks it for races.
  *
  * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
  * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
@@ -104,8 +103,8 @@
  *                   head; merges partial attention
  *   sub-batch       a part of a batch; collectives of a part overlap other parts' computation
  *
- * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
- *           8 swap engine | 9 states | then the implementation, whose rooms have words to
+ * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device
+ *           7 swap engine | 8 states | then the implementation, whose rooms have words to
  *           search for, such as >>swap engine.
  *
  * OPTIONS (define before the implementation)
@@ -465,7 +464,27 @@ typedef enum memo_copy_kind {
     MEMO_COPY_ON_DEVICE
 } memo_copy_kind;
 
-struct memo_op_desc; /* chapter 7 */
+typedef struct memo_range {
+    uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
+} memo_range;
+
+/* An operation in words: announced by annotate, or part of a schedule (extras/memo_look.h).  A
+ * collective occupies several streams at once.  An operation takes duration_s (latency,
+ * computation), and then the time of the bytes on the link. */
+typedef struct memo_op_desc {
+    const char* name; /* copied; NULL: "run" */
+    int32_t stream;
+    const int32_t* more_streams;
+    int64_t n_more_streams;
+    double duration_s;  /* without the bytes on a link, if any */
+    int32_t link;       /* from memo_schedule_add_link; 0: none */
+    int64_t link_bytes; /* sent over the link; without a link they are shown but take no time */
+    const memo_range* reads;
+    int64_t n_reads;
+    const memo_range* writes;
+    int64_t n_writes;
+} memo_op_desc;
+MEMO_API memo_op_desc memo_op_desc_default(void);
 
 /* Types of numbers. */
 typedef enum memo_type {
@@ -560,7 +579,7 @@ typedef struct memo_device {
 
     /* Announces work that the trainer launches itself on stream: name, bytes read and written, and
      * the duration if known.  NULL unless a recorder (memo_look.h) listens. */
-    memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
+    memo_status (*annotate)(void* context, memo_stream stream, const memo_op_desc* op,
                             memo_error* error);
 
     /* A row kernel, enqueued on stream; NULL if the device has none.  call and desc are read before
@@ -682,7 +701,7 @@ MEMO_FUNCTION memo_status memo_launch_host(const memo_device* device, memo_strea
 }
 /* Does nothing unless a recorder listens. */
 MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream stream,
-                                        const struct memo_op_desc* op, memo_error* error) {
+                                        const memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }
 
@@ -804,111 +823,7 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
 
 #endif
 
-/* ---- 7 schedule: operations on streams, as data -------------------------------------------------
- *
- * The list of all that a thread enqueues, in order: operations (RUN), event records, waits, and
- * host synchronizations.  A stream runs its operations in this order, one at a time.  Generators
- * predict a schedule.  extras/memo_look.h records the schedule of a real run, and checks, simulates
- * and draws both. */
-
-typedef struct memo_range {
-    uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
-} memo_range;
-
-typedef enum memo_op_kind {
-    MEMO_OP_RUN = 0,
-    MEMO_OP_RECORD, /* event on stream */
-    MEMO_OP_WAIT,   /* stream waits for the latest record of event */
-    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event;
-                       everything enqueued later, on any stream, comes after */
-} memo_op_kind;
-
-/* An operation.  A collective occupies several streams at once.  An operation takes duration_s
- * (latency, computation), and then the time of the bytes on the link. */
-typedef struct memo_op_desc {
-    const char* name; /* copied; NULL: "run" */
-    int32_t stream;
-    const int32_t* more_streams;
-    int64_t n_more_streams;
-    double duration_s;  /* without the bytes on a link, if any */
-    int32_t link;       /* from memo_schedule_add_link; 0: none */
-    int64_t link_bytes; /* sent over the link; without a link they are shown but take no time */
-    const memo_range* reads;
-    int64_t n_reads;
-    const memo_range* writes;
-    int64_t n_writes;
-} memo_op_desc;
-
-typedef struct memo_op {
-    memo_op_kind kind;
-    int32_t stream;                            /* SYNC of an event: -1 */
-    int32_t event;                             /* RECORD, WAIT, SYNC of an event; -1: none */
-    int32_t link;                              /* RUN */
-    int64_t first_more_stream, n_more_streams; /* in memo_schedule.more_streams */
-    int64_t first_range, n_reads, n_writes;    /* in memo_schedule.ranges, reads first */
-    int64_t link_bytes;
-    double duration_s;
-    double start_s, end_s; /* measured by a recorder; both 0 otherwise */
-    int64_t name;          /* offset in memo_schedule.text */
-} memo_op;
-
-/* Operations that send over a link at the same time share the rate equally. */
-typedef struct memo_link {
-    int64_t name;
-    double bytes_per_s;
-} memo_link;
-
-/* Bytes with a name, for messages. */
-typedef struct memo_named_bytes {
-    memo_range bytes;
-    int64_t name;
-} memo_named_bytes;
-
-/* A name is an offset in text. */
-typedef struct memo_schedule {
-    memo_op* ops;
-    int64_t n_ops;
-    int64_t* streams; /* their names */
-    int32_t n_streams;
-    memo_link* links; /* link k is links[k - 1] */
-    int32_t n_links;
-    int64_t* events; /* their names; 0: none */
-    int32_t n_events;
-    int32_t* more_streams;
-    int64_t n_more_streams;
-    memo_range* ranges;
-    int64_t n_ranges;
-    memo_named_bytes* named;
-    int64_t n_named;
-    char* text; /* each name, followed by a zero byte */
-    int64_t text_bytes;
-} memo_schedule;
-
-/* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
- * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
- * range that ends before the begin; the same stream twice in an operation; a negative size or
- * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
-MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
-MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
-                                              int32_t* stream, memo_error* error);
-MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
-                                            double bytes_per_s, int32_t* link, memo_error* error);
-MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
-                                             memo_error* error);
-MEMO_API memo_op_desc memo_op_desc_default(void);
-MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
-                                          memo_error* error);
-MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
-                                              int32_t stream, memo_error* error);
-MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                            memo_error* error);
-MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
-                                            memo_error* error);
-/* The host waits for the latest record of event. */
-MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
-                                                  memo_error* error);
-/* ---- 8 swap engine: two rounding buffers --------------------------------------------------------
+/* ---- 7 swap engine: two rounding buffers --------------------------------------------------------
  *
  * A skeletal tensor is a table with one row per token.  The trainer describes its tensors once, and
  * calls the engine before and after each layer.  The engine gives each tensor of each layer one
@@ -1244,7 +1159,7 @@ typedef struct memo_kind_times {
     const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
 } memo_kind_times;
 
-/* ---- 9 states: weights, gradients, optimizer states ---------------------------------------------
+/* ---- 8 states: weights, gradients, optimizer states ---------------------------------------------
  *
  * A *state* is bytes of a layer that live from step to step.  The trainer lists its states and the
  * passes that use them.  The engine gives each state of each layer one address.  A resident state
@@ -1286,7 +1201,7 @@ typedef struct memo_kind_times {
  *           to device  waits for  the pass of the layer, and for its changed states on the host
  *   begin   compute    waits for  the layer's states on the device
  *
- * Third tier: a file (chapter 8).  Spilled states pass through two places on the host, one for each
+ * Third tier: a file (chapter 7).  Spilled states pass through two places on the host, one for each
  * place on the device, and these waits are made beside the others:
  *
  *   end     to host    waits for  the place's states in the file and from it
@@ -1441,7 +1356,6 @@ MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t
  *     >>arena creation       slots of a plan, memory of an arena
  *     >>arena requests       micro-batches and requests
  *     >>host device          counters, worker threads, queues, copies
- *     >>schedule             operations, names and links
  *     >>spill file           an unnamed file and its operations
  *     >>engine               memory, streams, events and file of an engine
  *     >>swap rows            tiles; rows swapped and recomputed
@@ -4136,6 +4050,17 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     return MEMO_STATUS_OK;
 }
 
+/* --- operations in words --- */
+
+MEMOB_ZERO_DEFAULT(memo_op_desc)
+
+MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
+    memo_range range;
+    range.begin = (uint64_t)(uintptr_t)address;
+    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    return range;
+}
+
 /* ---- >>arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
  * was found; streams are only written down. */
@@ -5650,230 +5575,6 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-
-/* ---- >>schedule ---------------------------------------------------------------------------------
- * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
- * computed. */
-
-/* Appends a name to the text of a schedule.  Returns its offset; -1: no memory. */
-MEMOI int64_t memob_schedule_add_text(memo_schedule* schedule, const char* text) {
-    int64_t offset = schedule->text_bytes, n_bytes = (int64_t)strlen(text) + 1;
-    if (!memob_grow(&schedule->text, offset, n_bytes, 1)) return -1;
-    memcpy(schedule->text + offset, text, (size_t)n_bytes);
-    schedule->text_bytes += n_bytes;
-    return offset;
-}
-
-memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
-    memo_schedule* made = (memo_schedule*)memob_calloc(1, sizeof(memo_schedule));
-    *schedule = made;
-    /* No array is NULL.  Text begins with the name of operations without one. */
-    if (made && memob_grow(&made->ops, 0, 1, sizeof(memo_op)) &&
-        memob_grow(&made->streams, 0, 1, sizeof(int64_t)) &&
-        memob_grow(&made->links, 0, 1, sizeof(memo_link)) &&
-        memob_grow(&made->events, 0, 1, sizeof(int64_t)) &&
-        memob_grow(&made->more_streams, 0, 1, sizeof(int32_t)) &&
-        memob_grow(&made->ranges, 0, 1, sizeof(memo_range)) &&
-        memob_grow(&made->named, 0, 1, sizeof(memo_named_bytes)) &&
-        memob_schedule_add_text(made, "run") == 0)
-        return MEMO_STATUS_OK;
-    memo_schedule_destroy(made);
-    *schedule = NULL;
-    return memob_no_memory(error, "a schedule");
-}
-
-void memo_schedule_destroy(memo_schedule* schedule) {
-    if (!schedule) return;
-    MEMO_FREE(schedule->ops);
-    MEMO_FREE(schedule->streams);
-    MEMO_FREE(schedule->links);
-    MEMO_FREE(schedule->events);
-    MEMO_FREE(schedule->more_streams);
-    MEMO_FREE(schedule->ranges);
-    MEMO_FREE(schedule->named);
-    MEMO_FREE(schedule->text);
-    MEMO_FREE(schedule);
-}
-
-MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32_t stream,
-                                            memo_error* error) {
-    return memob_check_integer("schedule", "stream", stream, 0, schedule->n_streams - 1, error);
-}
-
-memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
-                                     memo_error* error) {
-    int64_t text;
-    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
-    if (schedule->n_streams == INT32_MAX ||
-        !memob_grow(&schedule->streams, schedule->n_streams, 1, sizeof(int64_t)) ||
-        (text = memob_schedule_add_text(schedule, name)) < 0)
-        return memob_no_memory(error, "a stream of a schedule");
-    *stream = schedule->n_streams++;
-    schedule->streams[*stream] = text;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
-                                   int32_t* link, memo_error* error) {
-    int64_t text;
-    if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
-    if (!(bytes_per_s > 0) || !memob_is_in(bytes_per_s, 0, MEMOB_DOUBLE_MAX))
-        return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
-    if (schedule->n_links == INT32_MAX ||
-        !memob_grow(&schedule->links, schedule->n_links, 1, sizeof(memo_link)) ||
-        (text = memob_schedule_add_text(schedule, name)) < 0)
-        return memob_no_memory(error, "a link of a schedule");
-    schedule->links[schedule->n_links].name = text;
-    schedule->links[schedule->n_links].bytes_per_s = bytes_per_s;
-    *link = ++schedule->n_links;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, memo_error* error) {
-    if (schedule->n_events == INT32_MAX ||
-        !memob_grow(&schedule->events, schedule->n_events, 1, sizeof(int64_t)))
-        return memob_no_memory(error, "an event of a schedule");
-    *event = schedule->n_events++;
-    schedule->events[*event] = 0;
-    return MEMO_STATUS_OK;
-}
-
-MEMOB_ZERO_DEFAULT(memo_op_desc)
-
-MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
-                                              const memo_range* ranges, int64_t n_ranges,
-                                              memo_error* error) {
-    if (n_ranges < 0 || (n_ranges && !ranges))
-        return MEMOB_INVALID(error, "%s: %lld %s ranges%s", name, (long long)n_ranges, what,
-                             ranges ? "" : " at NULL");
-    for (int64_t i = 0; i < n_ranges; i++)
-        if (ranges[i].begin > ranges[i].end)
-            return MEMOB_INVALID(error, "%s: %s range %lld ends before it begins", name, what,
-                                 (long long)i);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
-                                            const char* name, memo_error* error) {
-    if (memoi_schedule_has_stream(schedule, desc->stream, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* Streams: each exists and occurs once. */
-    if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
-        return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
-                             (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
-    for (int64_t i = 0; i < desc->n_more_streams; i++) {
-        if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-        for (int64_t j = -1; j < i; j++)
-            if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
-                return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
-                                     name, (int)desc->more_streams[i]);
-    }
-
-    /* Time, link and sizes. */
-    if (!memob_is_in(desc->duration_s, 0, MEMOB_DOUBLE_MAX))
-        return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
-    if (desc->link &&
-        memob_check_integer("schedule", "link", desc->link, 1, schedule->n_links, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (memob_check_integer(name, "link_bytes", desc->link_bytes, 0, INT64_MAX, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-
-    if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
-        memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return MEMO_STATUS_OK;
-}
-
-/* Appends an operation; the caller has made room. */
-MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule, memo_op_kind kind, int32_t stream,
-                                   int32_t event) {
-    memo_op* op = &schedule->ops[schedule->n_ops++];
-    memset(op, 0, sizeof *op);
-    op->kind = kind;
-    op->stream = stream;
-    op->event = event;
-    return op;
-}
-
-memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
-                                 memo_error* error) {
-    const char* name = desc->name ? desc->name : "run";
-    int64_t n_ranges, text = 0;
-    memo_op* op;
-    if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    n_ranges = desc->n_reads + desc->n_writes; /* only of counts that passed */
-    if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)) ||
-        !memob_grow(&schedule->more_streams, schedule->n_more_streams, desc->n_more_streams,
-                    sizeof(int32_t)) ||
-        !memob_grow(&schedule->ranges, schedule->n_ranges, n_ranges, sizeof(memo_range)) ||
-        (desc->name && (text = memob_schedule_add_text(schedule, name)) < 0))
-        return memob_no_memory(error, "an operation of a schedule");
-
-    /* Nothing fails from here on, so a failed call changes nothing. */
-    op = memoi_schedule_push(schedule, MEMO_OP_RUN, desc->stream, -1);
-    op->link = desc->link;
-    op->link_bytes = desc->link_bytes;
-    op->duration_s = desc->duration_s;
-    op->name = text;
-
-    /* Lists go to the end of the schedule's arrays. */
-    op->first_more_stream = schedule->n_more_streams;
-    op->n_more_streams = desc->n_more_streams;
-    op->first_range = schedule->n_ranges;
-    op->n_reads = desc->n_reads;
-    op->n_writes = desc->n_writes;
-    if (desc->n_more_streams)
-        memcpy(schedule->more_streams + schedule->n_more_streams, desc->more_streams,
-               (size_t)desc->n_more_streams * sizeof(int32_t));
-    if (desc->n_reads)
-        memcpy(schedule->ranges + schedule->n_ranges, desc->reads,
-               (size_t)desc->n_reads * sizeof(memo_range));
-    if (desc->n_writes)
-        memcpy(schedule->ranges + schedule->n_ranges + desc->n_reads, desc->writes,
-               (size_t)desc->n_writes * sizeof(memo_range));
-    schedule->n_more_streams += desc->n_more_streams;
-    schedule->n_ranges += n_ranges;
-    return MEMO_STATUS_OK;
-}
-
-/* A record, wait or sync.  NULL: no event, or no stream. */
-MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind,
-                                       const int32_t* event, const int32_t* stream,
-                                       memo_error* error) {
-    if ((event &&
-         memob_check_integer("schedule", "event", *event, 0, schedule->n_events - 1, error)) ||
-        (stream && memoi_schedule_has_stream(schedule, *stream, error)))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)))
-        return memob_no_memory(error, "an operation of a schedule");
-    (void)memoi_schedule_push(schedule, kind, stream ? *stream : -1, event ? *event : -1);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
-                                     memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_RECORD, &event, &stream, error);
-}
-memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                   memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_WAIT, &event, &stream, error);
-}
-memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, NULL, &stream, error);
-}
-memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
-                                         memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
-}
-
-MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
-    memo_range range;
-    range.begin = (uint64_t)(uintptr_t)address;
-    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
-    return range;
-}
 
 /* ---- >>spill file -------------------------------------------------------------------------------
  * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */

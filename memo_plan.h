@@ -341,7 +341,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  * computes: a step that needs a plan to fit cannot run before there is a plan, and
  * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
  * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
- * layers may be open at a time, for fused kernels (memo.h, chapter 8).
+ * layers may be open at a time, for fused kernels (memo.h, chapter 7).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check calls.  memo_session_end and memo_session_run return the error.
@@ -352,7 +352,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
 typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
- * a slice (memo.h, chapter 8, Slices): device memory then depends on the slice, and on the tensors
+ * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
  * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
@@ -372,7 +372,7 @@ typedef struct memo_session memo_session;
  * time.  Forwards and gradients of each slice size are the same bits under every policy. */
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
- * chapter 9).  The budgets then include the states: a state that does not fit on the device lies on
+ * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
  * the host, or in a file, and comes to the device for each layer that uses the state.  A state
  * whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as an embedding:
  * layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after the last
@@ -458,7 +458,7 @@ typedef enum memo_pass {
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 8, In flight
+ *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
  *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
@@ -588,7 +588,7 @@ typedef struct memo_session_desc {
     int64_t slice_rows;
     /* Of ROUTED tensors: the most rows in a layer, and in all layers of a micro-batch together, for
      * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
-     * chapter 8. */
+     * chapter 7. */
     int64_t routed_rows_layer, routed_rows_all;
     const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
     int32_t n_order;          /* 0 to MEMO_TURNS_MAX */

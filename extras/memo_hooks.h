@@ -11,7 +11,7 @@
  *
  * A tensor is KEPT by the owner (token < 0), until the end of the tensor's backward, or SWAPPED:
  * pack copies the tensor to a place of memo on the compute stream.  The owner may free a SWAPPED
- * tensor at once, for later work on that stream.  The swap engine (memo.h, chapter 8) moves places.
+ * tensor at once, for later work on that stream.  The swap engine (memo.h, chapter 7) moves places.
  *
  * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
  * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller

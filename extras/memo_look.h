@@ -33,7 +33,7 @@
  *     }
  *
  * CHAPTERS
- *   1 names                      operations and bytes in words
+ *   1 schedule                   operations on streams, as data and in words
  *   2 check                      races and redundant waits; a plan against its streams
  *   3 simulation and comparison  makespan and stalls; promised and recorded
  *   4 pictures                   a timeline, a plan
@@ -57,7 +57,90 @@
 extern "C" {
 #endif
 
-/* ---- 1 names: operations and bytes in words -------------------------------------------------- */
+/* ---- 1 schedule: operations on streams, as data -------------------------------------------------
+ *
+ * The list of all that a thread enqueues, in order: operations (RUN), event records, waits, and
+ * host synchronizations.  A stream runs its operations in this order, one at a time.  A recorder
+ * writes down the schedule of a real run (chapter 6), a generator predicts one (chapter 8). */
+
+typedef enum memo_op_kind {
+    MEMO_OP_RUN = 0,
+    MEMO_OP_RECORD, /* event on stream */
+    MEMO_OP_WAIT,   /* stream waits for the latest record of event */
+    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event;
+                       everything enqueued later, on any stream, comes after */
+} memo_op_kind;
+
+typedef struct memo_op {
+    memo_op_kind kind;
+    int32_t stream;                            /* SYNC of an event: -1 */
+    int32_t event;                             /* RECORD, WAIT, SYNC of an event; -1: none */
+    int32_t link;                              /* RUN */
+    int64_t first_more_stream, n_more_streams; /* in memo_schedule.more_streams */
+    int64_t first_range, n_reads, n_writes;    /* in memo_schedule.ranges, reads first */
+    int64_t link_bytes;
+    double duration_s;
+    double start_s, end_s; /* measured by a recorder; both 0 otherwise */
+    int64_t name;          /* offset in memo_schedule.text */
+} memo_op;
+
+/* Operations that send over a link at the same time share the rate equally. */
+typedef struct memo_link {
+    int64_t name;
+    double bytes_per_s;
+} memo_link;
+
+/* Bytes with a name, for messages. */
+typedef struct memo_named_bytes {
+    memo_range bytes;
+    int64_t name;
+} memo_named_bytes;
+
+/* A name is an offset in text. */
+typedef struct memo_schedule {
+    memo_op* ops;
+    int64_t n_ops;
+    int64_t* streams; /* their names */
+    int32_t n_streams;
+    memo_link* links; /* link k is links[k - 1] */
+    int32_t n_links;
+    int64_t* events; /* their names; 0: none */
+    int32_t n_events;
+    int32_t* more_streams;
+    int64_t n_more_streams;
+    memo_range* ranges;
+    int64_t n_ranges;
+    memo_named_bytes* named;
+    int64_t n_named;
+    char* text; /* each name, followed by a zero byte */
+    int64_t text_bytes;
+} memo_schedule;
+
+/* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
+ * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
+ * range that ends before the begin; the same stream twice in an operation; a negative size or
+ * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
+MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
+MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
+                                              int32_t* stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
+                                            double bytes_per_s, int32_t* link, memo_error* error);
+MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
+                                             memo_error* error);
+MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
+                                          memo_error* error);
+MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
+                                              int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                            memo_error* error);
+MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
+                                            memo_error* error);
+/* The host waits for the latest record of event. */
+MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                                  memo_error* error);
+
+/* In words. */
 
 /* The name of an op: the operation's, or "record", "wait" or "sync"; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
@@ -399,6 +482,7 @@ MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
 /* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
  * memo.h, and the rooms above it.
  *
+ *     >>schedule             operations, names and links
  *     >>names                names of operations, streams, events and bytes
  *     >>schedule order       what each operation comes directly after
  *     >>schedule check       races and redundant waits
@@ -422,6 +506,221 @@ MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
 #error "memo_look.h: define MEMO_IMPLEMENTATION in the same translation unit, before its include"
 #endif
 
+/* ---- >>schedule ---------------------------------------------------------------------------------
+ * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
+ * computed. */
+
+/* Appends a name to the text of a schedule.  Returns its offset; -1: no memory. */
+MEMOI int64_t memoi_schedule_add_text(memo_schedule* schedule, const char* text) {
+    int64_t offset = schedule->text_bytes, n_bytes = (int64_t)strlen(text) + 1;
+    if (!memob_grow(&schedule->text, offset, n_bytes, 1)) return -1;
+    memcpy(schedule->text + offset, text, (size_t)n_bytes);
+    schedule->text_bytes += n_bytes;
+    return offset;
+}
+
+memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
+    memo_schedule* made = (memo_schedule*)memob_calloc(1, sizeof(memo_schedule));
+    *schedule = made;
+    /* No array is NULL.  Text begins with the name of operations without one. */
+    if (made && memob_grow(&made->ops, 0, 1, sizeof(memo_op)) &&
+        memob_grow(&made->streams, 0, 1, sizeof(int64_t)) &&
+        memob_grow(&made->links, 0, 1, sizeof(memo_link)) &&
+        memob_grow(&made->events, 0, 1, sizeof(int64_t)) &&
+        memob_grow(&made->more_streams, 0, 1, sizeof(int32_t)) &&
+        memob_grow(&made->ranges, 0, 1, sizeof(memo_range)) &&
+        memob_grow(&made->named, 0, 1, sizeof(memo_named_bytes)) &&
+        memoi_schedule_add_text(made, "run") == 0)
+        return MEMO_STATUS_OK;
+    memo_schedule_destroy(made);
+    *schedule = NULL;
+    return memob_no_memory(error, "a schedule");
+}
+
+void memo_schedule_destroy(memo_schedule* schedule) {
+    if (!schedule) return;
+    MEMO_FREE(schedule->ops);
+    MEMO_FREE(schedule->streams);
+    MEMO_FREE(schedule->links);
+    MEMO_FREE(schedule->events);
+    MEMO_FREE(schedule->more_streams);
+    MEMO_FREE(schedule->ranges);
+    MEMO_FREE(schedule->named);
+    MEMO_FREE(schedule->text);
+    MEMO_FREE(schedule);
+}
+
+MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32_t stream,
+                                            memo_error* error) {
+    return memob_check_integer("schedule", "stream", stream, 0, schedule->n_streams - 1, error);
+}
+
+memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
+                                     memo_error* error) {
+    int64_t text;
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
+    if (schedule->n_streams == INT32_MAX ||
+        !memob_grow(&schedule->streams, schedule->n_streams, 1, sizeof(int64_t)) ||
+        (text = memoi_schedule_add_text(schedule, name)) < 0)
+        return memob_no_memory(error, "a stream of a schedule");
+    *stream = schedule->n_streams++;
+    schedule->streams[*stream] = text;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
+                                   int32_t* link, memo_error* error) {
+    int64_t text;
+    if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
+    if (!(bytes_per_s > 0) || !memob_is_in(bytes_per_s, 0, MEMOB_DOUBLE_MAX))
+        return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
+    if (schedule->n_links == INT32_MAX ||
+        !memob_grow(&schedule->links, schedule->n_links, 1, sizeof(memo_link)) ||
+        (text = memoi_schedule_add_text(schedule, name)) < 0)
+        return memob_no_memory(error, "a link of a schedule");
+    schedule->links[schedule->n_links].name = text;
+    schedule->links[schedule->n_links].bytes_per_s = bytes_per_s;
+    *link = ++schedule->n_links;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, memo_error* error) {
+    if (schedule->n_events == INT32_MAX ||
+        !memob_grow(&schedule->events, schedule->n_events, 1, sizeof(int64_t)))
+        return memob_no_memory(error, "an event of a schedule");
+    *event = schedule->n_events++;
+    schedule->events[*event] = 0;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_schedule_check_ranges(const char* name, const char* what,
+                                              const memo_range* ranges, int64_t n_ranges,
+                                              memo_error* error) {
+    if (n_ranges < 0 || (n_ranges && !ranges))
+        return MEMOB_INVALID(error, "%s: %lld %s ranges%s", name, (long long)n_ranges, what,
+                             ranges ? "" : " at NULL");
+    for (int64_t i = 0; i < n_ranges; i++)
+        if (ranges[i].begin > ranges[i].end)
+            return MEMOB_INVALID(error, "%s: %s range %lld ends before it begins", name, what,
+                                 (long long)i);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
+                                            const char* name, memo_error* error) {
+    if (memoi_schedule_has_stream(schedule, desc->stream, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Streams: each exists and occurs once. */
+    if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
+        return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
+                             (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
+    for (int64_t i = 0; i < desc->n_more_streams; i++) {
+        if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        for (int64_t j = -1; j < i; j++)
+            if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
+                return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
+                                     name, (int)desc->more_streams[i]);
+    }
+
+    /* Time, link and sizes. */
+    if (!memob_is_in(desc->duration_s, 0, MEMOB_DOUBLE_MAX))
+        return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
+    if (desc->link &&
+        memob_check_integer("schedule", "link", desc->link, 1, schedule->n_links, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memob_check_integer(name, "link_bytes", desc->link_bytes, 0, INT64_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
+        memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
+}
+
+/* Appends an operation; the caller has made room. */
+MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule, memo_op_kind kind, int32_t stream,
+                                   int32_t event) {
+    memo_op* op = &schedule->ops[schedule->n_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->stream = stream;
+    op->event = event;
+    return op;
+}
+
+memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
+                                 memo_error* error) {
+    const char* name = desc->name ? desc->name : "run";
+    int64_t n_ranges, text = 0;
+    memo_op* op;
+    if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    n_ranges = desc->n_reads + desc->n_writes; /* only of counts that passed */
+    if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)) ||
+        !memob_grow(&schedule->more_streams, schedule->n_more_streams, desc->n_more_streams,
+                    sizeof(int32_t)) ||
+        !memob_grow(&schedule->ranges, schedule->n_ranges, n_ranges, sizeof(memo_range)) ||
+        (desc->name && (text = memoi_schedule_add_text(schedule, name)) < 0))
+        return memob_no_memory(error, "an operation of a schedule");
+
+    /* Nothing fails from here on, so a failed call changes nothing. */
+    op = memoi_schedule_push(schedule, MEMO_OP_RUN, desc->stream, -1);
+    op->link = desc->link;
+    op->link_bytes = desc->link_bytes;
+    op->duration_s = desc->duration_s;
+    op->name = text;
+
+    /* Lists go to the end of the schedule's arrays. */
+    op->first_more_stream = schedule->n_more_streams;
+    op->n_more_streams = desc->n_more_streams;
+    op->first_range = schedule->n_ranges;
+    op->n_reads = desc->n_reads;
+    op->n_writes = desc->n_writes;
+    if (desc->n_more_streams)
+        memcpy(schedule->more_streams + schedule->n_more_streams, desc->more_streams,
+               (size_t)desc->n_more_streams * sizeof(int32_t));
+    if (desc->n_reads)
+        memcpy(schedule->ranges + schedule->n_ranges, desc->reads,
+               (size_t)desc->n_reads * sizeof(memo_range));
+    if (desc->n_writes)
+        memcpy(schedule->ranges + schedule->n_ranges + desc->n_reads, desc->writes,
+               (size_t)desc->n_writes * sizeof(memo_range));
+    schedule->n_more_streams += desc->n_more_streams;
+    schedule->n_ranges += n_ranges;
+    return MEMO_STATUS_OK;
+}
+
+/* A record, wait or sync.  NULL: no event, or no stream. */
+MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind,
+                                       const int32_t* event, const int32_t* stream,
+                                       memo_error* error) {
+    if ((event &&
+         memob_check_integer("schedule", "event", *event, 0, schedule->n_events - 1, error)) ||
+        (stream && memoi_schedule_has_stream(schedule, *stream, error)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)))
+        return memob_no_memory(error, "an operation of a schedule");
+    (void)memoi_schedule_push(schedule, kind, stream ? *stream : -1, event ? *event : -1);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
+                                     memo_error* error) {
+    return memoi_schedule_order(schedule, MEMO_OP_RECORD, &event, &stream, error);
+}
+memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                   memo_error* error) {
+    return memoi_schedule_order(schedule, MEMO_OP_WAIT, &event, &stream, error);
+}
+memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, NULL, &stream, error);
+}
+memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                         memo_error* error) {
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
+}
+
 /* ---- >>names ------------------------------------------------------------------------------------
  * Knows: operations, streams, events and bytes in words.  Knows nothing of their order. */
 
@@ -441,7 +740,7 @@ memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const cha
     int64_t text;
     if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
         return MEMOB_INVALID(error, "op %lld: out of range, or its name is NULL", (long long)op);
-    text = memob_schedule_add_text(schedule, name);
+    text = memoi_schedule_add_text(schedule, name);
     if (text < 0) return memob_no_memory(error, "a name");
     schedule->ops[op].name = text;
     return MEMO_STATUS_OK;
@@ -455,7 +754,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
         return MEMOB_INVALID(error, "%s: its bytes end before they begin", name);
     added.bytes = bytes;
     if (!memob_grow(&schedule->named, schedule->n_named, 1, sizeof added) ||
-        (added.name = memob_schedule_add_text(schedule, name)) < 0)
+        (added.name = memoi_schedule_add_text(schedule, name)) < 0)
         return memob_no_memory(error, "a name");
     schedule->named[schedule->n_named++] = added;
     return MEMO_STATUS_OK;
@@ -2543,7 +2842,7 @@ MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t*
     if (*event < n) return MEMO_STATUS_OK;
     status = memo_schedule_add_event(r->schedule, event, r->error);
     if (status) return status;
-    r->schedule->events[n] = memob_schedule_add_text(r->schedule, r->word);
+    r->schedule->events[n] = memoi_schedule_add_text(r->schedule, r->word);
     return r->schedule->events[n] < 0 ? memob_no_memory(r->error, "a name") : MEMO_STATUS_OK;
 }
 
@@ -3330,7 +3629,7 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
     int32_t index;
     if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_rec_add_stream(recorder, stream, name, &index, error);
-    text = memob_schedule_add_text(recorder->schedule, name);
+    text = memoi_schedule_add_text(recorder->schedule, name);
     if (text < 0) return memob_no_memory(error, "the name of a stream");
     recorder->schedule->streams[known] = text;
     return MEMO_STATUS_OK;

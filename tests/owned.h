@@ -22,7 +22,6 @@ static MEMO_UNUSED __thread memo_error error; /* of the latest call that failed 
 OWNED_TYPE(memo_trace, trace, memo_trace_destroy)
 OWNED_TYPE(memo_plan, plan, memo_plan_destroy)
 OWNED_TYPE(memo_arena, arena, memo_arena_destroy)
-OWNED_TYPE(memo_schedule, schedule, memo_schedule_destroy)
 OWNED_TYPE(memo_swap, swap, memo_swap_destroy)
 #ifndef MEMO_NO_HOST_DEVICE
 OWNED_TYPE(memo_device, device, memo_host_device_destroy)
@@ -33,6 +32,7 @@ OWNED_TYPE(memo_step_plan, step_plan, memo_step_plan_destroy)
 OWNED_TYPE(memo_session, session, memo_session_destroy)
 #endif
 #ifdef MEMO_LOOK_H
+OWNED_TYPE(memo_schedule, schedule, memo_schedule_destroy)
 OWNED_TYPE(memo_check, check, memo_check_destroy)
 OWNED_TYPE(memo_simulation, simulation, memo_simulation_destroy)
 OWNED_TYPE(memo_recorder, recorder, memo_recorder_destroy)
@@ -105,12 +105,12 @@ MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment)
 MADE(memo_plan, plan_of_trace, (const memo_trace* trace, int64_t alignment),
      memo_plan_from_trace(trace, alignment, &made, &error))
 MADE(memo_trace, trace_of_file, (const char* path), memo_trace_read(path, &made, &error))
-MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
 #ifndef MEMO_NO_HOST_DEVICE
 MADE(memo_device, new_device, (memo_host_device_desc desc),
      memo_host_device_create(&desc, &made, &error))
 #endif
 #ifdef MEMO_LOOK_H
+MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
 MADE(memo_check, check_of, (const memo_schedule* schedule),
      memo_schedule_check(schedule, &made, &error))
 MADE(memo_simulation, times_of, (const memo_schedule* schedule),

@@ -1,4 +1,4 @@
-/* test_schedule.c - chapter 7 of memo.h and memo_look.h: building, checking against brute force,
+/* test_schedule.c - chapters 1 to 5 of memo_look.h: building, checking against brute force,
  * simulating against a slow reference, timelines. */
 #include "scarce.h"
 #include "extras/memo_look.h"
