@@ -274,8 +274,9 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     const int64_t n_bytes = sums + N * (HEADS + 1) * (int64_t)sizeof(float);
     const uint64_t key = memo_test_random();
     gpt_config config = gpt_test_config(1, HIDDEN, HEADS, HEADS, N, 1, 4, 0);
-    gpt_attention_args attention;
-    gpt_norm_args norm;
+    gpt_op attention = gpt_op_make("attention", GPT_KIND_ATTENTION);
+    gpt_op norm = gpt_op_make("norm", GPT_KIND_NORM);
+    gpt_attention_args* a = &attention.args.attention;
     memo_stream stream = NULL;
     memo_error error;
     void *pinned = NULL, *scratch = NULL, *memory = NULL;
@@ -299,25 +300,25 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, pinned, n_bytes, &error));
 
     char* at = (char*)memory;
-    memset(&attention, 0, sizeof attention);
-    attention.shape.sequence = N;
-    attention.shape.head_size = SIZE;
-    attention.shape.n_heads = attention.shape.n_kv_heads = HEADS;
-    attention.batch = 1;
-    attention.q = at;
-    attention.k = at + sums / 4;
-    attention.v = at + sums / 2;
-    attention.out = at + 3 * sums / 4;
-    attention.lse = at + sums;
-    memset(&norm, 0, sizeof norm);
-    norm.x = at;
-    norm.weight = at + sums / 2;
-    norm.y = at + 3 * sums / 4;
-    norm.rstd = at + sums + N * HEADS * (int64_t)sizeof(float);
-    norm.rows = gpt_rows_make(0, N);
-    norm.hidden = HIDDEN;
-    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_ATTENTION, &attention, &error));
-    CHECK_OK(kernels->enqueue(kernels->context, stream, GPT_KIND_NORM, &norm, &error));
+    a->shape.sequence = N;
+    a->shape.head_size = SIZE;
+    a->shape.n_heads = a->shape.n_kv_heads = HEADS;
+    a->batch = 1;
+    gpt_use(&attention, GPT_READ, &a->q, at, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&attention, GPT_READ, &a->k, at + sums / 4, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&attention, GPT_READ, &a->v, at + sums / 2, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&attention, GPT_WRITTEN, &a->out, at + 3 * sums / 4, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&attention, GPT_WRITTEN, &a->lse, at + sums, MEMO_TYPE_F32, N * HEADS);
+    gpt_norm_args* n = &norm.args.norm;
+    n->rows = gpt_rows_make(0, N);
+    n->hidden = HIDDEN;
+    gpt_use(&norm, GPT_READ, &n->x, at, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&norm, GPT_READ, &n->weight, at + sums / 2, MEMO_TYPE_BF16, HIDDEN);
+    gpt_use(&norm, GPT_WRITTEN, &n->y, at + 3 * sums / 4, MEMO_TYPE_BF16, N_ELEMENTS);
+    gpt_use(&norm, GPT_WRITTEN, &n->rstd, at + sums + N * HEADS * (int64_t)sizeof(float),
+            MEMO_TYPE_F32, N);
+    CHECK_OK(kernels->enqueue(kernels->context, stream, &attention, &error));
+    CHECK_OK(kernels->enqueue(kernels->context, stream, &norm, &error));
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, lse, at + sums, n_bytes - sums, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
 

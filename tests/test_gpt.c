@@ -996,14 +996,16 @@ TEST(an_operation_is_rounded_once) {
     for (int i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     for (int i = 0; i < M * K; i++)
         w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
-    gpt_linear_args a = {.x = x,
-                         .weight = w,
-                         .y = y,
-                         .rows = gpt_rows_make(3, 3 + N),
-                         .tile_rows = 8,
-                         .n_outputs = M,
-                         .n_inputs = K};
-    CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, GPT_KIND_LINEAR, &a, &error));
+    gpt_op op = gpt_op_make("linear", GPT_KIND_LINEAR);
+    gpt_linear_args* a = &op.args.linear;
+    gpt_use(&op, GPT_WRITTEN, &a->y, y, MEMO_TYPE_BF16, N * M);
+    gpt_use(&op, GPT_READ, &a->x, x, MEMO_TYPE_BF16, N * K);
+    gpt_use(&op, GPT_READ, &a->weight, w, MEMO_TYPE_BF16, M * K);
+    a->rows = gpt_rows_make(3, 3 + N);
+    a->tile_rows = 8;
+    a->n_outputs = M;
+    a->n_inputs = K;
+    CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, &op, &error));
     CHECK_OK(memo_stream_synchronize(run.host, stream, &error));
     for (int i = 0; i < N; i++)
         for (int j = 0; j < M; j++) {

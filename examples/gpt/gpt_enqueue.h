@@ -11,8 +11,9 @@
 
 /* Rows of a tensor, skeletal or not, side by side. */
 typedef struct gpt_array {
-    char* address; /* of row `begin` */
-    int64_t begin, n_columns, element_bytes;
+    char* address; /* of row `begin`; NULL in a dry run */
+    int64_t begin, n_columns;
+    memo_type type;
 } gpt_array;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
@@ -260,13 +261,19 @@ static gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucke
                          begin + (model->share.rank + 1) * n / n_ranks);
 }
 
+/* In a dry run there is no address. */
+static char* gpt_offset(const void* address, int64_t n_bytes) {
+    return address ? (char*)(uintptr_t)address + n_bytes : NULL;
+}
+
 /* Where parameter i lies in an array: on the device while its layer is open, or on the host. */
 static char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
     char* state = (char*)(on_host ? memo_session_get_host_state : memo_session_get_state)(
         model->session, (int32_t)bucket - 1,
         GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
-    return state + gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin);
+    return gpt_offset(
+        state, gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin));
 }
 static char* gpt_address(const gpt_model* model, int array, int64_t i) {
     return gpt_address_at(model, 0, array, i);
@@ -377,22 +384,22 @@ static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
 }
 
 /* Requests rows of a tensor; they live until gpt_give. */
-static gpt_array gpt_take_elements(gpt_model* model, gpt_rows rows, int64_t n_columns,
-                                   int64_t element_bytes) {
-    const int64_t n_bytes = gpt_count(rows) * n_columns * element_bytes;
+static gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns,
+                                memo_type type) {
+    const int64_t n_bytes = gpt_count(rows) * n_columns * gpt_type_bytes(type);
     gpt_array x;
     x.address = (char*)(model->tensor.is_in_block ? gpt_take_work(model, n_bytes)
                                                   : memo_session_alloc(model->session, n_bytes));
     x.begin = rows.begin;
     x.n_columns = n_columns;
-    x.element_bytes = element_bytes;
+    x.type = type;
     return x;
 }
 static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
-    return gpt_take_elements(model, rows, n_columns, gpt_n_bytes(model, 1));
+    return gpt_take_typed(model, rows, n_columns, model->config.type);
 }
 static gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns) {
-    return gpt_take_elements(model, rows, n_columns, gpt_sum_bytes(model, 1));
+    return gpt_take_typed(model, rows, n_columns, gpt_sum_type(model->config.type));
 }
 
 static void gpt_give(gpt_model* model, gpt_array x) {
@@ -413,19 +420,34 @@ static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) 
     snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
 }
 
-/* ---- operations: what they read and write ---------------------------------------------------- */
+/* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
-typedef struct gpt_op {
-    const char* name;
-    memo_range reads[16], writes[16];
-    int32_t n_reads, n_writes;
-} gpt_op;
+static char* gpt_at(gpt_array x, int64_t row) {
+    return gpt_offset(x.address, (row - x.begin) * x.n_columns * gpt_type_bytes(x.type));
+}
+static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
+    return gpt_count(rows) * x.n_columns * gpt_type_bytes(x.type);
+}
 
-static gpt_op gpt_op_make(const char* name) {
-    gpt_op op;
-    op.name = name;
-    op.n_reads = op.n_writes = 0;
-    return op;
+/* Operands: rows of a tensor; numbers of the model's type; sums; numbers of a micro-batch's rows. */
+static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
+    gpt_use(op, uses, place, gpt_at(x, rows.begin), x.type, gpt_count(rows) * x.n_columns);
+}
+static void gpt_use_numbers(gpt_model* model, gpt_op* op, int uses, const void* place,
+                            const void* address, int64_t n) {
+    gpt_use(op, uses, place, address, model->config.type, n);
+}
+static void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place,
+                         const void* address, int64_t n) {
+    gpt_use(op, uses, place, address, gpt_sum_type(model->config.type), n);
+}
+static void gpt_use_of_rows(gpt_op* op, int uses, const void* place, const void* of_row_0,
+                            memo_type type, gpt_rows rows) {
+    gpt_use(op, uses, place, gpt_offset(of_row_0, rows.begin * gpt_type_bytes(type)), type,
+            gpt_count(rows));
+}
+static void gpt_use_values(gpt_model* model, gpt_op* op, const void* place) {
+    gpt_use_bytes(op, GPT_READ, place, model->values, (int64_t)sizeof *model->values);
 }
 
 static memo_range gpt_range(const void* address, int64_t n_bytes) {
@@ -434,52 +456,46 @@ static memo_range gpt_range(const void* address, int64_t n_bytes) {
     range.end = range.begin + (uint64_t)n_bytes;
     return range;
 }
-static void gpt_reads(gpt_op* op, const void* address, int64_t n_bytes) {
-    op->reads[op->n_reads++] = gpt_range(address, n_bytes);
-}
-static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
-    op->writes[op->n_writes++] = gpt_range(address, n_bytes);
-}
 
-static char* gpt_at(gpt_array x, int64_t row) {
-    return x.address + (row - x.begin) * x.n_columns * x.element_bytes;
-}
-static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
-    return gpt_count(rows) * x.n_columns * x.element_bytes;
-}
-/* These return the address of the first row. */
-static void* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
-    gpt_reads(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
-    return gpt_at(x, rows.begin);
-}
-static void* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
-    gpt_writes(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
-    return gpt_at(x, rows.begin);
-}
-
-static void gpt_announce(gpt_model* model, const gpt_op* op) {
+/* Tells a recorder of the next operation of a stream. */
+static void gpt_announce(gpt_model* model, memo_stream stream, const char* what,
+                         const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                         int64_t n_writes) {
     memo_op_desc announced = memo_op_desc_default();
     char name[96];
     if (gpt_is_idle(model) || !model->device.annotate) return;
-    snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
+    snprintf(name, sizeof name, "%s: %s", model->phase, what);
     announced.name = name;
-    announced.reads = op->reads;
-    announced.n_reads = op->n_reads;
-    announced.writes = op->writes;
-    announced.n_writes = op->n_writes;
-    model->status = memo_annotate(&model->device, model->compute, &announced, &model->error);
+    announced.reads = reads;
+    announced.n_reads = n_reads;
+    announced.writes = writes;
+    announced.n_writes = n_writes;
+    model->status = memo_annotate(&model->device, stream, &announced, &model->error);
+}
+/* An operation that reads a range and writes another, such as a collective. */
+static void gpt_announce_ranges(gpt_model* model, memo_stream stream, const char* what,
+                                const void* from, int64_t from_bytes, const void* to,
+                                int64_t to_bytes) {
+    const memo_range reads = gpt_range(from, from_bytes), writes = gpt_range(to, to_bytes);
+    gpt_announce(model, stream, what, &reads, 1, &writes, 1);
 }
 
-static void gpt_enqueue(gpt_model* model, const gpt_op* op, gpt_kind kind, const void* args) {
-    if (gpt_is_idle(model)) return;
-    gpt_announce(model, op);
-    GPT_TRY(model, model->kernels.enqueue(model->kernels.context, model->compute, kind, args,
-                                          &model->error));
-}
-
-/* A pass of weights alone skips this: the pass of inputs has already done it. */
-static void gpt_launch(gpt_model* model, const gpt_op* op, gpt_kind kind, const void* args) {
-    if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, kind, args);
+/* Enqueues an operation, unless it has no rows.  A pass of weights alone has products only: the
+ * pass of inputs has done the others. */
+static void gpt_launch(gpt_model* model, const gpt_op* op) {
+    memo_range ranges[2][GPT_OPERANDS_MAX];
+    int64_t n[2] = {0, 0};
+    if (gpt_is_idle(model) || !op->operands[0].n) return;
+    if (model->pass == GPT_PASS_WEIGHTS && op->kind != GPT_KIND_LINEAR_BACKWARD) return;
+    for (int32_t o = 0; o < op->n_operands; o++)
+        for (int is_write = 0; is_write < 2; is_write++)
+            if (op->operands[o].uses & (is_write ? GPT_WRITTEN : GPT_READ))
+                ranges[is_write][n[is_write]++] =
+                    gpt_range(op->operands[o].address,
+                              op->operands[o].n * gpt_type_bytes(op->operands[o].type));
+    gpt_announce(model, model->compute, op->name, ranges[0], n[0], ranges[1], n[1]);
+    GPT_TRY(model,
+            model->kernels.enqueue(model->kernels.context, model->compute, op, &model->error));
 }
 
 /* Sets bytes to zero. */
@@ -497,8 +513,8 @@ static void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* 
 /* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
 static char* gpt_gradient(const gpt_model* model, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
-    return model->zero == 2 ? model->buckets[gpt_bucket_place(model, bucket)].address +
-                                  gpt_sum_bytes(model, i - gpt_bucket_begin(model, bucket))
+    return model->zero == 2 ? gpt_offset(model->buckets[gpt_bucket_place(model, bucket)].address,
+                                         gpt_sum_bytes(model, i - gpt_bucket_begin(model, bucket)))
                             : gpt_address(model, GPT_GRADIENTS, i);
 }
 
@@ -511,146 +527,126 @@ static int gpt_is_fp8(const gpt_model* model, int64_t weight) {
            weight < at->layers + (model->config.n_layers - 1) * at->layer_stride;
 }
 
-static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weight, gpt_rows rows,
-                                            int64_t n_outputs, int64_t n_inputs) {
-    gpt_linear_args a;
-    memset(&a, 0, sizeof a);
-    a.weight = gpt_weight(model, weight);
-    a.rows = rows;
-    a.tile_rows = model->config.tile_rows;
-    a.n_outputs = n_outputs;
-    a.n_inputs = n_inputs;
-    a.is_fp8 = gpt_is_fp8(model, weight);
-    a.pass = model->pass;
-    return a;
+static gpt_op gpt_linear_op(const gpt_model* model, const char* name, gpt_kind kind, int64_t weight,
+                            gpt_rows rows, int64_t n_outputs, int64_t n_inputs) {
+    gpt_op op = gpt_op_make(name, kind);
+    op.args.linear.rows = rows;
+    op.args.linear.tile_rows = model->config.tile_rows;
+    op.args.linear.n_outputs = n_outputs;
+    op.args.linear.n_inputs = n_inputs;
+    op.args.linear.is_fp8 = gpt_is_fp8(model, weight);
+    op.args.linear.pass = model->pass;
+    return op;
 }
 
 static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_array x, int64_t weight,
                        gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    gpt_linear_args a = gpt_linear_args_make(model, weight, rows, y.n_columns, x.n_columns);
-    a.y = gpt_writes_rows(&op, y, rows);
-    a.x = gpt_reads_rows(&op, x, rows);
-    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.n_outputs * a.n_inputs));
-    gpt_launch(model, &op, GPT_KIND_LINEAR, &a);
+    gpt_op op = gpt_linear_op(model, name, GPT_KIND_LINEAR, weight, rows, y.n_columns, x.n_columns);
+    gpt_linear_args* a = &op.args.linear;
+    gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
+    gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight),
+                    y.n_columns * x.n_columns);
+    gpt_launch(model, &op);
 }
 
 static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
                             gpt_array x, int is_first, int64_t weight, gpt_rows rows) {
     const int64_t n = dy.n_columns * x.n_columns;
-    gpt_op op = gpt_op_make(name);
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    gpt_linear_args a = gpt_linear_args_make(model, weight, rows, dy.n_columns, x.n_columns);
-    a.y = gpt_reads_rows(&op, dy, rows);
-    a.x = gpt_at(x, rows.begin);
-    a.dx = gpt_at(dx, rows.begin);
-    a.dweight = gpt_gradient(model, weight);
-    a.is_first = is_first;
-    if (a.pass != GPT_PASS_WEIGHTS) {
-        gpt_reads(&op, a.weight, gpt_n_bytes(model, n));
-        gpt_writes_rows(&op, dx, rows);
+    gpt_op op = gpt_linear_op(model, name, GPT_KIND_LINEAR_BACKWARD, weight, rows, dy.n_columns,
+                              x.n_columns);
+    gpt_linear_args* a = &op.args.linear;
+    a->is_first = is_first;
+    gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
+    if (a->pass != GPT_PASS_WEIGHTS) {
+        gpt_use_rows(&op, is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
+        gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), n);
     }
-    if (a.pass != GPT_PASS_INPUTS) {
-        gpt_reads_rows(&op, x, rows);
-        gpt_writes(&op, a.dweight, gpt_sum_bytes(model, n));
+    if (a->pass != GPT_PASS_INPUTS) {
+        gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), n);
     }
-    gpt_enqueue(model, &op, GPT_KIND_LINEAR_BACKWARD, &a);
+    gpt_launch(model, &op);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array rstd, gpt_array x,
                      int64_t weight, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    gpt_norm_args a;
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    memset(&a, 0, sizeof a);
-    a.y = gpt_writes_rows(&op, y, rows);
-    a.x = gpt_reads_rows(&op, x, rows);
-    a.rstd = gpt_writes_rows(&op, rstd, rows);
-    a.weight = gpt_weight(model, weight);
-    a.rows = rows;
-    a.hidden = x.n_columns;
-    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.hidden));
-    gpt_launch(model, &op, GPT_KIND_NORM, &a);
+    gpt_op op = gpt_op_make(name, GPT_KIND_NORM);
+    gpt_norm_args* a = &op.args.norm;
+    a->rows = rows;
+    a->hidden = x.n_columns;
+    gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
+    gpt_use_rows(&op, GPT_WRITTEN, &a->rstd, rstd, rows);
+    gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), a->hidden);
+    gpt_launch(model, &op);
 }
 
 static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
                           gpt_array x, gpt_array rstd, int64_t weight, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    gpt_norm_args a;
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    memset(&a, 0, sizeof a);
-    a.y = gpt_reads_rows(&op, dy, rows);
-    a.x = gpt_reads_rows(&op, x, rows);
-    a.rstd = gpt_reads_rows(&op, rstd, rows);
-    a.dx = gpt_writes_rows(&op, dx, rows);
-    a.weight = gpt_weight(model, weight);
-    a.dweight = gpt_gradient(model, weight);
-    a.rows = rows;
-    a.hidden = x.n_columns;
-    gpt_reads(&op, a.weight, gpt_n_bytes(model, a.hidden));
-    gpt_writes(&op, a.dweight, gpt_sum_bytes(model, a.hidden));
-    gpt_launch(model, &op, GPT_KIND_NORM_BACKWARD, &a);
+    gpt_op op = gpt_op_make(name, GPT_KIND_NORM_BACKWARD);
+    gpt_norm_args* a = &op.args.norm;
+    a->rows = rows;
+    a->hidden = x.n_columns;
+    gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
+    gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
+    gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+    gpt_use_rows(&op, GPT_READ, &a->rstd, rstd, rows);
+    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), a->hidden);
+    gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), a->hidden);
+    gpt_launch(model, &op);
 }
 
 /* ---- element by element: dropout, residual, activation; RoPE --------------------------------- */
 
-static gpt_elements_args gpt_elements_args_make(gpt_op* op, gpt_array y, gpt_array x,
-                                                const gpt_array* z, gpt_rows rows) {
-    gpt_elements_args a;
-    memset(&a, 0, sizeof a);
-    a.y = gpt_writes_rows(op, y, rows);
-    a.x = gpt_reads_rows(op, x, rows);
-    if (z) a.z = gpt_reads_rows(op, *z, rows);
-    a.rows = rows;
-    a.n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
-    return a;
+/* z may be NULL. */
+static gpt_op gpt_elements_op(const char* name, gpt_kind kind, gpt_array y, gpt_array x,
+                              const gpt_array* z, gpt_rows rows) {
+    gpt_op op = gpt_op_make(name, kind);
+    gpt_elements_args* a = &op.args.elements;
+    a->rows = rows;
+    a->n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
+    gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
+    gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+    if (z) gpt_use_rows(&op, GPT_READ, &a->z, *z, rows);
+    return op;
 }
 
-/* z may be NULL. */
 static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
                          gpt_array x, const gpt_array* z, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    gpt_elements_args a = gpt_elements_args_make(&op, y, x, z, rows);
-    gpt_launch(model, &op, kind, &a);
+    const gpt_op op = gpt_elements_op(name, kind, y, x, z, rows);
+    gpt_launch(model, &op);
 }
 
 /* y = dropout(x), or x + dropout(z). */
 static void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
                               const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    gpt_elements_args a = gpt_elements_args_make(&op, y, x, z, rows);
-    a.token_numbers = model->token_numbers + rows.begin;
-    a.values = model->values;
-    a.rate = model->config.dropout;
-    a.seed = model->config.seed;
-    a.layer = layer;
-    a.site = site;
-    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
-    gpt_launch(model, &op, GPT_KIND_DROPOUT, &a);
+    gpt_op op = gpt_elements_op(name, GPT_KIND_DROPOUT, y, x, z, rows);
+    gpt_elements_args* a = &op.args.elements;
+    a->rate = model->config.dropout;
+    a->seed = model->config.seed;
+    a->layer = layer;
+    a->site = site;
+    gpt_use_of_rows(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, rows);
+    gpt_use_values(model, &op, &a->values);
+    gpt_launch(model, &op);
 }
 
 /* In place. */
 static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t direction,
                           gpt_rows rows) {
-    gpt_op op = gpt_op_make(name);
-    gpt_rope_args a;
-    if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    memset(&a, 0, sizeof a);
-    a.x = gpt_reads_rows(&op, x, rows);
-    a.table = model->rope;
-    a.rows = rows;
-    a.sequence = model->share.layout.local_tokens;
-    a.head_size = model->config.hidden / model->config.n_heads;
-    a.n_heads = x.n_columns / a.head_size;
-    a.direction = direction;
-    gpt_reads(&op, a.table, gpt_sum_bytes(model, a.sequence * a.head_size));
-    gpt_writes_rows(&op, x, rows);
-    gpt_launch(model, &op, GPT_KIND_ROPE, &a);
+    gpt_op op = gpt_op_make(name, GPT_KIND_ROPE);
+    gpt_rope_args* a = &op.args.rope;
+    a->rows = rows;
+    a->sequence = model->share.layout.local_tokens;
+    a->head_size = model->config.hidden / model->config.n_heads;
+    a->n_heads = x.n_columns / a->head_size;
+    a->direction = direction;
+    gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->x, x, rows);
+    gpt_use_sums(model, &op, GPT_READ, &a->table, model->rope, a->sequence * a->head_size);
+    gpt_launch(model, &op);
 }
 
 /* ---- attention over the ranks that hold a sequence ------------------------------------------- */
@@ -828,46 +824,45 @@ static gpt_rows gpt_key_rows(const gpt_run* run) {
     return gpt_rows_make(run->rows.begin - run->first, run->rows.end);
 }
 
-static gpt_attention_args gpt_attention_args_make(const gpt_model* model, gpt_op* op,
-                                                  const gpt_array* tensors, const gpt_run* run) {
-    const gpt_rows keys = gpt_key_rows(run);
+/* dout: of the backward; NULL: the forward. */
+static gpt_op gpt_attention_op(const gpt_model* model, const gpt_array* tensors, const gpt_run* run,
+                               const gpt_array* dout) {
     const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
-    gpt_attention_args a;
-    memset(&a, 0, sizeof a);
-    a.shape =
+    const int of_forward = dout ? GPT_READ : GPT_WRITTEN;
+    const gpt_rows keys = gpt_key_rows(run);
+    gpt_op op = gpt_op_make("attention", dout ? GPT_KIND_ATTENTION_BACKWARD : GPT_KIND_ATTENTION);
+    gpt_attention_args* a = &op.args.attention;
+    a->shape =
         gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
-    a.batch = run->batch;
-    a.q = gpt_at(tensors[GPT_Q], run->rows.begin);
-    a.k = gpt_at(tensors[GPT_K], keys.begin);
-    a.v = gpt_at(tensors[GPT_V], keys.begin);
-    a.out = gpt_at(tensors[GPT_ATTENTION], run->rows.begin);
-    a.lse = gpt_at(tensors[GPT_LSE], run->rows.begin);
-    if (!model->config.documents) return a;
-    a.begins = model->begins + run->rows.begin / model->config.sequence * (a.shape.documents + 1);
-    gpt_reads(op, a.begins, a.batch * (a.shape.documents + 1) * (int64_t)sizeof *a.begins);
-    return a;
+    a->batch = run->batch;
+    gpt_use_rows(&op, GPT_READ, &a->q, tensors[GPT_Q], run->rows);
+    gpt_use_rows(&op, GPT_READ, &a->k, tensors[GPT_K], keys);
+    gpt_use_rows(&op, GPT_READ, &a->v, tensors[GPT_V], keys);
+    gpt_use_rows(&op, of_forward, &a->out, tensors[GPT_ATTENTION], run->rows);
+    gpt_use_rows(&op, of_forward, &a->lse, tensors[GPT_LSE], run->rows);
+    if (dout) gpt_use_rows(&op, GPT_READ, &a->dout, *dout, run->rows);
+    if (model->config.documents) {
+        const int64_t n = a->shape.documents + 1;
+        const int64_t first = run->rows.begin / model->config.sequence * n;
+        gpt_use_of_rows(&op, GPT_READ, &a->begins, model->begins, MEMO_TYPE_I64,
+                        gpt_rows_make(first, first + a->batch * n));
+    }
+    return op;
 }
 
 static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows rows) {
     gpt_run run;
-    if (gpt_is_idle(model)) return;
-    if (model->attention) {
+    if (gpt_is_over_ranks(model)) {
         const memo_sp_attention_tensors t = gpt_sp_tensors(model, tensors, rows.begin);
-        model->status =
-            memo_sp_attention_forward(model->attention[gpt_sp_slice(model, rows.begin)],
-                                      *gpt_exchange(model, rows.begin), &t, &model->error);
+        GPT_DO(model,
+               memo_sp_attention_forward(model->attention[gpt_sp_slice(model, rows.begin)],
+                                         *gpt_exchange(model, rows.begin), &t, &model->error));
         return;
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
-        gpt_op op = gpt_op_make("attention");
         run = gpt_run_at(model->config.sequence, rows);
-        gpt_attention_args a = gpt_attention_args_make(model, &op, tensors, &run);
-        gpt_reads_rows(&op, tensors[GPT_Q], run.rows);
-        gpt_reads_rows(&op, tensors[GPT_K], gpt_key_rows(&run));
-        gpt_reads_rows(&op, tensors[GPT_V], gpt_key_rows(&run));
-        gpt_writes_rows(&op, tensors[GPT_ATTENTION], run.rows);
-        gpt_writes_rows(&op, tensors[GPT_LSE], run.rows);
-        gpt_launch(model, &op, GPT_KIND_ATTENTION, &a);
+        const gpt_op op = gpt_attention_op(model, tensors, &run, NULL);
+        gpt_launch(model, &op);
     }
 }
 
@@ -921,82 +916,70 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
         gpt_attention_back_over_ranks(model, tensors, dq, dk, dv, dout, rows);
         return;
     }
-    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
-        gpt_op op = gpt_op_make("attention");
         run = gpt_run_at(model->config.sequence, rows);
-        gpt_attention_args a = gpt_attention_args_make(model, &op, tensors, &run);
-        a.dout = gpt_reads_rows(&op, dout, run.rows);
-        a.dq = gpt_writes_rows(&op, dq, run.rows);
-        a.dk = gpt_writes_rows(&op, dk, gpt_key_rows(&run));
-        a.dv = gpt_writes_rows(&op, dv, gpt_key_rows(&run));
-        a.delta = gpt_writes_rows(&op, delta, run.rows);
-        for (int t = GPT_Q; t <= GPT_LSE; t++)
-            gpt_reads_rows(&op, tensors[t],
-                           t == GPT_K || t == GPT_V ? gpt_key_rows(&run) : run.rows);
-        gpt_launch(model, &op, GPT_KIND_ATTENTION_BACKWARD, &a);
+        gpt_op op = gpt_attention_op(model, tensors, &run, &dout);
+        gpt_attention_args* a = &op.args.attention;
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dq, dq, run.rows);
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dk, dk, gpt_key_rows(&run));
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dv, dv, gpt_key_rows(&run));
+        gpt_use_rows(&op, GPT_WRITTEN, &a->delta, delta, run.rows);
+        gpt_launch(model, &op);
     }
 }
 
 /* ---- tokens: embedding, loss ----------------------------------------------------------------- */
 
-/* Of the open slice. */
-static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, int is_backward) {
-    const gpt_rows rows = model->open;
-    const int64_t n_table = gpt_vocabulary(&model->config) * model->config.hidden;
-    gpt_op op = gpt_op_make("embedding");
-    gpt_tokens_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.x = gpt_at(x, rows.begin);
-    a.rows = rows;
-    a.tokens = tokens + rows.begin;
-    a.n_columns = model->config.hidden;
-    a.vocabulary = gpt_vocabulary(&model->config);
-    gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
-    if (is_backward) {
-        a.dtable = gpt_gradient(model, model->layout.embedding);
-        gpt_reads_rows(&op, x, rows);
-        gpt_writes(&op, a.dtable, gpt_sum_bytes(model, n_table));
-    } else {
-        a.table = gpt_weight(model, model->layout.embedding);
-        gpt_reads(&op, a.table, gpt_n_bytes(model, n_table));
-        gpt_writes_rows(&op, x, rows);
-    }
-    gpt_launch(model, &op, is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING, &a);
+/* tokens: of the open slice, or targets. */
+static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array x,
+                            const int32_t* tokens, int64_t vocabulary, gpt_rows rows) {
+    gpt_op op = gpt_op_make(name, kind);
+    gpt_tokens_args* a = &op.args.tokens;
+    a->rows = rows;
+    a->n_columns = x.n_columns;
+    a->vocabulary = vocabulary;
+    gpt_use_rows(&op, uses, &a->x, x, rows);
+    gpt_use_of_rows(&op, GPT_READ, &a->tokens, tokens, MEMO_TYPE_I32, rows);
+    return op;
+}
+
+static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens) {
+    const int64_t vocabulary = gpt_vocabulary(&model->config), table = model->layout.embedding;
+    gpt_op op = gpt_tokens_op("embedding", GPT_KIND_EMBEDDING, GPT_WRITTEN, x, tokens, vocabulary,
+                              model->open);
+    gpt_use_numbers(model, &op, GPT_READ, &op.args.tokens.table, gpt_weight(model, table),
+                    vocabulary * x.n_columns);
+    gpt_launch(model, &op);
+}
+
+static void gpt_embedding_back(gpt_model* model, gpt_array dx, const int32_t* tokens) {
+    const int64_t vocabulary = gpt_vocabulary(&model->config), table = model->layout.embedding;
+    gpt_op op = gpt_tokens_op("embedding", GPT_KIND_EMBEDDING_BACKWARD, GPT_READ, dx, tokens,
+                              vocabulary, model->open);
+    gpt_use_sums(model, &op, GPT_WRITTEN, &op.args.tokens.dtable, gpt_gradient(model, table),
+                 vocabulary * dx.n_columns);
+    gpt_launch(model, &op);
 }
 
 /* Sets the losses and replaces the logits by their gradient. */
 static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows) {
-    gpt_op op = gpt_op_make("cross-entropy");
-    gpt_tokens_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.x = gpt_reads_rows(&op, logits, rows);
-    a.tokens = targets + rows.begin;
-    a.token_numbers = model->token_numbers + rows.begin;
-    a.rows = rows;
-    a.losses = model->losses + rows.begin;
-    a.values = model->values;
-    a.n_columns = a.vocabulary = gpt_vocabulary(&model->config);
-    gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
-    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
-    gpt_writes_rows(&op, logits, rows);
-    gpt_writes(&op, a.losses, gpt_count(rows) * (int64_t)sizeof(double));
-    gpt_launch(model, &op, GPT_KIND_CROSS_ENTROPY, &a);
+    gpt_op op = gpt_tokens_op("cross-entropy", GPT_KIND_CROSS_ENTROPY, GPT_READ | GPT_WRITTEN,
+                              logits, targets, logits.n_columns, rows);
+    gpt_tokens_args* a = &op.args.tokens;
+    gpt_use_of_rows(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, rows);
+    gpt_use_of_rows(&op, GPT_WRITTEN, &a->losses, model->losses, MEMO_TYPE_F64, rows);
+    gpt_use_values(model, &op, &a->values);
+    gpt_launch(model, &op);
 }
 
 /* The sum of all losses: slices compute them in any order. */
 static void gpt_add_losses(gpt_model* model) {
-    gpt_op op = gpt_op_make("loss");
-    gpt_loss_args a;
-    if (gpt_is_idle(model)) return;
-    a.losses = model->losses;
-    a.loss = &model->totals[GPT_TOTAL_LOSS];
-    a.n = model->n_rows;
-    gpt_reads(&op, a.losses, a.n * (int64_t)sizeof(double));
-    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
-    gpt_launch(model, &op, GPT_KIND_LOSS, &a);
+    gpt_op op = gpt_op_make("loss", GPT_KIND_LOSS);
+    gpt_loss_args* a = &op.args.loss;
+    a->n = model->n_rows;
+    gpt_use(&op, GPT_READ, &a->losses, model->losses, MEMO_TYPE_F64, a->n);
+    gpt_use(&op, GPT_WRITTEN, &a->loss, model->totals, MEMO_TYPE_F64, 1); /* GPT_TOTAL_LOSS */
+    gpt_launch(model, &op);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -1004,19 +987,13 @@ static void gpt_add_losses(gpt_model* model) {
 /* to += from, n elements of a type. */
 static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,
                     int64_t n) {
-    const int64_t n_bytes = n * gpt_type_bytes(type);
-    gpt_op op = gpt_op_make(name);
-    gpt_add_args a;
-    if (gpt_is_idle(model) || !n) return;
-    memset(&a, 0, sizeof a);
-    a.type = type;
-    a.to = to;
-    a.from = from;
-    a.n = n;
-    gpt_reads(&op, to, n_bytes);
-    gpt_reads(&op, from, n_bytes);
-    gpt_writes(&op, to, n_bytes);
-    gpt_launch(model, &op, GPT_KIND_ADD, &a);
+    gpt_op op = gpt_op_make(name, GPT_KIND_ADD);
+    gpt_add_args* a = &op.args.add;
+    a->type = type;
+    a->n = n;
+    gpt_use(&op, GPT_READ | GPT_WRITTEN, &a->to, to, type, n);
+    gpt_use(&op, GPT_READ, &a->from, from, type, n);
+    gpt_launch(model, &op);
 }
 
 #endif

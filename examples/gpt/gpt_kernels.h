@@ -14,6 +14,7 @@
 #define GPT_KERNELS_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "memo.h"
 #include "memo_sp.h"
@@ -40,7 +41,8 @@ static inline memo_type gpt_sum_type(memo_type type) {
     return type == MEMO_TYPE_F64 ? MEMO_TYPE_F64 : MEMO_TYPE_F32;
 }
 static inline int64_t gpt_type_bytes(memo_type type) {
-    return type == MEMO_TYPE_F64 ? 8 : type == MEMO_TYPE_F32 ? 4 : 2;
+    static const int64_t n_bytes[] = {4, 8, 2, 2, 4, 8, 1}; /* in the order of memo_type */
+    return n_bytes[type];
 }
 
 /* A range of rows: the part of a tensor that a pass computes, or a part of a micro-batch. */
@@ -313,6 +315,68 @@ typedef struct gpt_rope_table_args {
     int64_t n_positions, sequence, head_size;
 } gpt_rope_table_args;
 
+/* ---- an operation ----------------------------------------------------------------------------
+ *
+ * Its operands are all device memory that it reads or writes: the model announces them to the
+ * device.  Kernels that compute in float widen those in bf16. */
+
+enum { GPT_READ = 1, GPT_WRITTEN = 2, GPT_OPERANDS_MAX = 12 };
+
+typedef struct gpt_operand {
+    const void* address;
+    int64_t n;
+    memo_type type; /* of n elements; U8: of bytes that are not widened */
+    int16_t uses;   /* GPT_READ, GPT_WRITTEN */
+    int16_t place;  /* of the address in gpt_op */
+} gpt_operand;
+
+typedef struct gpt_op {
+    const char* name;
+    gpt_kind kind;
+    int32_t n_operands;
+    gpt_operand operands[GPT_OPERANDS_MAX]; /* the first has the rows or elements to compute */
+    union {
+        gpt_linear_args linear;
+        gpt_norm_args norm;
+        gpt_elements_args elements;
+        gpt_rope_args rope;
+        gpt_attention_args attention;
+        gpt_tokens_args tokens;
+        gpt_loss_args loss;
+        gpt_add_args add;
+        gpt_squares_args squares;
+        gpt_total_args total;
+        gpt_adamw_args adamw;
+        gpt_initial_args initial;
+        gpt_rope_table_args rope_table;
+    } args; /* of the kind */
+} gpt_op;
+
+static inline gpt_op gpt_op_make(const char* name, gpt_kind kind) {
+    gpt_op op;
+    memset(&op, 0, sizeof op);
+    op.name = name;
+    op.kind = kind;
+    return op;
+}
+
+/* Sets the pointer at `place` in the arguments to an operand. */
+static inline void gpt_use(gpt_op* op, int uses, const void* place, const void* address,
+                           memo_type type, int64_t n) {
+    gpt_operand* operand = &op->operands[op->n_operands++];
+    operand->address = address;
+    operand->n = n;
+    operand->type = type;
+    operand->uses = (int16_t)uses;
+    operand->place = (int16_t)((const char*)place - (const char*)op);
+    memcpy((char*)op + operand->place, &address, sizeof address);
+}
+/* Bytes in a type of their own. */
+static inline void gpt_use_bytes(gpt_op* op, int uses, const void* place, const void* address,
+                                 int64_t n_bytes) {
+    gpt_use(op, uses, place, address, MEMO_TYPE_U8, n_bytes);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 enum { GPT_RUNS_MAX = 512 };
@@ -340,9 +404,8 @@ typedef struct gpt_shapes {
 
 typedef struct gpt_kernels {
     void* context;
-    /* Enqueues on stream.  args is the struct of the kind; it is copied before the call returns. */
-    memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind, const void* args,
-                           memo_error* error);
+    /* Enqueues on stream.  op is copied before the call returns. */
+    memo_status (*enqueue)(void* context, memo_stream stream, const gpt_op* op, memo_error* error);
     /* Optional: device memory that the operations of a model need beside their arguments. */
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.

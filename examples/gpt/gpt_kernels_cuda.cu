@@ -1136,28 +1136,28 @@ static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_
     return GPT_LAUNCH(n_keys, gpt_attention_dkv_kernel, *a, c->type);
 }
 
-static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind kind,
-                                    const void* args, memo_error* error) {
+static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt_op* op,
+                                    memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
-    const gpt_linear_args* linear = (const gpt_linear_args*)args;
-    const gpt_norm_args* norm = (const gpt_norm_args*)args;
-    const gpt_elements_args* elements = (const gpt_elements_args*)args;
-    const gpt_rope_args* rope = (const gpt_rope_args*)args;
-    const gpt_attention_args* attention = (const gpt_attention_args*)args;
-    const gpt_tokens_args* tokens = (const gpt_tokens_args*)args;
-    const gpt_add_args* add = (const gpt_add_args*)args;
-    const gpt_total_args* total = (const gpt_total_args*)args;
-    const gpt_adamw_args* adamw = (const gpt_adamw_args*)args;
-    const gpt_initial_args* initial = (const gpt_initial_args*)args;
-    const gpt_rope_table_args* table = (const gpt_rope_table_args*)args;
+    const gpt_elements_args* elements = &op->args.elements;
+    const gpt_rope_args* rope = &op->args.rope;
+    const gpt_tokens_args* tokens = &op->args.tokens;
+    const gpt_add_args* add = &op->args.add;
+    const gpt_total_args* total = &op->args.total;
+    const gpt_adamw_args* adamw = &op->args.adamw;
+    const gpt_initial_args* initial = &op->args.initial;
+    const gpt_rope_table_args* table = &op->args.rope_table;
+    const gpt_kind kind = op->kind;
     memo_error unused;
     if (!error) error = &unused;
 
     switch (kind) {
-    case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, linear, error);
-    case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, linear, error);
+    case GPT_KIND_LINEAR:
+        return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &op->args.linear, error);
+    case GPT_KIND_LINEAR_BACKWARD:
+        return gpt_cuda_linear_backward(c, stream, &op->args.linear, error);
     case GPT_KIND_NORM:
-    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, kind, norm, error);
+    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, kind, &op->args.norm, error);
     case GPT_KIND_DROPOUT:
         return GPT_LAUNCH_ROWS(
             gpt_is_wide(elements->x, elements->y, elements->z, elements->n_columns), elements,
@@ -1172,7 +1172,8 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
         return GPT_LAUNCH_ROWS(gpt_is_wide(rope->x, rope->table, NULL, rope->head_size / 2), rope,
                                gpt_rope_kernel);
     case GPT_KIND_ATTENTION:
-    case GPT_KIND_ATTENTION_BACKWARD: return gpt_cuda_attend(c, stream, kind, attention, error);
+    case GPT_KIND_ATTENTION_BACKWARD:
+        return gpt_cuda_attend(c, stream, kind, &op->args.attention, error);
     case GPT_KIND_EMBEDDING:
         return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, tokens->table, NULL, tokens->n_columns),
                                tokens, gpt_embedding_kernel);
@@ -1183,11 +1184,11 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_CROSS_ENTROPY:
         return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, NULL, NULL, tokens->n_columns), tokens,
                                gpt_cross_entropy_kernel);
-    case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, (const gpt_loss_args*)args, error);
+    case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, &op->args.loss, error);
     case GPT_KIND_ADD:
         return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
                                gpt_add_kernel, *add);
-    case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, (const gpt_squares_args*)args, error);
+    case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, &op->args.squares, error);
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
                           total->values);

@@ -277,115 +277,7 @@ static void gpt_rope_table_run(const void* pointer) {
  * With type BF16 an operation widens its operands into scratch, computes in float as above, and
  * rounds what it wrote: an operation is rounded once, whatever it sums. */
 
-enum { GPT_READ = 1, GPT_WRITTEN = 2, GPT_OPERANDS_MAX = 8 };
-
-typedef struct gpt_operand {
-    float* wide;
-    uint16_t* stored;
-    int64_t n;
-    int what;
-} gpt_operand;
-
-typedef struct gpt_storage {
-    gpt_operand operands[GPT_OPERANDS_MAX];
-    int32_t n_operands;
-    float* scratch;
-    int64_t used; /* floats */
-} gpt_storage;
-
-/* Returns the address of n floats that stand for the stored elements. */
-static void* gpt_widen(gpt_storage* s, const void* stored, int64_t n, int what) {
-    gpt_operand* o = &s->operands[s->n_operands++];
-    o->wide = s->scratch + s->used;
-    o->stored = (uint16_t*)(uintptr_t)stored;
-    o->n = n;
-    o->what = what;
-    s->used += (n + 15) / 16 * 16;
-    for (int64_t i = 0; i < n && (what & GPT_READ); i++)
-        o->wide[i] = memo_f32_from_bf16(o->stored[i]);
-    return o->wide;
-}
-
-static void gpt_widen_linear(gpt_storage* s, void* pointer) {
-    gpt_linear_args* a = (gpt_linear_args*)pointer;
-    const int64_t n = gpt_count(a->rows);
-    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_WRITTEN);
-    a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
-    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
-}
-static void gpt_widen_linear_backward(gpt_storage* s, void* pointer) {
-    gpt_linear_args* a = (gpt_linear_args*)pointer;
-    const int64_t n = gpt_count(a->rows);
-    a->y = gpt_widen(s, a->y, n * a->n_outputs, GPT_READ);
-    if (a->pass != GPT_PASS_INPUTS) a->x = gpt_widen(s, a->x, n * a->n_inputs, GPT_READ);
-    if (a->pass == GPT_PASS_WEIGHTS) return;
-    a->dx =
-        gpt_widen(s, a->dx, n * a->n_inputs, a->is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN);
-    a->weight = gpt_widen(s, a->weight, a->n_outputs * a->n_inputs, GPT_READ);
-}
-static void gpt_widen_norm(gpt_storage* s, void* pointer) {
-    gpt_norm_args* a = (gpt_norm_args*)pointer;
-    const int64_t n = gpt_count(a->rows) * a->hidden;
-    a->y = gpt_widen(s, a->y, n, a->dx ? GPT_READ : GPT_WRITTEN);
-    a->x = gpt_widen(s, a->x, n, GPT_READ);
-    if (a->dx) a->dx = gpt_widen(s, a->dx, n, GPT_READ | GPT_WRITTEN);
-    a->weight = gpt_widen(s, a->weight, a->hidden, GPT_READ);
-}
-static void gpt_widen_elements(gpt_storage* s, void* pointer) {
-    gpt_elements_args* a = (gpt_elements_args*)pointer;
-    const int64_t n = gpt_count(a->rows) * a->n_columns;
-    a->y = gpt_widen(s, a->y, n, GPT_WRITTEN);
-    a->x = gpt_widen(s, a->x, n, GPT_READ);
-    if (a->z) a->z = gpt_widen(s, a->z, n, GPT_READ);
-}
-static void gpt_widen_swiglu(gpt_storage* s, void* pointer) {
-    gpt_elements_args* a = (gpt_elements_args*)pointer;
-    const int64_t n = gpt_count(a->rows) * a->n_columns, is_backward = a->z != NULL;
-    a->y = gpt_widen(s, a->y, is_backward ? 2 * n : n, GPT_WRITTEN);
-    a->x = gpt_widen(s, a->x, is_backward ? n : 2 * n, GPT_READ);
-    if (is_backward) a->z = gpt_widen(s, a->z, 2 * n, GPT_READ);
-}
-static void gpt_widen_rope(gpt_storage* s, void* pointer) {
-    gpt_rope_args* a = (gpt_rope_args*)pointer;
-    a->x =
-        gpt_widen(s, a->x, gpt_count(a->rows) * a->n_heads * a->head_size, GPT_READ | GPT_WRITTEN);
-}
-static void gpt_widen_attention(gpt_storage* s, void* pointer) {
-    gpt_attention_args* a = (gpt_attention_args*)pointer;
-    const gpt_attention_shape* shape = &a->shape;
-    const int64_t n_q =
-        a->batch * (shape->sequence - shape->first) * shape->n_heads * shape->head_size;
-    const int64_t n_k = a->batch * shape->sequence * shape->n_kv_heads * shape->head_size;
-    a->q = gpt_widen(s, a->q, n_q, GPT_READ);
-    a->k = gpt_widen(s, a->k, n_k, GPT_READ);
-    a->v = gpt_widen(s, a->v, n_k, GPT_READ);
-    a->out = gpt_widen(s, a->out, n_q, a->dout ? GPT_READ : GPT_WRITTEN);
-    if (!a->dout) return;
-    a->dout = gpt_widen(s, a->dout, n_q, GPT_READ);
-    a->dq = gpt_widen(s, a->dq, n_q, GPT_WRITTEN);
-    if (shape->sums) return;
-    a->dk = gpt_widen(s, a->dk, n_k, GPT_WRITTEN);
-    a->dv = gpt_widen(s, a->dv, n_k, GPT_WRITTEN);
-}
-static void gpt_widen_tokens(gpt_storage* s, void* pointer) {
-    gpt_tokens_args* a = (gpt_tokens_args*)pointer;
-    const int64_t n = gpt_count(a->rows) * a->n_columns;
-    if (a->table) a->table = gpt_widen(s, a->table, a->vocabulary * a->n_columns, GPT_READ);
-    a->x = gpt_widen(s, a->x, n,
-                     a->table    ? GPT_WRITTEN
-                     : a->dtable ? GPT_READ
-                                 : GPT_READ | GPT_WRITTEN);
-}
-static void gpt_widen_add(gpt_storage* s, void* pointer) {
-    gpt_add_args* a = (gpt_add_args*)pointer;
-    if (a->type != MEMO_TYPE_BF16) return;
-    a->to = gpt_widen(s, a->to, a->n, GPT_READ | GPT_WRITTEN);
-    a->from = gpt_widen(s, a->from, a->n, GPT_READ);
-}
-static void gpt_widen_initial(gpt_storage* s, void* pointer) {
-    gpt_initial_args* a = (gpt_initial_args*)pointer;
-    a->to = gpt_widen(s, a->to, a->n, GPT_WRITTEN);
-}
+enum { GPT_WIDENED_MAX = 8 }; /* operands of an operation, each rounded up to 16 floats */
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
 static int64_t gpt_widened_most(const gpt_shapes* shapes) {
@@ -395,11 +287,11 @@ static int64_t gpt_widened_most(const gpt_shapes* shapes) {
     const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
     int64_t most = attention > mlp ? attention : mlp;
     if (most < loss) most = loss;
-    return most + shapes->largest_weight + 16 * GPT_OPERANDS_MAX;
+    return most + shapes->largest_weight + 16 * GPT_WIDENED_MAX;
 }
 /* On the stream that adds and drops beside compute. */
 static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
-    return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_OPERANDS_MAX;
+    return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_WIDENED_MAX;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -407,73 +299,78 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 typedef struct gpt_host_kind {
     void (*run)(const void* args);
     gpt_work run_rows; /* instead of run: threads share the rows, each of which is treated alone */
-    size_t rows, args_bytes;                   /* rows: the place of args.rows */
-    void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
+    size_t rows;       /* the place of args.rows */
 } gpt_host_kind;
 
-#define GPT_RUN(run, type, widen)                                                                  \
-    { run, NULL, 0, sizeof(type), widen }
-#define GPT_ROWS(run, type, widen)                                                                 \
-    { NULL, run, offsetof(type, rows), sizeof(type), widen }
+#define GPT_RUN(run)                                                                               \
+    { run, NULL, 0 }
+#define GPT_ROWS(run, type)                                                                        \
+    { NULL, run, offsetof(type, rows) }
 
 /* In the order of gpt_kind. */
 static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
-    GPT_RUN(gpt_linear_run, gpt_linear_args, gpt_widen_linear),
-    GPT_RUN(gpt_linear_backward_run, gpt_linear_args, gpt_widen_linear_backward),
-    GPT_ROWS(gpt_norm_rows, gpt_norm_args, gpt_widen_norm),
-    GPT_RUN(gpt_norm_backward_run, gpt_norm_args, gpt_widen_norm),
-    GPT_ROWS(gpt_dropout_rows, gpt_elements_args, gpt_widen_elements),
-    GPT_ROWS(gpt_gelu_rows, gpt_elements_args, gpt_widen_elements),
-    GPT_ROWS(gpt_gelu_backward_rows, gpt_elements_args, gpt_widen_elements),
-    GPT_ROWS(gpt_swiglu_rows, gpt_elements_args, gpt_widen_swiglu),
-    GPT_ROWS(gpt_swiglu_backward_rows, gpt_elements_args, gpt_widen_swiglu),
-    GPT_RUN(gpt_rope_run, gpt_rope_args, gpt_widen_rope),
-    GPT_RUN(gpt_attention_run, gpt_attention_args, gpt_widen_attention),
-    GPT_RUN(gpt_attention_run, gpt_attention_args, gpt_widen_attention),
-    GPT_RUN(gpt_embedding_run, gpt_tokens_args, gpt_widen_tokens),
-    GPT_RUN(gpt_embedding_backward_run, gpt_tokens_args, gpt_widen_tokens),
-    GPT_RUN(gpt_cross_entropy_run, gpt_tokens_args, gpt_widen_tokens),
-    GPT_RUN(gpt_loss_run, gpt_loss_args, NULL),
-    GPT_RUN(gpt_add_run, gpt_add_args, gpt_widen_add),
-    GPT_RUN(gpt_squares_run, gpt_squares_args, NULL),
-    GPT_RUN(gpt_norm_total_run, gpt_total_args, NULL),
-    GPT_RUN(gpt_adamw_run, gpt_adamw_args, NULL),
-    GPT_RUN(gpt_initial_run, gpt_initial_args, gpt_widen_initial),
-    GPT_RUN(gpt_rope_table_run, gpt_rope_table_args, NULL),
+    GPT_RUN(gpt_linear_run),
+    GPT_RUN(gpt_linear_backward_run),
+    GPT_ROWS(gpt_norm_rows, gpt_norm_args),
+    GPT_RUN(gpt_norm_backward_run),
+    GPT_ROWS(gpt_dropout_rows, gpt_elements_args),
+    GPT_ROWS(gpt_gelu_rows, gpt_elements_args),
+    GPT_ROWS(gpt_gelu_backward_rows, gpt_elements_args),
+    GPT_ROWS(gpt_swiglu_rows, gpt_elements_args),
+    GPT_ROWS(gpt_swiglu_backward_rows, gpt_elements_args),
+    GPT_RUN(gpt_rope_run),
+    GPT_RUN(gpt_attention_run),
+    GPT_RUN(gpt_attention_run),
+    GPT_RUN(gpt_embedding_run),
+    GPT_RUN(gpt_embedding_backward_run),
+    GPT_RUN(gpt_cross_entropy_run),
+    GPT_RUN(gpt_loss_run),
+    GPT_RUN(gpt_add_run),
+    GPT_RUN(gpt_squares_run),
+    GPT_RUN(gpt_norm_total_run),
+    GPT_RUN(gpt_adamw_run),
+    GPT_RUN(gpt_initial_run),
+    GPT_RUN(gpt_rope_table_run),
 };
 
-enum { GPT_HOST_ARGS_BYTES = 192 };
 /* An operation; it is copied at launch, and its size is limited. */
 typedef struct gpt_host_call {
-    double args[GPT_HOST_ARGS_BYTES / sizeof(double)]; /* aligned */
-    gpt_kind kind;
-    int32_t is_stored; /* operands are in bf16 */
-    float* scratch;
+    gpt_op op;
+    float* scratch; /* for operands in bf16 */
 } gpt_host_call;
 
-typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_elements_args) <= GPT_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_adamw_args) <= GPT_HOST_ARGS_BYTES &&
-                                       sizeof(gpt_host_call) <= MEMO_HOST_ARGS_BYTES
-                                   ? 1
-                                   : -1];
+typedef char gpt_host_call_fits[sizeof(gpt_host_call) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 
 static memo_status gpt_host_run(void* pointer, memo_error* error) {
     gpt_host_call* call = (gpt_host_call*)pointer;
-    const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
-    gpt_storage s;
+    gpt_op* op = &call->op;
+    const gpt_host_kind* kind = &gpt_host_kinds[op->kind];
+    const gpt_rows* rows = (const gpt_rows*)(const void*)((char*)&op->args + kind->rows);
+    float *wide[GPT_OPERANDS_MAX], *next = call->scratch;
     (void)error;
-    memset(&s, 0, sizeof s);
-    s.scratch = call->scratch;
-    if (call->is_stored) kind->widen(&s, call->args);
-    const gpt_rows* rows = (const gpt_rows*)(const void*)((char*)call->args + kind->rows);
+
+    /* The arguments point to floats. */
+    for (int32_t o = 0; o < op->n_operands; o++) {
+        const gpt_operand* operand = &op->operands[o];
+        const uint16_t* stored = (const uint16_t*)operand->address;
+        wide[o] = next;
+        if (operand->type != MEMO_TYPE_BF16) continue;
+        memcpy((char*)op + operand->place, &next, sizeof next);
+        next += (operand->n + 15) / 16 * 16;
+        for (int64_t i = 0; i < operand->n && (operand->uses & GPT_READ); i++)
+            wide[o][i] = memo_f32_from_bf16(stored[i]);
+    }
     if (kind->run)
-        kind->run(call->args);
+        kind->run(&op->args);
     else
-        gpt_over(kind->run_rows, call->args, rows->begin, rows->end, GPT_PIECE_ROWS);
-    for (int32_t o = 0; o < s.n_operands; o++)
-        for (int64_t i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
-            s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);
+        gpt_over(kind->run_rows, &op->args, rows->begin, rows->end, GPT_PIECE_ROWS);
+
+    for (int32_t o = 0; o < op->n_operands; o++) {
+        const gpt_operand* operand = &op->operands[o];
+        uint16_t* stored = (uint16_t*)(uintptr_t)operand->address;
+        if (operand->type != MEMO_TYPE_BF16 || !(operand->uses & GPT_WRITTEN)) continue;
+        for (int64_t i = 0; i < operand->n; i++) stored[i] = memo_bf16_from_f32(wide[o][i]);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -486,14 +383,12 @@ typedef struct gpt_host_kernels {
     float *scratch, *scratch_beside; /* of compute; of another stream */
 } gpt_host_kernels;
 
-static memo_status gpt_host_enqueue(void* context, memo_stream stream, gpt_kind kind,
-                                    const void* args, memo_error* error) {
+static memo_status gpt_host_enqueue(void* context, memo_stream stream, const gpt_op* op,
+                                    memo_error* error) {
     const gpt_host_kernels* host = (const gpt_host_kernels*)context;
     gpt_host_call call;
     memset(&call, 0, sizeof call);
-    memcpy(call.args, args, gpt_host_kinds[kind].args_bytes);
-    call.kind = kind;
-    call.is_stored = host->type == MEMO_TYPE_BF16 && gpt_host_kinds[kind].widen;
+    call.op = *op;
     call.scratch = stream == host->compute ? host->scratch : host->scratch_beside;
     return memo_host_device_launch(host->device, stream, gpt_host_run, &call, (int64_t)sizeof call,
                                    error);

@@ -14,16 +14,20 @@ static int gpt_is_of_layer(const gpt_model* model, int tensor) {
     return gpt_n_slices(&model->config) > 1 && (tensor == GPT_K || tensor == GPT_V);
 }
 
+/* A tensor of the session, from its row `begin` on.  A dry run has no addresses. */
+static gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor, int64_t begin) {
+    gpt_array x;
+    x.address =
+        gpt_is_idle(model) ? NULL : (char*)memo_session_get_address(model->session, layer, tensor);
+    x.begin = begin;
+    x.n_columns = model->columns[tensor];
+    x.type = gpt_tensor_type(&model->config, tensor);
+    return x;
+}
+
 /* The residual stream of the open slice, or its gradient. */
 static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
-    gpt_array x;
-    memset(&x, 0, sizeof x);
-    if (!gpt_is_idle(model))
-        x.address = (char*)memo_session_get_address(model->session, layer, GPT_STREAM);
-    x.begin = model->open.begin;
-    x.n_columns = model->config.hidden;
-    x.element_bytes = gpt_n_bytes(model, 1);
-    return x;
+    return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
 /* Rows of a sub-batch, of the open slice. */
@@ -55,20 +59,17 @@ static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt
     const int32_t degree = gpt_degree_of(model, layer, tensor);
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
-    x->address += part.begin / wider * x->n_columns * x->element_bytes;
+    x->address =
+        gpt_offset(x->address, part.begin / wider * x->n_columns * gpt_type_bytes(x->type));
     x->begin = gpt_group_rows(model, part, degree).begin;
 }
 
 /* A skeletal tensor, of the open slice. */
 static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    gpt_array x;
-    memset(&x, 0, sizeof x);
+    const int64_t begin = gpt_is_of_layer(model, tensor) ? 0 : model->open.begin;
     if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
-    if (gpt_is_idle(model)) return x;
-    x.address = (char*)memo_session_get_address(model->session, layer, tensor);
-    x.begin = gpt_is_of_layer(model, tensor) ? 0 : model->open.begin;
+    gpt_array x = gpt_skeletal(model, layer, tensor, begin);
     x.n_columns = gpt_columns(model, layer, tensor);
-    x.element_bytes = gpt_element_bytes(&model->config, tensor);
     if (gpt_is_mixed(&model->config)) gpt_take_part(model, layer, tensor, &x);
     return x;
 }
@@ -149,8 +150,8 @@ static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
     if (!model->config.mlp_rows) return;
     for (int t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
         need[t] = rows;
-        model->chunk[t] = gpt_take_elements(model, rows, gpt_columns(model, layer, t),
-                                            gpt_element_bytes(&model->config, t));
+        model->chunk[t] = gpt_take_typed(model, rows, gpt_columns(model, layer, t),
+                                         gpt_tensor_type(&model->config, t));
     }
     gpt_compute_mlp(model, layer, need);
 }

@@ -356,9 +356,9 @@ static int32_t gpt_n_tensors(const gpt_config* config) {
 }
 
 /* rstd and LSE are sums. */
-static int64_t gpt_element_bytes(const gpt_config* config, int tensor) {
+static memo_type gpt_tensor_type(const gpt_config* config, int tensor) {
     const int is_sum = tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE;
-    return gpt_type_bytes(is_sum ? gpt_sum_type(config->type) : config->type);
+    return is_sum ? gpt_sum_type(config->type) : config->type;
 }
 
 /* With order `fine`, or if degrees differ, recomputation needs no sum over ranks: it starts from
@@ -401,7 +401,7 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     /* From columns to bytes. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
-        tensors[t].row_bytes *= gpt_element_bytes(config, t);
+        tensors[t].row_bytes *= gpt_type_bytes(gpt_tensor_type(config, t));
     }
 }
 

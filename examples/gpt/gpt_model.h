@@ -18,7 +18,7 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
     gpt_array x = gpt_open_slice(model, layer);
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
-        gpt_embedding(model, x, inputs, 0);
+        gpt_embedding(model, x, inputs);
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
     }
     gpt_begin_phase(model, layer, "forward");
@@ -112,7 +112,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
         if (begins) gpt_begin_bucket(model, 0);
         snprintf(model->phase, sizeof model->phase, "backward");
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
-        gpt_embedding(model, x, inputs, 1);
+        gpt_embedding_back(model, x, inputs);
         if (ends) gpt_end_bucket(model, 0);
     }
     memo_session_backward_end(model->session, layer);
@@ -519,32 +519,27 @@ static void gpt_initialize_numbers(gpt_model* model) {
 
 static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
     const gpt_parameter p = gpt_parameter_at(&model->config, index);
-    gpt_op op = gpt_op_make(p.name);
-    gpt_initial_args a;
-    memset(&a, 0, sizeof a);
-    a.to = gpt_weight(model, p.offset);
-    a.n = p.n;
-    a.n_columns = p.n_columns;
-    a.stride = p.stride;
-    a.offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
-    a.key = gpt_mix(model->config.seed) ^ (uint64_t)index;
-    a.std = p.initial_std;
-    gpt_writes(&op, a.to, gpt_n_bytes(model, a.n));
-    gpt_launch(model, &op, GPT_KIND_INITIAL, &a);
+    gpt_op op = gpt_op_make(p.name, GPT_KIND_INITIAL);
+    gpt_initial_args* a = &op.args.initial;
+    a->n = p.n;
+    a->n_columns = p.n_columns;
+    a->stride = p.stride;
+    a->offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
+    a->key = gpt_mix(model->config.seed) ^ (uint64_t)index;
+    a->std = p.initial_std;
+    gpt_use_numbers(model, &op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), p.n);
+    gpt_launch(model, &op);
 }
 
 static void gpt_initialize_rope(gpt_model* model) {
-    gpt_op op = gpt_op_make("angles of RoPE");
-    gpt_rope_table_args a;
-    memset(&a, 0, sizeof a);
-    a.table = model->rope;
-    a.token_numbers = model->token_numbers;
-    a.n_positions = model->share.layout.local_tokens;
-    a.sequence = model->config.sequence;
-    a.head_size = model->config.hidden / model->config.n_heads;
-    gpt_reads(&op, a.token_numbers, a.n_positions * (int64_t)sizeof *a.token_numbers);
-    gpt_writes(&op, a.table, gpt_rope_bytes(&model->config));
-    gpt_launch(model, &op, GPT_KIND_ROPE_TABLE, &a);
+    gpt_op op = gpt_op_make("angles of RoPE", GPT_KIND_ROPE_TABLE);
+    gpt_rope_table_args* a = &op.args.rope_table;
+    a->n_positions = model->share.layout.local_tokens;
+    a->sequence = model->config.sequence;
+    a->head_size = model->config.hidden / model->config.n_heads;
+    gpt_use_sums(model, &op, GPT_WRITTEN, &a->table, model->rope, a->n_positions * a->head_size);
+    gpt_use(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, a->n_positions);
+    gpt_launch(model, &op);
 }
 
 /* Callback of the session: the first values of a bucket. */
@@ -671,7 +666,8 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     gpt_fill_tensors(&desc->config, tensors);
     if (model->most_slices) tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER;
     for (int t = 0; t < GPT_N_TENSORS; t++)
-        model->columns[t] = tensors[t].row_bytes / gpt_element_bytes(&desc->config, t);
+        model->columns[t] =
+            tensors[t].row_bytes / gpt_type_bytes(gpt_tensor_type(&desc->config, t));
     model->agree = s.agree;
     model->agree_user = s.user;
 

@@ -63,14 +63,11 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     const int64_t n_ranks = model->share.n_ranks, begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
     const int64_t n_part = model->zero ? n / n_ranks : n;
-    gpt_op op = gpt_op_make("sum over ranks");
-    char *gradients, *part;
     if (gpt_is_idle(model)) return;
-    gradients = gpt_gradient(model, begin);
-    part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
-    gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
-    gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
-    gpt_announce(model, &op);
+    char* gradients = gpt_gradient(model, begin);
+    char* part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
+    gpt_announce_ranges(model, model->compute, "sum over ranks", gradients, gpt_sum_bytes(model, n),
+                        part, gpt_sum_bytes(model, n_part));
     GPT_TRY(model, model->zero
                        ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
                                              n_part, type, MEMO_REDUCTION_SUM, &model->error)
@@ -109,12 +106,11 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
         const gpt_rows rows = gpt_part_rows_of(part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        gpt_op op = gpt_op_make("sum over tensor ranks");
+        const int64_t n_bytes = gpt_sum_bytes(model, gpt_count(rows));
         if (!ranks || !gpt_count(rows)) continue;
         char* sum = gpt_address(model, GPT_GRADIENTS, rows.begin);
-        gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-        gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
-        gpt_announce(model, &op);
+        gpt_announce_ranges(model, model->compute, "sum over tensor ranks", sum, n_bytes, sum,
+                            n_bytes);
         GPT_TRY(model, memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
                                        gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
                                        &model->error));
@@ -158,16 +154,13 @@ static double* gpt_lanes_of(const gpt_model* model, int64_t part) {
 }
 
 static void gpt_add_squares_of(gpt_model* model, int64_t part, gpt_rows rows) {
-    gpt_op op = gpt_op_make("squares of the gradient");
-    gpt_squares_args a;
-    if (!gpt_count(rows) || gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.x = gpt_address(model, GPT_GRADIENTS, rows.begin);
-    a.n = gpt_count(rows);
-    a.lanes = gpt_lanes_of(model, part);
-    gpt_reads(&op, a.x, gpt_sum_bytes(model, a.n));
-    gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
-    gpt_launch(model, &op, GPT_KIND_SQUARES, &a);
+    gpt_op op = gpt_op_make("squares of the gradient", GPT_KIND_SQUARES);
+    gpt_squares_args* a = &op.args.squares;
+    a->n = gpt_count(rows);
+    if (!a->n) return; /* perhaps of no bucket */
+    gpt_use_sums(model, &op, GPT_READ, &a->x, gpt_address(model, GPT_GRADIENTS, rows.begin), a->n);
+    gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, part), MEMO_TYPE_F64, GPT_LANES);
+    gpt_launch(model, &op);
 }
 
 /* Parts of a bucket that this rank has summed: of all ranks, or its own. */
@@ -204,11 +197,9 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
 static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {
     double* totals = model->totals + first;
     const int64_t n_bytes = (end - first) * (int64_t)sizeof(double);
-    gpt_op op = gpt_op_make("totals over ranks");
     if (!ranks || ranks->size == 1) return;
-    gpt_reads(&op, totals, n_bytes);
-    gpt_writes(&op, totals, n_bytes);
-    gpt_announce(model, &op);
+    gpt_announce_ranges(model, model->compute, "totals over ranks", totals, n_bytes, totals,
+                        n_bytes);
     GPT_TRY(model, memo_all_reduce(ranks, model->compute, totals, totals, end - first,
                                    MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error));
 }
@@ -224,12 +215,10 @@ static void gpt_reduce_totals(gpt_model* model) {
 static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
     const gpt_rows own = gpt_part_at(model, bucket, model->share.rank);
     const int64_t n_bytes = gpt_n_bytes(model, gpt_count(own)), n_ranks = model->share.n_ranks;
-    gpt_op op = gpt_op_make("gather parameters");
     if (!model->zero || gpt_is_idle(model) || model->is_measured) return;
     char* weights = gpt_weight(model, gpt_bucket_begin(model, bucket));
-    gpt_reads(&op, gpt_weight(model, own.begin), n_bytes);
-    gpt_writes(&op, weights, n_bytes * n_ranks);
-    gpt_announce(model, &op);
+    gpt_announce_ranges(model, model->compute, "gather parameters", gpt_weight(model, own.begin),
+                        n_bytes, weights, n_bytes * n_ranks);
     GPT_TRY(model, memo_all_gather(model->gradient, model->compute, gpt_weight(model, own.begin),
                                    weights, gpt_count(own), model->config.type, &model->error));
 }
@@ -238,19 +227,17 @@ static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
 
 /* The last bucket is first, as in the backward. */
 static void gpt_gradient_norm(gpt_model* model) {
-    gpt_total_args a;
+    double* totals = model->totals;
     for (int64_t b = gpt_n_buckets(&model->config); b-- > 0 && !model->streams;)
         gpt_add_squares(model, b);
-    a.total = &model->totals[GPT_TOTAL_SQUARES];
-    a.vote = &model->totals[GPT_TOTAL_VOTES];
-    a.values = model->update;
     for (int64_t r = 0; r < gpt_n_parts(model); r++) {
-        gpt_op op = gpt_op_make("gradient norm");
-        a.lanes = gpt_lanes_of(model, r);
-        gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
-        gpt_writes(&op, a.vote, 2 * (int64_t)sizeof(double)); /* the total too */
-        gpt_writes(&op, a.lanes, GPT_LANES * (int64_t)sizeof(double));
-        gpt_launch(model, &op, GPT_KIND_NORM_TOTAL, &a);
+        gpt_op op = gpt_op_make("gradient norm", GPT_KIND_NORM_TOTAL);
+        gpt_total_args* a = &op.args.total;
+        gpt_use(&op, GPT_WRITTEN, &a->total, &totals[GPT_TOTAL_SQUARES], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->vote, &totals[GPT_TOTAL_VOTES], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, r), MEMO_TYPE_F64, GPT_LANES);
+        gpt_use_bytes(&op, GPT_READ, &a->values, model->update, (int64_t)sizeof *model->update);
+        gpt_launch(model, &op);
     }
 }
 
@@ -279,17 +266,21 @@ static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, int on_host, g
 /* Updates the elements of a parameter in this part. */
 static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter* p) {
     const gpt_rows rows = gpt_part_rows_of(part, p);
-    gpt_op op = gpt_op_make("AdamW");
-    if (!gpt_count(rows) || gpt_is_idle(model)) return;
-    const gpt_adamw_args a = gpt_adamw_args_make(model, 0, rows, p);
-    gpt_reads(&op, a.gradients, gpt_sum_bytes(model, a.n));
-    gpt_reads(&op, a.squares, (int64_t)sizeof(double));
-    gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
-    gpt_writes(&op, a.parameters, gpt_sum_bytes(model, a.n));
-    if (a.weights) gpt_writes(&op, a.weights, gpt_n_bytes(model, a.n));
-    gpt_writes(&op, a.moments1, gpt_array_bytes(model, GPT_MOMENTS1, a.n));
-    gpt_writes(&op, a.moments2, gpt_array_bytes(model, GPT_MOMENTS2, a.n));
-    gpt_launch(model, &op, GPT_KIND_ADAMW, &a);
+    gpt_op op = gpt_op_make("AdamW", GPT_KIND_ADAMW);
+    gpt_adamw_args* a = &op.args.adamw;
+    const int64_t n = gpt_count(rows);
+    if (!n || gpt_is_idle(model)) return;
+    *a = gpt_adamw_args_make(model, 0, rows, p);
+    gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients, gpt_sum_bytes(model, n));
+    gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
+    gpt_use_bytes(&op, GPT_READ, &a->values, a->values, (int64_t)sizeof *a->values);
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->parameters, a->parameters, gpt_sum_bytes(model, n));
+    if (a->weights) gpt_use_bytes(&op, GPT_WRITTEN, &a->weights, a->weights, gpt_n_bytes(model, n));
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->moments1, a->moments1,
+                  gpt_array_bytes(model, GPT_MOMENTS1, n));
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->moments2, a->moments2,
+                  gpt_array_bytes(model, GPT_MOMENTS2, n));
+    gpt_launch(model, &op);
 }
 
 /* Callback of the session: the states of a bucket are on the device. */

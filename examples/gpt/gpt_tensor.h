@@ -112,9 +112,8 @@ static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
 /* dx += g, the sum of the gradient from the block above. */
 static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    if (!gpt_is_idle(model))
-        gpt_add(model, "gradient of the block above", model->config.type, gpt_at(t->dx, rows.begin),
-                gpt_at(t->gradient, rows.begin), gpt_count(rows) * model->config.hidden);
+    gpt_add(model, "gradient of the block above", model->config.type, gpt_at(t->dx, rows.begin),
+            gpt_at(t->gradient, rows.begin), gpt_count(rows) * model->config.hidden);
 }
 
 /* ---- sums over tensor ranks ---- */
@@ -124,22 +123,9 @@ static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
     return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
 }
 
-static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* what,
-                            memo_range range, memo_error* error) {
-    memo_op_desc told = memo_op_desc_default();
-    char name[96];
-    if (!model->device.annotate) return MEMO_STATUS_OK;
-    snprintf(name, sizeof name, "%s: %s", model->phase, what);
-    told.name = name;
-    told.reads = told.writes = &range;
-    told.n_reads = told.n_writes = 1;
-    return memo_annotate(&model->device, stream, &told, error);
-}
-
 /* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This
  * rank first adds the sum of its block to its slice. */
-static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
-                                     int32_t next, memo_error* error) {
+static void gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree, int32_t next) {
     const gpt_tensor_state* t = &model->tensor;
     const gpt_rows part = gpt_part_rows(model, t->part);
     const gpt_rows from = gpt_group_rows(model, part, degree),
@@ -153,13 +139,11 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
     else
         gpt_add_gradient(model, from);
     model->compute = compute;
-    if (model->status) return gpt_finish(model, error);
-    memo_status status = gpt_tell(model, stream, "gather rows",
-                                  gpt_range(gpt_at(x, to.begin), gpt_bytes(x, to)), error);
-    return status
-               ? status
-               : memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
-                                 gpt_count(from) * model->config.hidden, model->config.type, error);
+    gpt_announce_ranges(model, stream, "gather rows", gpt_at(x, to.begin), gpt_bytes(x, to),
+                        gpt_at(x, to.begin), gpt_bytes(x, to));
+    GPT_TRY(model, memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
+                                   gpt_count(from) * model->config.hidden, model->config.type,
+                                   &model->error));
 }
 
 /* The collective of the block that was called last.  memo_blocks calls it right after the block. */
@@ -174,17 +158,15 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                              : 0;
     memo_comm* ranks = gpt_ranks_of(model, degree);
     char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
-    memo_status status = MEMO_STATUS_OK;
     if (n == 0) return MEMO_STATUS_OK;
     if (ranks->size > 1) { /* not sub-batches alone, nor a block of one rank */
-        status =
-            gpt_tell(model, stream, "sum over ranks", gpt_range(sum, gpt_n_bytes(model, n)), error);
-        if (!status)
-            status =
-                memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction, error);
+        gpt_announce_ranges(model, stream, "sum over ranks", sum, gpt_n_bytes(model, n), sum,
+                            gpt_n_bytes(model, n));
+        GPT_TRY(model, memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction,
+                                       &model->error));
     }
-    return status || next <= degree ? status
-                                    : gpt_gather_slices(model, stream, degree, next, error);
+    if (next > degree) gpt_gather_slices(model, stream, degree, next);
+    return gpt_finish(model, error);
 }
 
 /* ---- forward ---- */
@@ -321,7 +303,8 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
 /* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the
  * MLP. */
 static gpt_array gpt_take_block_work(gpt_model* model) {
-    const gpt_array work = gpt_take_elements(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, 1);
+    const gpt_array work =
+        gpt_take_typed(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, MEMO_TYPE_U8);
     model->tensor.work = work.address;
     model->tensor.work_bytes = gpt_work_bytes(model);
     return work;
@@ -405,9 +388,9 @@ static void gpt_take_partial_sums(gpt_model* model) {
     t->partial.address = gpt_take_persistent(model, "partial sums", 2 * n_bytes);
     t->partial.begin = 0;
     t->partial.n_columns = hidden;
-    t->partial.element_bytes = gpt_n_bytes(model, 1);
+    t->partial.type = model->config.type;
     t->gradient = t->partial;
-    if (t->partial.address) t->gradient.address += n_bytes;
+    t->gradient.address = gpt_offset(t->partial.address, n_bytes);
 }
 
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {

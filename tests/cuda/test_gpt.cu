@@ -68,6 +68,14 @@ static history on_the_host(gpt_config config) {
 /* Attention instead of the built-in one; context NULL: none. */
 static gpt_cuda_attention instead;
 
+/* An operation alone: the kernels for a GPU read its arguments only. */
+template <typename arguments> static const gpt_op* op_of(gpt_kind kind, const arguments& args) {
+    static gpt_op op;
+    op = gpt_op_make("test", kind);
+    memcpy((void*)&op.args, &args, sizeof args);
+    return &op;
+}
+
 /* Kernels for a GPU, and perhaps a model with them. */
 struct on_cuda {
     gpt_cuda_kernels* cuda = NULL;
@@ -208,7 +216,7 @@ TEST(states_in_bf16_are_the_host_but_for_rounding) {
     a.n = N;
     for (int i = 0; i < 3; i++) {
         host.values.adamw.update = ++gpu->values.adamw.update;
-        CHECK_OK(gpt.kernels.enqueue(gpt.cuda, device.stream, GPT_KIND_ADAMW, &a, &error));
+        CHECK_OK(gpt.kernels.enqueue(gpt.cuda, device.stream, op_of(GPT_KIND_ADAMW, a), &error));
         CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
         gpt_adamw(host.parameters, host.moments1, host.moments2, a.states, host.gradients,
                   gpt_clip_scale(host.squares, host.values.clip), &host.values.adamw, &a.rounding,
@@ -281,8 +289,8 @@ static void check_row_kernels(const cuda_rig& device, memo_type type, int64_t hi
     cuda->partials = (double*)m.take(GPT_CUDA_PARTIALS * 8);
     cuda->lanes = (double*)m.take(64 * 8);
     cuda->rows = (char*)m.take(n * 8 + hidden * 8);
-    auto run = [&](gpt_kind kind, const void* args) {
-        CHECK_OK(gpt_cuda_enqueue(cuda, device.stream, kind, args, &error));
+    auto run = [&](gpt_kind kind, const auto* args) {
+        CHECK_OK(gpt_cuda_enqueue(cuda, device.stream, op_of(kind, *args), &error));
         CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
     };
 
@@ -624,9 +632,8 @@ TEST(fp8_products_have_the_host_s_operands) {
             gpt_round_e4m3(&rows[(size_t)(row * width)],
                            gpt_min(a.tile_rows, n_rows - row) * width);
 
-        CHECK_OK(gpt_cuda_enqueue(c, device.stream,
-                                  is_backward ? GPT_KIND_LINEAR_BACKWARD : GPT_KIND_LINEAR, &a,
-                                  &error));
+        const gpt_kind kind = is_backward ? GPT_KIND_LINEAR_BACKWARD : GPT_KIND_LINEAR;
+        CHECK_OK(gpt_cuda_enqueue(c, device.stream, op_of(kind, a), &error));
         CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
         for (int64_t i = 0; i < n_rows * n_results; i++) {
             double exact = 0, size = 0;
@@ -645,7 +652,7 @@ TEST(fp8_products_have_the_host_s_operands) {
         }
     }
     a.n_inputs = 24;
-    CHECK_ERROR(gpt_cuda_enqueue(c, device.stream, GPT_KIND_LINEAR, &a, &error), UNSUPPORTED,
+    CHECK_ERROR(gpt_cuda_enqueue(c, device.stream, op_of(GPT_KIND_LINEAR, a), &error), UNSUPPORTED,
                 "widths that 16 divides");
 }
 
@@ -753,7 +760,7 @@ TEST(a_library_that_only_splits_sums_is_refused) {
     gpt_linear_args a = {};
     a.rows.end = a.tile_rows = a.n_outputs = a.n_inputs = 4;
     fake_lt_offers_bad_ones_only = 2;
-    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error), UNSUPPORTED,
+    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, op_of(GPT_KIND_LINEAR, a), &error), UNSUPPORTED,
                 "none of 0 algorithms multiplies 4 rows");
     fake_lt_offers_bad_ones_only = 0;
 }
@@ -768,9 +775,9 @@ TEST(a_product_that_fails_later_is_the_device_s_error) {
     a.y = y;
     a.rows.end = a.tile_rows = a.n_outputs = a.n_inputs = 8;
     fake_lt_offers_failing = 2;
-    CHECK_OK(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error));
+    CHECK_OK(gpt_cuda_enqueue(gpt.cuda, NULL, op_of(GPT_KIND_LINEAR, a), &error));
     a.rows.end = a.tile_rows = 4;
-    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error), DEVICE,
+    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, op_of(GPT_KIND_LINEAR, a), &error), DEVICE,
                 "cudaErrorIllegalAddress");
     fake_lt_offers_failing = 0;
     fake_break(cudaSuccess);
