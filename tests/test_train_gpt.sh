@@ -155,21 +155,29 @@ dry_run() { # test
     works --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
 }
 
-# Planning takes seconds for every length; long times of a step are no obstacle.
+# planned_in_time ARGUMENT...: planning takes seconds for every length.
+planned_in_time() {
+    timeout 60 "$program" --hidden 4096 --heads 32 --batch 1 --dry-run "$@" >out 2>err
+    code=$?
+    expect_code 0
+    expect_out '^memo .* yes$'
+}
+
+# Long times of a step are no obstacle.
 long_contexts_are_planned() { # test
-    for size in '--layers 32 --seq 524288' '--layers 1000 --seq 16777216' '--layers 1000 --seq 16777216 --flops 0.001' \
-        '--layers 1000 --seq 16777216 --device-memory 30TiB --host-memory 500TiB --link-bandwidth 10GB'; do
-        timeout 60 "$program" --hidden 4096 --heads 32 --batch 1 --dry-run $size >out 2>err
-        code=$?
-        expect_code 0
-        expect_out '^memo .* yes$'
-    done
-    expect_out '^predicted [0-9.]* ms'
+    planned_in_time --layers 32 --seq 524288
+    planned_in_time --layers 1000 --seq 16777216
+    planned_in_time --layers 1000 --seq 16777216 --flops 0.001
 
     # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
     works $million --dry-run --device-memory 120GiB --mlp-rows 8192
     fails $million --dry-run --device-memory 120GiB
     expect_err 'needs 137.8 GiB in slices of 2048 rows .*; try --mlp-rows [0-9]*, .*, or --seq [0-9]*$'
+}
+
+long_contexts_are_planned_in_budgets() { # slow test
+    planned_in_time --layers 1000 --seq 16777216 --device-memory 30TiB --host-memory 500TiB --link-bandwidth 10GB
+    expect_out '^predicted [0-9.]* ms'
 }
 million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
 
@@ -197,9 +205,9 @@ rates_give_times() { # test
     [ "$(predicted_ms --link-bandwidth 1MB)" -gt "$fast" ] || fail 'a slow link costs nothing'
     [ -z "$(predicted_ms)" ] || fail 'times without the rate of copies'
     expect_out '^profile   estimated: 312 TFLOP/s.*copies take no time; --link-bandwidth or --cluster would'
-    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --policy alpha
     expect_out '^budget .*device 80.0 GiB.* copies 48 GB/s each way' '^profile   estimated: 989 TFLOP/s'
-    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --flops 100 --device-memory 70GiB
+    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --policy alpha --flops 100 --device-memory 70GiB
     expect_out '^budget .*device 70.0 GiB' '^profile   estimated: 100 TFLOP/s'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
     fails $tiny --dry-run --type fp8 --cluster a100
@@ -209,7 +217,7 @@ rates_give_times() { # test
 
 # A run of 1M tokens is refused by cuDNN's deterministic backward, which is named; what is offered works.  Longest is found by
 # plans, which keep less on the host than all inputs, and is no less than a length that fits.
-long_runs_are_offered_what_works() { # test
+long_runs_are_offered_what_works() { # slow test
     long="--dry-run --cluster h200 --type bf16 --states bf16 --hidden 4096 --heads 32 --kv-heads 8 --mlp swiglu --mlp-columns 14336 \
         --batch 1 --tile 1024 --random-tokens --device-memory 40GiB"
     fails $long --layers 4 --seq 1048576
@@ -228,7 +236,7 @@ long_runs_are_offered_what_works() { # test
 }
 
 # Rates that were measured at this length; of 6 s P + 6 n h s^2 no more than products and attention alone allow.
-a_cluster_has_measured_rates() { # test
+a_cluster_has_measured_rates() { # slow test
     model="--dry-run --cluster h200 --type bf16 --hidden 4096 --layers 8 --heads 32 --random-tokens --batch 1 --tile 1024 --deterministic 0"
     for case in '65536 55.4' '1048576 47.1'; do
         works $model --policy keep --device-memory 100TiB --seq "${case% *}"
@@ -405,6 +413,9 @@ in_slices_over_ranks() { # test
     done
     works $tiny --batch 1 --ring 2 --slice-rows 8
     expect_out '^   0     0     0        0  0-0        0-3, 12-15, 16-19, \.\.\. '
+}
+
+slices_over_ranks_are_planned() { # slow test
     for ranks in '--ring 8' '--ulysses 8' '--ring 2 --ulysses 4'; do
         works --dry-run --cluster h100 --type bf16 --states bf16 --hidden 4096 --layers 32 --heads 32 --kv-heads 8 --mlp swiglu \
             --mlp-columns 14336 --vocabulary 128256 --random-tokens --batch 1 --tile 1024 --mlp-rows 4096 --zero 2 \
@@ -414,7 +425,7 @@ in_slices_over_ranks() { # test
 }
 
 # They are chosen if all rows at once do not fit, also where measuring finds that out; every policy takes the same.
-slices_are_chosen() { # test
+slices_are_chosen() { # slow test
     long="$tiny --seq 2300 --batch 1 --steps 2"
     refused 'cannot hold this run' $long --slice-rows 2304 --device-memory 2800KiB
     works $long --slice-rows 1152 --policy memo --loss-log given.log
@@ -808,5 +819,13 @@ default_text() { # test
 
 for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
     test_is "$(echo $name | tr _ ' ')" judged $name
+done
+# Plans of models with a million tokens, and of many slices.
+for name in $(sed -n 's/^\([a-z_0-9]*\)() { # slow test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
+    if tests_all; then
+        test_is "$(echo $name | tr _ ' ')" judged $name
+    else
+        skip "$(echo $name | tr _ ' ')" "run make test-all"
+    fi
 done
 tap_end
