@@ -70,7 +70,7 @@ head_example() { # COMPILER HEADER
         awk '/^ \* EXAMPLE/ { inside = 1 } /^ \* (RULES|CHAPTERS)/ { exit } inside && sub(/^ \*     /, "")' "$2"
     } >"$folder/head.c"
     grep -q memo_status "$folder/head.c" || { echo "there is no example"; return 1; }
-    run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -c "$folder/head.c" -o "$folder/head.o"
+    run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -fsyntax-only "$folder/head.c"
 }
 
 # With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.

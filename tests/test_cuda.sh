@@ -44,8 +44,8 @@ prints_its_head() { # SOURCE
 }
 
 # Kernels are compiled as C++.  The trainer's kernels and attention run on stand-ins for cuBLASLt and cuDNN too
-# (tests/cuda/cudnn_frontend.h).  Sanitizers, if installed, find accesses outside the arrays; compiling with them and with
-# the optimizer would take longer than it saves.
+# (tests/cuda/cudnn_frontend.h).  Under `make test-all` sanitizers, if installed, find accesses outside the arrays; compiling
+# with them and with the optimizer would take longer than it saves.
 sanitizers=,-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
 echo 'int main() {}' >"$folder/probe.cpp"
 nvcc -Xcompiler ${sanitizers#,} "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=
@@ -182,30 +182,34 @@ test_is "the device table, pinned memory, phantom memory on a runtime without a 
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
-test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
-test_is "the row kernels as their host twins, on an emulated grid" is_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
+perhaps_sanitized=$(tests_all && echo is_sanitized)
+test_is "the row kernels as their host twins, on an emulated grid" \
+    $perhaps_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "a stale packed program is refused" stale_programs_are_refused
 test_is "the ratios of part C come from its rows" ratios_come_from_the_rows
-test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
-    perhaps_sanitized=$(tests_all && echo is_sanitized)
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
-    test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
-        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi
 if ! tests_all; then
-    skip "every program for GPUs compiles" "run make test-all"
+    for name in "cuDNN's attention in the trainer and over ranks, on stand-ins" "the row kernels within their arrays, beyond 32 bits" \
+        "examples/19_gpt.cu trains in a budget as without, on an emulated grid" "every program for GPUs compiles"; do
+        skip "$name" "run make test-all"
+    done
     tap_end
     exit
 fi
+test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
+test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+! has_cublaslt ||
+    test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \

@@ -16,7 +16,6 @@
 #include "fake_cuda.h"
 
 #include <algorithm>
-#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -29,20 +28,21 @@ static dim3 blockDim, gridDim;
 enum { EMULATED_LANES = 32, EMULATED_THREADS = 1024, EMULATED_STACK_BYTES = 64 << 10 };
 
 /* swapcontext saves the signal mask by a call of the kernel, which would take a third of the time:
- * it enters a lane once.  AddressSanitizer follows swapcontext alone. */
+ * it enters a lane once.  The compiler's own jumps leave out what the library's do for threads.
+ * AddressSanitizer follows swapcontext alone. */
 struct emulated_context {
     ucontext_t whole;
 #ifndef __SANITIZE_ADDRESS__
-    jmp_buf registers;
+    void* registers[5];
     bool is_entered;
 #endif
 };
 
 static inline void emulated_switch(emulated_context* from, emulated_context* to) {
 #ifndef __SANITIZE_ADDRESS__
-    if (_setjmp(from->registers)) return;
+    if (__builtin_setjmp(from->registers)) return;
     from->is_entered = true;
-    if (to->is_entered) _longjmp(to->registers, 1);
+    if (to->is_entered) __builtin_longjmp(to->registers, 1);
 #endif
     swapcontext(&from->whole, &to->whole);
 }
@@ -50,7 +50,7 @@ static inline void emulated_switch(emulated_context* from, emulated_context* to)
 struct emulated_lane {
     enum { IS_READY, WAITS, HAS_ENDED } state;
     emulated_context context;
-    std::vector<char> stack;
+    bool has_stack;
     const char* place; /* source line at which it waits */
     int line;
     int source; /* the lane whose value it reads */
@@ -58,6 +58,7 @@ struct emulated_lane {
 };
 
 static emulated_lane emulated_lanes[EMULATED_THREADS], *emulated_now;
+alignas(16) static char emulated_stacks[EMULATED_THREADS][EMULATED_STACK_BYTES];
 static emulated_context emulated_scheduler;
 static const std::function<void()>* emulated_kernel;
 static uint64_t emulated_random;
@@ -148,12 +149,13 @@ static inline void atomicMax(unsigned* to, unsigned value) { *to = std::max(*to,
 static inline uint64_t emulated_draw(void) { return memo_test_next(&emulated_random); }
 
 /* The numbers from first to end in any order. */
-static inline std::vector<unsigned> emulated_order(unsigned first, unsigned end) {
-    std::vector<unsigned> order;
-    for (unsigned i = first; i < end; i++) {
-        order.push_back(i);
+static inline const std::vector<unsigned>& emulated_order(std::vector<unsigned>& order,
+                                                          unsigned first, unsigned end) {
+    order.resize(end - first);
+    for (unsigned i = first, n = 0; i < end; i++) {
+        order[n++] = i;
         if (emulated_is_in_order) continue;
-        std::swap(order.back(), order[(size_t)(emulated_draw() % order.size())]);
+        std::swap(order[n - 1], order[(size_t)((emulated_draw() >> 32) * n >> 32)]);
     }
     return order;
 }
@@ -168,11 +170,11 @@ static inline void emulated_lane_main(void) {
 
 static inline void emulated_start_lane(emulated_lane* lane) {
     lane->state = emulated_lane::IS_READY;
-    if (!lane->stack.empty()) return; /* at the end of its loop */
-    lane->stack.resize(EMULATED_STACK_BYTES);
+    if (lane->has_stack) return; /* at the end of its loop */
+    lane->has_stack = true;
     getcontext(&lane->context.whole);
-    lane->context.whole.uc_stack.ss_sp = lane->stack.data();
-    lane->context.whole.uc_stack.ss_size = lane->stack.size();
+    lane->context.whole.uc_stack.ss_sp = emulated_stacks[lane - emulated_lanes];
+    lane->context.whole.uc_stack.ss_size = EMULATED_STACK_BYTES;
     lane->context.whole.uc_link = NULL;
     makecontext(&lane->context.whole, emulated_lane_main, 0);
 }
@@ -182,7 +184,7 @@ static inline void emulated_check_meeting(const emulated_lane* lanes) {
     while (waits->state != emulated_lane::WAITS) waits++;
     for (int k = 0; k < EMULATED_LANES; k++) {
         if (lanes[k].state == emulated_lane::WAITS && lanes[k].line == waits->line &&
-            strcmp(lanes[k].place, waits->place) == 0)
+            (lanes[k].place == waits->place || strcmp(lanes[k].place, waits->place) == 0))
             continue;
         printf("# emulated grid: block %u, warp %u: lane %d waits at %s, line %d, but lane %d ",
                blockIdx.x, (unsigned)(lanes - emulated_lanes) / EMULATED_LANES,
@@ -198,9 +200,10 @@ static inline void emulated_check_meeting(const emulated_lane* lanes) {
 
 /* Runs the lanes of a warp to their next meeting.  true: they have met as a warp and go on. */
 static inline bool emulated_run_warp(unsigned first_thread, unsigned n_lanes) {
+    static std::vector<unsigned> order;
     emulated_lane* lanes = emulated_lanes + first_thread;
     bool is_met = false;
-    for (unsigned k : emulated_order(0, n_lanes)) {
+    for (unsigned k : emulated_order(order, 0, n_lanes)) {
         emulated_now = &lanes[k];
         if (emulated_now->state != emulated_lane::IS_READY) continue;
         threadIdx.x = (first_thread + k) % blockDim.x;
@@ -224,12 +227,13 @@ static inline bool emulated_run_warp(unsigned first_thread, unsigned n_lanes) {
 /* Warps take turns from meeting to meeting. */
 static inline void emulated_run_block(unsigned n_threads) {
     const unsigned n_warps = (n_threads + EMULATED_LANES - 1) / EMULATED_LANES;
+    static std::vector<unsigned> warps;
     bool goes_on = true;
     for (unsigned k = 0; k < n_warps * EMULATED_LANES; k++)
         emulated_lanes[k].state = emulated_lane::HAS_ENDED;
     for (unsigned k = 0; k < n_threads; k++) emulated_start_lane(&emulated_lanes[k]);
     while (goes_on) {
-        std::vector<unsigned> warps = emulated_order(0, n_warps);
+        emulated_order(warps, 0, n_warps);
         while (!warps.empty()) {
             const auto next =
                 warps.begin() + (emulated_is_in_order ? 0 : emulated_draw() % warps.size());
@@ -249,6 +253,7 @@ static inline void emulated_run_block(unsigned n_threads) {
 
 static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
     const unsigned n_blocks = blocks.x * blocks.y;
+    std::vector<unsigned> order;
     unsigned first = 0;
     if (blocks.z * threads.z != 1) abort(); /* two dimensions will do */
     if (emulated_n_last_blocks && emulated_n_last_blocks < n_blocks)
@@ -257,7 +262,7 @@ static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<v
     emulated_kernel = &kernel;
     gridDim = blocks;
     blockDim = threads;
-    for (unsigned block : emulated_order(first, n_blocks)) {
+    for (unsigned block : emulated_order(order, first, n_blocks)) {
         blockIdx.x = block % blocks.x;
         blockIdx.y = block / blocks.x;
         emulated_run_block(threads.x * threads.y);
