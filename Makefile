@@ -64,7 +64,7 @@ WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(
 # -g1: lines for the reports of sanitizers; with variables a quarter more time goes into compiling (CFLAGS=-g has them).
 FLAGS    = -std=c99 -g1 -I. -Iexamples $(WARNINGS) -pthread
 
-# Compiling takes most of the time of a test run, so tests are built with -O1.
+# Compiling takes most of the time of a test run, so tests are built with -O1; their library, which plans, with -O2.
 OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
 OPTIMIZE_asan       := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPTIMIZE_ubsan      := -O1 -fsanitize=undefined -fno-sanitize-recover=all
@@ -175,6 +175,7 @@ build/bench/%: bench/papers/%.c build/config.mk Makefile
 # MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.
 TEST_LIB   := $(BUILD)/tests/lib.a
 TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+$(BUILD)/tests/lib/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"

@@ -805,7 +805,7 @@ static int run_ranks(int32_t n) { return run_ranks_of(n, rank_main); }
  * budget. */
 TEST(ranks_choose_alike) {
     int32_t n;
-    for (int32_t round = 0; round < 6; round++) {
+    for (int32_t round = memo_test_all() ? 0 : 3; round < 6; round++) {
         n = 2 + round % 2;
         for (int32_t i = 0; i < n; i++) {
             open_rank(i);
@@ -854,8 +854,8 @@ TEST(a_fault_on_one_rank_fails_all) {
         close_device(&ranks[i].m);
     }
     for (int32_t victim = 0; victim < 2; victim++) {
-        step = n_calls[victim] / 80 + 1;
-        for (k = 1; k < n_calls[victim]; k += k < 40 ? 1 : memo_test_int(1, 2 * step)) {
+        step = n_calls[victim] / (memo_test_all() ? 80 : 40) + 1;
+        for (k = 1; k < n_calls[victim]; k += k < 30 ? 1 : memo_test_int(1, 2 * step)) {
             for (int32_t i = 0; i < 2; i++) open_short_rank(i);
             ranks[victim].faults.failing_call = k;
             if (!run_ranks(2)) return;

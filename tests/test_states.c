@@ -417,8 +417,10 @@ TEST(a_fault_at_any_call_loses_nothing) {
     int64_t n_failed = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 40 : 2); i++) {
         const uint64_t seed = memo_test_random();
+        uint64_t strides = seed;
         memo_status status = MEMO_STATUS_DEVICE;
-        for (int64_t k = 1; status && k < 5000; k++) {
+        for (int64_t k = 1; status && k < 5000;
+             k += memo_test_all() ? 1 : 1 + (int64_t)(memo_test_next(&strides) % 5)) {
             own_device* host = new_host(0);
             memo_faults f;
             model m, before;
@@ -1419,7 +1421,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         "layer 1, state `weights`, update: not changed",
         "layer 1, state `weights`, forward: it changed while its layer was closed",
         "gradients`, backward: not zero when the first backward"};
-    for (int64_t i = 0; i < (memo_test_all() ? 200 : 36); i++) {
+    for (int64_t i = 0; i < (memo_test_all() ? 200 : 18); i++) {
         const int mistake = (int)(i % N_MISTAKES), is_tight = mistake && i % 2;
         own_device* device = new_host(0);
         memo_device unfilled = *device;
