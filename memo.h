@@ -1004,7 +1004,8 @@ typedef enum memo_tensor_rule {
                             copies; then like SWAPPED.  row_bytes counts the bytes of a slice */
     MEMO_TENSOR_ROUTED,  /* rows that an expert gets, see Rows known late; all such tensors have the
                             same kinds */
-    MEMO_TENSOR_ROUTED_ROWS /* likewise; the surplus is recomputed */
+    MEMO_TENSOR_ROUTED_ROWS,  /* likewise; the surplus is recomputed */
+    MEMO_TENSOR_LAYER_OR_ROWS /* of sessions (memo_plan.h): LAYER with slices, else ROWS */
 } memo_tensor_rule;
 
 /* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
@@ -1622,6 +1623,9 @@ MEMOI MEMOB_NOINLINE void* memob_arrays_add(memob_arrays* arrays, int64_t count,
     arrays->latest = block;
     return block + MEMOI_ARRAYS_HEAD;
 }
+
+/* The same, of a type. */
+#define MEMOB_ARRAY(arrays, type, count) ((type*)memob_arrays_add(arrays, count, sizeof(type)))
 
 MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
     while (arrays->latest) {
@@ -5870,10 +5874,20 @@ typedef struct memob_engine {
     memo_error* error;
 } memob_engine;
 
+/* An engine that has nothing yet, on a device that was checked. */
+MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
+                              memo_stream compute_stream, int32_t computes_on_host) {
+    memset(e, 0, sizeof *e);
+    (void)memob_device_take(&e->device, device, "", NULL);
+    e->file.fd = -1;
+    e->streams[MEMOB_SWAP_COMPUTE] = compute_stream;
+    e->computes_on_host = computes_on_host;
+}
+
 /* Takes what the caller has not given of memory and streams: none, two of copies, or these and the
- * file's.  Creates the events.  desc: its name, for messages.  memoi_engine_release frees any part
- * of it. */
-MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
+ * file's.  Creates the events.  copy_streams may be NULL.  desc: its name, for messages.
+ * memob_engine_release frees any part of it. */
+MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
                                        int64_t host_bytes, const memo_stream* copy_streams,
                                        int n_streams, memo_error* error) {
     static const char* const names[] = {"compute", "to host", "to device", "file"};
@@ -5899,7 +5913,7 @@ MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_
 
     /* Streams and events. */
     for (int32_t i = MEMOB_SWAP_TO_HOST; i <= n_streams && !status; i++) {
-        e->streams[i] = copy_streams[i - 1];
+        if (copy_streams) e->streams[i] = copy_streams[i - 1];
         if (e->streams[i])
             e->borrowed |= 1 << i;
         else
@@ -5911,7 +5925,7 @@ MEMOI memo_status memoi_engine_acquire(memob_engine* e, const char* desc, int64_
 }
 
 /* Errors: UNSUPPORTED.  what: what runs by launch_host. */
-MEMOI memo_status memoi_engine_check_launch(const memob_engine* e, const char* desc,
+MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* desc,
                                             const char* what, memo_error* error) {
     if (e->device.launch_host) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -5920,8 +5934,9 @@ MEMOI memo_status memoi_engine_check_launch(const memob_engine* e, const char* d
                           desc, what, what);
 }
 
-MEMOI void memoi_engine_release(memob_engine* e) {
+MEMOI void memob_engine_release(memob_engine* e) {
     const memo_device* device = &e->device;
+    if (!device->struct_bytes) return; /* it has not begun */
 
     /* Copies use the memory below, so wait for them first. */
     for (int32_t i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
@@ -5938,7 +5953,7 @@ MEMOI void memoi_engine_release(memob_engine* e) {
 
 /* --- operations of a call --- */
 
-MEMOI void memoi_engine_call(memob_engine* e, memo_error* error) {
+MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
     e->status = MEMO_STATUS_OK;
     e->error = error;
 }
@@ -5948,13 +5963,13 @@ MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
     return e->computes_on_host && event < 2;
 }
 
-MEMOI void memoi_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
     if (!e->status && !memoi_engine_is_done(e, event))
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
 /* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
+MEMOI void memob_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
     if (e->status || memoi_engine_is_done(e, event)) return;
     e->status = stream == MEMOB_SWAP_COMPUTE && e->computes_on_host
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)
@@ -5962,7 +5977,7 @@ MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
 }
 
 /* Copies bytes between both memories. */
-MEMOI void memoi_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
+MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
                              int64_t host_begin, int64_t n_bytes) {
     char *on_device = e->device_memory + device_begin, *on_host = e->host_memory + host_begin;
     const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
@@ -5973,7 +5988,7 @@ MEMOI void memoi_engine_copy(memob_engine* e, int32_t stream, int64_t device_beg
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
-MEMOI void memoi_engine_use_file(memob_engine* e, int64_t op) {
+MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
     if (e->status) return;
     e->status =
         memob_spill_launch(&e->device, e->streams[MEMOB_SWAP_FILE], &e->spill_ops[op], e->error);
@@ -7520,7 +7535,7 @@ void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->engine.device, swap->marks[i], NULL);
-    memoi_engine_release(&swap->engine);
+    memob_engine_release(&swap->engine);
     memob_arrays_free(&swap->engine.arrays);
     memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
@@ -7551,7 +7566,7 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                              "of %d swapped layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memoi_engine_check_launch(&swap->engine, "memo_swap_desc", "the spill file", error);
+    return memob_engine_check_launch(&swap->engine, "memo_swap_desc", "the spill file", error);
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
@@ -7571,7 +7586,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         swap->marks = (memo_event*)memob_arrays_add(&e->arrays, 2 * n_visits, sizeof(memo_event));
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
-    status = memoi_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
+    status = memob_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
                                   desc->copy_streams,
                                   !sizes->host_bytes ? 0
                                   : n_spilled        ? 3
@@ -7673,7 +7688,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (place->is_layer == is_layer && place->is_routed == is_routed &&
             !(is_shared && t == p->input))
-            memoi_engine_copy(&swap->engine, op->stream,
+            memob_engine_copy(&swap->engine, op->stream,
                               place->offset + place->moved_begin * place->row_bytes,
                               host_begin + place->host_offset, n_moved * place->row_bytes);
     }
@@ -7685,7 +7700,7 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
     const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
     const memob_swap_turn* turn = &p->turns[op->of];
     const int64_t* waits = op->stream == MEMOB_SWAP_TO_HOST ? turn->hand_out : turn->hand_in;
-    memoi_engine_copy(&swap->engine, op->stream, place->offset,
+    memob_engine_copy(&swap->engine, op->stream, place->offset,
                       waits[p->visits[swap->n_ended].is_backward],
                       memob_swap_step_rows(p, op->of, swap->n_rows) * place->row_bytes);
 }
@@ -7694,14 +7709,14 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
 MEMOI memo_status memoi_swap_enqueue(memo_swap* swap, const memob_swap_ops* ops,
                                      memo_error* error) {
     memob_engine* e = &swap->engine;
-    memoi_engine_call(e, error);
+    memob_engine_call(e, error);
     for (int32_t i = 0; i < ops->n && !e->status; i++) {
         const memob_swap_op* op = &ops->list[i];
         switch (op->kind) {
-        case MEMOB_SWAP_WAIT: memoi_engine_wait(e, op->stream, op->of); break;
-        case MEMOB_SWAP_RECORD: memoi_engine_record(e, op->stream, op->of); break;
+        case MEMOB_SWAP_WAIT: memob_engine_wait(e, op->stream, op->of); break;
+        case MEMOB_SWAP_RECORD: memob_engine_record(e, op->stream, op->of); break;
         case MEMOB_SWAP_COPY_HANDED: memoi_swap_copy_handed(swap, op); break;
-        case MEMOB_SWAP_USE_FILE: memoi_engine_use_file(e, op->of); break;
+        case MEMOB_SWAP_USE_FILE: memob_engine_use_file(e, op->of); break;
         default: memoi_swap_copy_rows(swap, op);
         }
     }
@@ -7797,11 +7812,11 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     memob_engine* e = &swap->engine;
 
     /* Record the events again: a failed call may have left copies after the last record. */
-    memoi_engine_call(e, error);
+    memob_engine_call(e, error);
     for (int i = MEMOB_SWAP_TO_HOST; i <= MEMOB_SWAP_FILE; i++) {
         if (!e->streams[i]) continue;
-        memoi_engine_record(e, i, events[i]);
-        memoi_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
+        memob_engine_record(e, i, events[i]);
+        memob_engine_wait(e, MEMOB_SWAP_COMPUTE, events[i]);
     }
     if (e->status) return e->status;
     swap->n_begun = swap->n_ended = 0;
@@ -8199,7 +8214,7 @@ void* memo_states_get_host_address(const memo_states* states, int32_t layer, int
 
 void memo_states_destroy(memo_states* states) {
     if (!states) return;
-    memoi_engine_release(&states->engine);
+    memob_engine_release(&states->engine);
     memob_states_free(states);
     MEMO_FREE(states);
 }
@@ -8217,17 +8232,17 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
         return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
     if (launches)
         status =
-            memoi_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
+            memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memoi_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
                                       desc->copy_streams, launches ? 3 : 2, error);
     if (status) return status;
 
     /* The file waits for both places also before their first use. */
-    memoi_engine_call(e, error);
+    memob_engine_call(e, error);
     for (int32_t p = 0; p < 2 && has_file; p++) {
-        memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_LOADED + p);
-        memoi_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + p);
+        memob_engine_record(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_LOADED + p);
+        memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_FILED + p);
     }
 
     /* All states are zero at first, as a new file is. */
@@ -8286,10 +8301,10 @@ MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer,
         const int32_t s = __builtin_ctz(which);
         const int64_t* offsets = memoi_states_offsets(states, layer, s);
         if (is_file)
-            memoi_engine_use_file(&states->engine,
+            memob_engine_use_file(&states->engine,
                                   memoi_states_spill_op(states, layer, s) + is_read);
         else
-            memoi_engine_copy(&states->engine, stream, offsets[0], offsets[1],
+            memob_engine_copy(&states->engine, stream, offsets[0], offsets[1],
                               states->states[s].size_bytes);
     }
 }
@@ -8299,7 +8314,7 @@ MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer,
 MEMOI void memoi_states_store(memo_states* states, const memoi_states_place* place) {
     const int32_t layer = place->layer;
     if (states->updates && !states->updates[layer].is_awaited)
-        memoi_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
+        memob_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
     memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, place->dirty, 0);
 }
 
@@ -8309,7 +8324,7 @@ MEMOI void memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which
     memob_states_update* update = states->updates ? &states->updates[layer] : NULL;
     if (update && (which & states->updated)) {
         if (update->number > states->n_awaited)
-            memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_UPDATED + layer);
+            memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, MEMOI_STATES_UPDATED + layer);
         if (e->status) return;
         states->n_awaited = memob_max(states->n_awaited, update->number);
         update->is_awaited = 1;
@@ -8338,17 +8353,17 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
     if (is_there && !missing) return MEMO_STATUS_OK;
 
     /* Out, after the pass that changed them.  What has left is behind that pass. */
-    if (is_copied) memoi_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
-    if (dirty) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, computed);
-    if (written) memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, filed);
+    if (is_copied) memob_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
+    if (dirty) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, computed);
+    if (written) memob_engine_wait(e, MEMOB_SWAP_TO_HOST, filed);
     if (dirty) memoi_states_store(states, place);
-    if (dirty) memoi_engine_record(e, MEMOB_SWAP_TO_HOST, stored);
-    if (written) memoi_engine_wait(e, MEMOB_SWAP_FILE, stored);
+    if (dirty) memob_engine_record(e, MEMOB_SWAP_TO_HOST, stored);
+    if (written) memob_engine_wait(e, MEMOB_SWAP_FILE, stored);
     if (written) memoi_states_copy(states, MEMOB_SWAP_FILE, place->layer, written, 0);
-    if (written) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
-    if (read) memoi_engine_wait(e, MEMOB_SWAP_FILE, loaded);
-    if (is_copied && !dirty) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
-    if (dirty || place->is_leaving) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
+    if (written) memob_engine_record(e, MEMOB_SWAP_FILE, filed);
+    if (read) memob_engine_wait(e, MEMOB_SWAP_FILE, loaded);
+    if (is_copied && !dirty) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
+    if (dirty || place->is_leaving) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
     if (e->status) return e->status;
     place->is_leaving = 0;
     if (!is_there) {
@@ -8358,10 +8373,10 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
 
     /* In. */
     if (read) memoi_states_copy(states, MEMOB_SWAP_FILE, layer, read, 1);
-    if (read) memoi_engine_record(e, MEMOB_SWAP_FILE, filed);
-    if (read) memoi_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
+    if (read) memob_engine_record(e, MEMOB_SWAP_FILE, filed);
+    if (read) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
     memoi_states_fetch(states, layer, fetched);
-    if (is_copied) memoi_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
+    if (is_copied) memob_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
     if (e->status) return e->status;
     place->present |= missing;
     place->is_coming |= is_copied;
@@ -8398,8 +8413,8 @@ MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
 
     /* Stores end in their order, so the host waits for an event behind all of them. */
     if (!is_pass || states->n_ended == 0) {
-        memoi_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
-        memoi_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
+        memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
+        memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
         for (int k = 0; k < 2; k++) {
             if (!places[k].dirty || (!is_pass && places[k].layer != layer)) continue;
             memoi_states_store(states, &places[k]);
@@ -8409,20 +8424,20 @@ MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
         }
         for (int k = 0; k < 2; k++)
             if (k == 0 || places[k].is_leaving)
-                memoi_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
-        memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
+                memob_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
+        memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
     }
 
     /* What nobody has used yet may still be read from the host. */
     for (int k = 0; k < 2; k++)
         if (places[k].layer == layer && places[k].is_coming)
-            memoi_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + k);
+            memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + k);
 
     if (!e->status && e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status =
             memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE], &update->call, e->error);
-    memoi_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_UPDATED + layer);
+    memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_UPDATED + layer);
     if (e->status) return e->status;
     update->number = ++states->n_updates;
     update->is_awaited = 0;
@@ -8465,7 +8480,7 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_states_set_batch: a micro-batch or an update is open; end it, "
                               "or call memo_states_abandon first");
-    memoi_engine_call(&states->engine, error);
+    memob_engine_call(&states->engine, error);
     for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
         if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
         status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
@@ -8487,12 +8502,12 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
     status = memoi_states_expect(states, pass, 0, layer, error);
     if (status) return status;
 
-    memoi_engine_call(e, error);
+    memob_engine_call(e, error);
     if (memob_states_needs(states, states->phase, layer)) {
         const int32_t place = states->layers[layer].place;
         memoi_states_bring(states, states->phase, layer);
         if (states->places[place].is_coming)
-            memoi_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_LOADED + place);
+            memob_engine_wait(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_LOADED + place);
         if (!e->status) states->places[place].is_coming = 0;
     }
 
@@ -8530,7 +8545,7 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
             place->dirty &= ~states->gradients;
         }
     }
-    memoi_engine_call(&states->engine, error);
+    memob_engine_call(&states->engine, error);
     if (states->updates && memob_states_updates(states, phase))
         status = memoi_states_launch(states, layer);
     if (status) return status;
@@ -8722,7 +8737,7 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     place = &states->places[memob_max(states->layers[layer].place, 0)];
     on_host = e->host_memory + offsets[1] + offset_bytes;
     if (place->layer == layer && (place->dirty & bit)) {
-        memoi_engine_call(e, error);
+        memob_engine_call(e, error);
         memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit, 0);
         status = e->status;
         if (!status)

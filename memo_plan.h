@@ -22,7 +22,7 @@
  *
  * CHAPTERS
  *   1 offsets  memo_plan_solve     offsets of a memo_plan: proven optimal, or with a gap
- *   2 profile  memo_profile_*      times of a trainer's kernels and copies, measured, in a file
+ *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
  *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
  *   4 session  memo_session_*      from tensors and a budget to a running step
  * The implementation begins with a table of its rooms and the words to search for.
@@ -95,8 +95,8 @@ MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 /* ---- 2 profile: times of a trainer's kernels and copies -----------------------------------------
  *
- * The planner needs a few times of a trainer on a device.  Measure the times once and keep the
- * profile in a file. */
+ * The planner needs a few times of a trainer on a device.  Measure the times once, by
+ * memo_session_measure, and keep the profile in a file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
@@ -134,24 +134,6 @@ typedef struct memo_profile {
     memo_profile_transfer copies[2];
     memo_profile_transfer file;
 } memo_profile;
-
-typedef struct memo_profile_desc {
-    const memo_device* device;
-    /* Copies of 8 bytes, eight times as much, and so on up to this size are timed.  The call takes
-     * device and host memory for two of the largest, or less if there is less.  Sizes end before a
-     * copy would take over 0.1 s.  0: 32 MiB. */
-    int64_t largest_copy_bytes;
-    const char* spill_directory; /* times a file of the largest copy's size here; NULL: none */
-    double spill_bytes_per_s;    /* as in memo_swap_desc; 0, or at least 4096 */
-} memo_profile_desc;
-
-MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Measures copies and file of a profile, and changes nothing else.  Each time is the median of five
- * after one warm-up.  The call synchronizes with the device many times, so call before training.
- * Errors: INVALID_ARGUMENT; UNSUPPORTED (a link that takes seconds for a few bytes); errors of the
- * device; IO and UNSUPPORTED of spill_directory, as memo_swap_create. */
-MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
-                                          memo_error* error);
 
 /* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
@@ -237,8 +219,8 @@ typedef enum memo_swap_limit {
 } memo_swap_limit;
 
 typedef struct memo_swap_plan {
-    /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
-    int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
+    /* What to set in memo_swap_desc. */
+    int64_t* rows;         /* (n_layers, n_tensors), owned by the plan; NULL: by alpha */
     double alpha;          /* the best single alpha; -1: none fits */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
@@ -269,9 +251,6 @@ MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows.  The plan
- * must live as long as desc is used. */
-MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
 /* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
 MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
 /* Appends the limit, and the predicted times of a micro-batch if is_measured is 1. */
@@ -5606,21 +5585,15 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
 /* ---- >>profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
-MEMOB_ZERO_DEFAULT(memo_profile_desc)
-
 #define MEMOI_PROFILE_REPETITIONS 5
 #define MEMOI_PROFILE_SMALL_BYTES 32768
 #define MEMOI_PROFILE_COPY_S      0.1 /* the longest that a copy of more bytes should take */
 
 typedef struct memoi_profiler {
-    const memo_device* device;
-    memo_stream streams[3]; /* of copies to the host and to the device; of the file */
-    memo_event begin, end;
-    char* on_device; /* two of the largest copies, as on the host */
-    char* on_host;
-    int64_t copy_bytes; /* of the copy being measured */
-    int64_t half_bytes; /* the second half of both memories begins there */
-    memob_spill_file file;
+    memob_engine engine;  /* each memory holds two of the largest copies; one operation of a file */
+    memo_event events[2]; /* the engine's, which time a transfer */
+    int64_t copy_bytes;   /* of the copy being measured */
+    int64_t half_bytes;   /* the second half of both memories begins there */
     memob_spill_op file_op;
     int64_t n_beside; /* copies beside it */
 } memoi_profiler;
@@ -5633,36 +5606,33 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 
 /* A copy on its stream; or, on the file's, a read or write, and copies that keep their link busy
  * meanwhile: what they touch lies in the other half. */
-MEMOI memo_status memoi_profile_once(memoi_profiler* p, int stream, memo_error* error) {
-    const int64_t begin = stream == 1 ? p->half_bytes : 0;
-    char *on_device = p->on_device + begin, *on_host = p->on_host + begin;
-    memo_status status = MEMO_STATUS_OK;
-    if (stream < 2)
-        return memo_copy(
-            p->device, p->streams[stream], stream ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-            stream ? on_device : on_host, stream ? on_host : on_device, p->copy_bytes, error);
-    for (int64_t i = 0; i < p->n_beside && !status; i++)
-        status = memoi_profile_once(p, !p->file_op.is_write, error);
-    return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
+MEMOI void memoi_profile_once(memoi_profiler* p, int32_t stream) {
+    const int32_t link = stream != MEMOB_SWAP_FILE ? stream
+                         : p->file_op.is_write     ? MEMOB_SWAP_TO_HOST
+                                                   : MEMOB_SWAP_TO_DEVICE;
+    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
+    for (int64_t i = 0; i < (stream == link ? 1 : p->n_beside); i++)
+        memob_engine_copy(&p->engine, link, begin, begin, p->copy_bytes);
+    if (stream == MEMOB_SWAP_FILE) memob_engine_use_file(&p->engine, 0);
 }
 
 /* The median time of n transfers on one of the streams. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, double* median_s,
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
-    const memo_device* d = p->device;
+    memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
-    memo_status status = MEMO_STATUS_OK;
-    for (int i = -1; i < n && !status; i++) { /* the first warms up */
-        double elapsed_s = 0;
-        status = memo_event_record(d, p->begin, p->streams[stream], error);
-        if (!status) status = memoi_profile_once(p, stream, error);
-        if (!status) status = memo_event_record(d, p->end, p->streams[stream], error);
-        if (!status) status = memo_stream_synchronize(d, p->streams[stream], error);
-        if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
-        if (i >= 0) times[i] = elapsed_s;
+    memob_engine_call(e, error);
+    for (int i = -1; i < n; i++) { /* the first warms up */
+        memob_engine_record(e, stream, 0);
+        memoi_profile_once(p, stream);
+        memob_engine_record(e, stream, 1);
+        if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
+        if (!e->status)
+            e->status = memo_event_elapsed(&e->device, e->events[0], e->events[1],
+                                           &times[memob_max(i, 0)], error);
     }
-    if (!status) *median_s = memoi_profile_median(times, n);
-    return status;
+    if (!e->status) *median_s = memoi_profile_median(times, n);
+    return e->status;
 }
 
 /* Copies of rising size.  Short ones, which are timed once, refuse a link on which measuring would
@@ -5675,8 +5645,8 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
         const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
-        memo_status status = memoi_profile_time(p, 0, n, &copy->out_s, error);
-        if (!status) status = memoi_profile_time(p, 1, n, &copy->back_s, error);
+        memo_status status = memoi_profile_time(p, MEMOB_SWAP_TO_HOST, n, &copy->out_s, error);
+        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_TO_DEVICE, n, &copy->back_s, error);
         if (status) return status;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
@@ -5684,7 +5654,7 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
         slower_s = fmax(copy->out_s, copy->back_s);
         if (is_short && slower_s > 1.25)
             return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                  "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
+                                  "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
                                   "measuring such a link would take hours, so give a profile",
                                   (long long)p->copy_bytes, slower_s);
         if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
@@ -5692,31 +5662,22 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
     }
 }
 
-MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc* desc,
+MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
                                       memo_profile* profile, memo_error* error) {
     const memo_profile_transfer* copy = &profile->copies[1];
-    const memo_device* d = p->device;
-    const double bytes = MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s;
+    memob_engine* e = &p->engine;
+    const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
+    const int n = MEMOI_PROFILE_REPETITIONS;
     int64_t n_bytes = p->half_bytes;
-    memo_status status;
-
-    if ((status = memob_check_folder("memo_profile_desc", desc->spill_directory, error)))
-        return status;
-
-    /* File operations are host functions on a stream, which the device must support. */
-    if (!MEMO_DEVICE_HAS(d, launch_host))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "memo_profile_desc.spill_directory: the device has no launch_host, which the file "
-            "needs; set launch_host, or leave spill_directory NULL");
+    memo_status status = memob_check_folder("memo_session_desc", directory, error);
+    if (!status) status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
+    if (status) return status;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     if (bytes > 0 && bytes < (double)n_bytes)
         n_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status = memob_spill_create(&p->file, desc->spill_directory, n_bytes, desc->spill_bytes_per_s,
-                                p->on_host, error);
-    if (!status) status = memo_stream_create(d, "profile file", 0, &p->streams[2], error);
-    memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
+    status = memob_spill_create(&e->file, directory, n_bytes, bytes_per_s, e->host_memory, error);
+    memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
@@ -5724,91 +5685,67 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc
     for (int is_read = 0; is_read < 2 && !status; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
-        memob_spill_op_init(&p->file_op, &p->file, !is_read,
-                            p->on_host + (is_read ? 0 : p->half_bytes), 0, n_bytes);
+        memob_spill_op_init(&p->file_op, &e->file, !is_read,
+                            e->host_memory + (is_read ? 0 : p->half_bytes), 0, n_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, 2, MEMOI_PROFILE_REPETITIONS, file_s, error);
-        p->n_beside = copy_s > 0 && *file_s < 64 * copy_s ? 1 + (int64_t)(*file_s / copy_s) : 64;
-        if (!status) status = memoi_profile_time(p, 2, MEMOI_PROFILE_REPETITIONS, file_s, error);
-        if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
+        status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
+        if (!status) status = memoi_profile_time(p, MEMOB_SWAP_FILE, n, file_s, error);
+        if (!status)
+            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_SWAP_TO_HOST + is_read],
+                                             error);
     }
     profile->file.size_bytes = n_bytes;
     return status;
 }
 
 /* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not enough
- * for larger ones.  Streams, and events that time them. */
-MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
-    const memo_device* d = p->device;
-    const int64_t least_bytes = 1 << 16;
-    void* memory[2] = {NULL, NULL};
+ * for larger copies.  Streams, and events with times. */
+MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, const memo_device* device,
+                                         int n_streams, memo_error* error) {
+    memob_engine* e = &p->engine;
     memo_status status;
-    int is_large;
-    do {
-        is_large = p->half_bytes > least_bytes;
-        status = memo_device_alloc(d, 2 * p->half_bytes, &memory[0], error);
-        if (!status) status = memo_host_alloc(d, 2 * p->half_bytes, &memory[1], error);
-        if (status && memory[0]) memo_device_free(d, memory[0], NULL);
-        if (status) memory[0] = NULL;
-        if (status) p->half_bytes = memob_min(p->half_bytes, least_bytes);
-    } while (is_large && (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY ||
-                          status == MEMO_STATUS_OUT_OF_HOST_MEMORY));
-    p->on_device = (char*)memory[0];
-    p->on_host = (char*)memory[1];
+    for (int64_t least_bytes = 1 << 16;; p->half_bytes = least_bytes) {
+        memob_engine_begin(e, device, NULL, 0);
+        status = memob_engine_acquire(e, "memo_session_desc", 2 * p->half_bytes, 2 * p->half_bytes,
+                                      NULL, n_streams, error);
+        if (p->half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
+                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
+            break;
+        memob_engine_release(e);
+    }
+    e->events = p->events;
+    e->n_events = 2;
+    e->spill_ops = &p->file_op;
     for (int i = 0; i < 2 && !status; i++)
-        status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
-                                    &p->streams[i], error);
-    if (!status) status = memo_event_create(d, &p->begin, error);
-    if (!status) status = memo_event_create(d, &p->end, error);
+        status = memo_event_create(&e->device, &p->events[i], error);
     return status;
 }
 
-MEMOI void memoi_profiler_release(memoi_profiler* p) {
-    const memo_device* d = p->device;
-    for (int i = 0; i < 3; i++) {
-        if (!p->streams[i]) continue;
-        memo_stream_synchronize(d, p->streams[i], NULL);
-        memo_stream_destroy(d, p->streams[i], NULL);
-    }
-    memob_spill_destroy(&p->file);
-    if (p->begin) memo_event_destroy(d, p->begin, NULL);
-    if (p->end) memo_event_destroy(d, p->end, NULL);
-    if (p->on_host) memo_host_free(d, p->on_host, NULL);
-    if (p->on_device) memo_device_free(d, p->on_device, NULL);
-}
-
-memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
-                                 memo_error* error) {
-    static const char name[] = "memo_profile_desc";
-    const double file_rate = desc->spill_bytes_per_s;
-    int64_t largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
-    memo_device taken;
+/* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
+ * directory; NULL: none.  Each time is the median of five after one warm-up. */
+MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
+                                        const char* directory, double bytes_per_s,
+                                        memo_profile* profile, memo_error* error) {
     memoi_profiler p;
     memo_status status;
     memset(profile->copies, 0, sizeof profile->copies);
     memset(&profile->file, 0, sizeof profile->file);
     memset(&p, 0, sizeof p);
-    p.file.fd = -1;
-    if ((status = memob_device_take(&taken, desc->device, "memo_profile_desc.device", error)) ||
-        (status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
-                                      MEMOB_BYTES_MAX / 4, error)) ||
-        (status = memob_check_rate(name, "spill_bytes_per_s", file_rate, error)))
-        return status;
-    if (desc->spill_directory && file_rate > 0 && file_rate < MEMOB_SPILL_ALIGNMENT)
+    if (directory && bytes_per_s > 0 && bytes_per_s < MEMOB_SPILL_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_profile_desc.spill_bytes_per_s: %g, so that measuring a file "
+                              "memo_session_desc.spill_bytes_per_s: %g, so that measuring a file "
                               "would take minutes; at least %d would work, or give a profile",
-                              file_rate, MEMOB_SPILL_ALIGNMENT);
+                              bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    p.device = &taken;
-    p.half_bytes = desc->spill_directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT)
-                                         : largest_bytes;
-    status = memoi_profiler_acquire(&p, error);
+    p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
+    status = memoi_profiler_acquire(&p, device, directory ? 3 : 2, error);
     largest_bytes = memob_min(largest_bytes, p.half_bytes);
     if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
-    if (!status && desc->spill_directory) status = memoi_profile_spill(&p, desc, profile, error);
-    memoi_profiler_release(&p);
+    if (!status && directory)
+        status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
+    memob_engine_release(&p.engine);
     return status;
 }
 
@@ -5922,13 +5859,6 @@ void memo_swap_plan_destroy(memo_swap_plan* plan) {
     if (!plan) return;
     MEMO_FREE(plan->rows);
     MEMO_FREE(plan);
-}
-
-void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
-    desc->rows = plan->rows;
-    desc->n_host_layers = plan->n_host_layers;
-    if (plan->rows) return;
-    desc->alpha = plan->alpha;
 }
 
 /* --- >>row words ---
@@ -6776,45 +6706,41 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     a = &p->arrays;
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
     n_visits = memob_swap_n_visits(swap);
-    p->bundles =
-        (memoi_rows_bundle*)memob_arrays_add(a, swap->n_tensors, sizeof(memoi_rows_bundle));
-    p->bundle_of = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
-    p->by_worth = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
-    p->kinds = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->rules = (int32_t*)memob_arrays_add(a, n_cells, sizeof(int32_t));
-    p->all_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
-    p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
+    p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
+    p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
+    p->kinds = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->rules = MEMOB_ARRAY(a, int32_t, n_cells);
+    p->all_s = MEMOB_ARRAY(a, double, n_cells);
+    p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
         n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
-        p->clock.state_events = (memoi_rows_event*)memob_arrays_add(
-            a, 8 + (int64_t)desc->states->n_layers, sizeof(memoi_rows_event));
+        p->clock.state_events =
+            MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
     for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE;
          k++) /* at most 5 copies a step, 3 a visit */
-        p->clock.streams[k].jobs = (memoi_rows_job*)memob_arrays_add(
-            a, (desc->states ? 5 : 3) * n_visits + n_jobs + 1, sizeof(memoi_rows_job));
-    p->clock.events = (memoi_rows_event*)memob_arrays_add(
-        a, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE, sizeof(memoi_rows_event));
-    p->clock.moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->clock.order.sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
-    p->clock.order.turns =
-        (memob_swap_turn*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_turn));
-    p->clock.order.visits =
-        (memob_swap_visit*)memob_arrays_add(a, n_visits, sizeof(memob_swap_visit));
+        p->clock.streams[k].jobs =
+            MEMOB_ARRAY(a, memoi_rows_job, (desc->states ? 5 : 3) * n_visits + n_jobs + 1);
+    p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
+    p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->clock.order.sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
+    p->clock.order.turns = MEMOB_ARRAY(a, memob_swap_turn, p->n_layers);
+    p->clock.order.visits = MEMOB_ARRAY(a, memob_swap_visit, n_visits);
     p->clock.order.n_layers = p->n_layers;
     p->clock.order.n_slices = (int32_t)memob_max(swap->n_slices, 1);
     p->clock.order.slice_rows = swap->n_rows;
     p->clock.order.handed = -1;
-    p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->changed = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (int32_t k = 0; k < (int32_t)(sizeof tables / sizeof tables[0]); k++) {
-        tables[k]->cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-        tables[k]->versions = (int64_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int64_t));
+        tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
+        tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);
     }
-    p->sums = (memob_swap_sum*)memob_arrays_add(a, p->n_layers, sizeof(memob_swap_sum));
-    p->held_bytes = (double*)memob_arrays_add(a, 2 * (int64_t)swap->n_tensors, sizeof(double));
+    p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
+    p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
     if (status || a->failed) {
         memoi_rows_destroy(p);
         return status ? status : memob_no_memory(error, "the planning of rows");
@@ -7584,12 +7510,11 @@ typedef struct memoi_timer {
 /* Copies that run beside every second micro-batch that measures: to the host in the forward, to
  * the device in the backward. */
 typedef struct memoi_beside {
-    memo_stream streams[2]; /* to the host, to the device */
-    memo_event begun;
-    void *on_device, *on_host;
+    memob_engine engine;
+    memo_event begun;   /* the engine's: a step begins to compute */
     int64_t size_bytes; /* of a copy; 0: there is no memory for copies */
     int32_t n_copies[2];
-    /* Copies take the places of on_host in turn: rows of a step are not in the host's caches. */
+    /* Copies take places in host memory in turn: rows of a step are not in the host's caches. */
     int64_t n_places, n_copied;
 } memoi_beside;
 
@@ -7614,10 +7539,11 @@ typedef struct memoi_inspected_buffer {
 } memoi_inspected_buffer;
 
 typedef struct memoi_inspector {
-    memo_stream stream; /* the compute stream, or its own if the calling thread computes */
-    void* slots;        /* on the device; two, and room behind them for what overflows; NULL: the
-                           session is not checked */
-    char* image;        /* of a slot, pinned; behind it is room for a copy */
+    memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
+    memo_stream stream;  /* the engine's */
+    char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
+                            session is not checked */
+    char* image;         /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
     int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
     uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
@@ -7627,11 +7553,15 @@ typedef struct memoi_inspector {
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
-    void* memory;      /* of buffers, on the device */
+    char* memory;      /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
     memoi_inspected_buffer* buffers; /* of this micro-batch, in the order of their requests */
     memob_arrays arrays;             /* offsets, hashes, buffers */
 } memoi_inspector;
+
+/* Places behind the engine's memory, for buffers that live longer than a turn: in a shape, in a
+ * place of the swap engine, or from a backward to its WEIGHTS turn. */
+enum { MEMOI_PLACE_SHAPE = 0, MEMOI_PLACE_FORWARD, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
@@ -7639,8 +7569,8 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base;                              /* of the engine's device memory */
-    int64_t places_begin[2], place_bytes[2]; /* of each placing, behind the engine's */
+    char* base; /* of the engine's device memory */
+    int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
 } memoi_session_part;
 
 struct memo_session {
@@ -7730,7 +7660,6 @@ MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
     static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
                                            {"memo_swap_desc", "memo_session_desc"},
                                            {"memo_states_desc", "memo_session_desc"},
-                                           {"memo_profile_desc", "memo_session_desc"},
                                            {"memo_arena_desc", "memo_session_desc"},
                                            {"memo_swap_", "memo_session_"},
                                            {"memo_states_get", "memo_session_read_state"},
@@ -7760,7 +7689,7 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
 
 /* 1: the trainer's recompute can compute it. */
 MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
-    return rule <= MEMO_TENSOR_WHOLE || rule == MEMO_TENSOR_ROUTED_ROWS;
+    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
 }
 
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
@@ -7778,10 +7707,6 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
 MEMOI int memoi_session_is_of_shape(const memo_session_buffer* b) {
     return b->first == MEMO_PASS_SESSION && b->first_layer > 0;
 }
-/* 1: in the current one. */
-MEMOI int memoi_session_is_of_this_shape(const memo_session* s, const memo_session_buffer* b) {
-    return memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape);
-}
 
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
@@ -7790,27 +7715,27 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     return n;
 }
 
-MEMOI const char* memoi_turn_name(const memo_turn* turn) {
-    return turn->pass == MEMO_PASS_WEIGHTS    ? "WEIGHTS turn"
-           : turn->pass == MEMO_PASS_BACKWARD ? "backward"
-                                              : "forward";
-}
+/* Of memo_pass, in messages. */
+static const char* const memoi_pass_names[] = {"the session",  "forward",
+                                               "`between`",    "backward",
+                                               "WEIGHTS turn", "the end of the micro-batch"};
 
-/* Index of a turn of a micro-batch; n_order: there is none. */
+/* Index of the turn of a micro-batch, or with `of` NULL of the first turn of the pass; n_order:
+ * there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
                                       int32_t chunk, memo_pass pass) {
     int32_t k = 0;
-    while (k < desc->n_order && (desc->order[k].micro_batch != of->micro_batch ||
-                                 desc->order[k].chunk != chunk || desc->order[k].pass != pass))
-        k++;
+    for (; k < desc->n_order; k++) {
+        const memo_turn* turn = &desc->order[k];
+        if (turn->pass == pass &&
+            (!of || (turn->micro_batch == of->micro_batch && turn->chunk == chunk)))
+            break;
+    }
     return k;
 }
-
-/* Index of the first turn of a pass; n_order: there is none. */
-MEMOI int32_t memoi_session_first_turn(const memo_session_desc* desc, memo_pass pass) {
-    int32_t k = 0;
-    while (k < desc->n_order && desc->order[k].pass != pass) k++;
-    return k;
+/* 1: the order has WEIGHTS turns. */
+MEMOI int memoi_session_is_split(const memo_session_desc* desc) {
+    return memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS) < desc->n_order;
 }
 
 /* Why turn k of an order cannot be; empty: it can. */
@@ -7821,7 +7746,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
     const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
-    const int32_t split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS);
+    const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
     *fault = 0;
 
     if (first < k)
@@ -7835,7 +7760,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     else if (before >= 0 && before < n_chunks &&
              memoi_session_find_turn(desc, turn, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
-                 memoi_turn_name(turn), (int)before);
+                 memoi_pass_names[pass], (int)before);
 
     if (*fault) return;
     if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
@@ -7898,7 +7823,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
         if (*fault)
             return MEMOB_INVALID(
                 error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
-                (int)k, memoi_turn_name(turn), (int)turn->micro_batch, (int)turn->chunk, fault);
+                (int)k, memoi_pass_names[turn->pass], (int)turn->micro_batch, (int)turn->chunk,
+                fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -7909,12 +7835,13 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
 }
 
-/* Places of an order: of the swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
-
-/* In which places a buffer lives for several turns; negative: in none. */
-MEMOI int memoi_session_placing(const memo_session_desc* desc, const memo_session_buffer* b) {
-    if (!desc->n_order || b->first == MEMO_PASS_SESSION) return -1;
+/* In which places a buffer lives; negative: in none. */
+MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
+    if (b->first == MEMO_PASS_SESSION)
+        return memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape)
+                   ? MEMOI_PLACE_SHAPE
+                   : -1;
+    if (!s->steps->order) return -1;
     if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
     return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
                ? MEMOI_PLACE_FORWARD
@@ -7945,7 +7872,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD &&
                  b->first != MEMO_PASS_WEIGHTS)
             fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
-        else if (is_split && memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) == desc->n_order)
+        else if (is_split && !memoi_session_is_split(desc))
             fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
                     "BACKWARD";
         else if (is_split &&
@@ -8090,8 +8017,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (!desc->step && !desc->forward && computes) field = "forward: NULL; set it, or `step`";
     if (!desc->step && desc->forward && !desc->backward && computes)
         field = "backward: NULL; set it, or `step`";
-    if (!desc->step && !desc->weights && computes && desc->order &&
-        memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) < desc->n_order)
+    if (!desc->step && !desc->weights && computes && desc->order && memoi_session_is_split(desc))
         field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
@@ -8147,7 +8073,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memoi_ste
                                         int32_t* chunks, int32_t* busy) {
     const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
     const int32_t* kinds = desc->layer_kinds;
-    const int is_split = memoi_session_first_turn(desc, MEMO_PASS_WEIGHTS) < desc->n_order;
+    const int is_split = memoi_session_is_split(desc);
     int32_t *places = own->places, *split = own->weight_places, *busy_split = busy + desc->n_order;
     int32_t n_places = 0, p, like, of;
     for (int32_t k = 0; k < desc->n_order; k++) {
@@ -8196,10 +8122,10 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     /* The places of an order. */
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
-        turns = (memo_turn*)memob_arrays_add(&own->arrays, n_turns, sizeof *turns);
+        turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
         order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 6 * sizeof *order);
-        own->turns = (memo_turn*)memob_arrays_add(&own->arrays, n_turns, sizeof(memo_turn));
-        own->turns_s = (double*)memob_arrays_add(&own->arrays, n_turns, sizeof(double));
+        own->turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
+        own->turns_s = MEMOB_ARRAY(&own->arrays, double, n_turns);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
         own->places = order + n_turns;
         own->weight_places = order + 2 * n_turns;
@@ -8222,8 +8148,8 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->plan.order = turns;
         own->plan.n_order = n_turns;
     }
-    own_rows = (int64_t*)memob_arrays_add(&own->arrays, (int64_t)n_steps * n, sizeof *own_rows);
-    layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
+    own_rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
+    layer_kinds = MEMOB_ARRAY(&own->arrays, int32_t, n_steps);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
     if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
 
@@ -8231,6 +8157,8 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
+        if (desc->tensors[i].rule == MEMO_TENSOR_LAYER_OR_ROWS)
+            own->tensors[i].rule = n_slices > 1 ? MEMO_TENSOR_LAYER : MEMO_TENSOR_ROWS;
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (int32_t i = 0; i < n_steps && desc->layer_kinds; i++)
@@ -8490,65 +8418,57 @@ MEMOI int64_t memoi_session_digest_traffic(const memo_session* s, const memo_tra
     return (int64_t)(digest >> 2);
 }
 
-/* Of the tables of states and of buffers, but for their names.  Without update_host, update_on
- * changes nothing. */
-MEMOI int64_t memoi_session_digest_states(const memo_session* s) {
-    const int32_t update_on = s->desc.update_host ? 1 + (int32_t)s->desc.update_on : 0;
-    uint64_t digest =
-        (uint64_t)(s->desc.n_states + 64 * (s->desc.update_is_fused != 0) + 128 * update_on);
-    for (int32_t i = 0; i < s->desc.n_states; i++) {
-        const memo_state* state = &s->states_table[i];
-        const int64_t cells[3] = {state->size_bytes, state->uses, state->kinds};
-        digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
-    }
+/* Of n structs of a table, with n: the bytes from `begin`, which follow a name, to `end`. */
+MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t stride, size_t begin,
+                                         size_t end) {
+    uint64_t digest = (uint64_t)n;
+    for (const char* at = (const char*)table; n > 0; n--, at += stride)
+        digest = 31 * digest + memob_hash(at + begin, (int64_t)(end - begin));
     return (int64_t)(digest >> 2);
 }
-MEMOI int64_t memoi_session_digest_buffers(const memo_session* s) {
-    uint64_t digest = (uint64_t)s->desc.n_buffers;
-    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
-        const int64_t cells[7] = {b->size_bytes,  b->row_bytes,  b->first, b->last,
-                                  b->first_layer, b->last_layer, b->kinds};
-        digest = 31 * digest + memob_hash((const char*)cells, sizeof cells);
-    }
-    for (int32_t i = 0; i < s->desc.n_alternatives; i++) {
-        const memo_session_alternative* a = &s->alternatives[i];
-        digest = 31 * digest + memob_hash((const char*)&a->size_bytes, 3 * sizeof a->size_bytes);
-        digest = 31 * digest + (uint64_t)a->buffer;
-    }
-    return (int64_t)(digest >> 2);
-}
+#define MEMOI_DIGEST_TABLE(table, n, type, first, last)                                            \
+    memoi_session_digest_table(table, n, sizeof(type), offsetof(type, first),                      \
+                               offsetof(type, last) + sizeof((table)->last))
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
-    enum { N = 22, N_BUDGETS = 3 };
+    enum { N = 26, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
         const char* field;
         int64_t value;
-    } same[N] = {{"n_layers", own->n_layers},
-                 {"n_tensors", own->n_tensors},
-                 {"n_rows", own->n_rows},
-                 {"slice_rows", own->slice_rows},
-                 {"tile_rows", own->tile_rows},
-                 {"routed_rows_layer", own->routed_rows_layer},
-                 {"routed_rows_all", own->routed_rows_all},
-                 {"policy", (int64_t)own->policy},
-                 {"shapes", memoi_session_digest(s, 0)},
-                 {"tensors", memoi_session_digest(s, 1)},
-                 {"layer_kinds", memoi_session_digest(s, 2)},
-                 {"order", memoi_session_digest(s, 4)},
-                 {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
-                 {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
-                 {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
-                 {"buffers", memoi_session_digest_buffers(s)},
-                 {"states", memoi_session_digest_states(s)},
-                 {"backward_recomputes", own->backward_recomputes},
-                 {"spill_directory", own->spill_directory != NULL},
-                 {"has_alpha", own->has_alpha},
-                 {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
-                 {"profile", has_profile}};
+    } same[N] = {
+        {"n_layers", own->n_layers},
+        {"n_tensors", own->n_tensors},
+        {"n_rows", own->n_rows},
+        {"slice_rows", own->slice_rows},
+        {"tile_rows", own->tile_rows},
+        {"routed_rows_layer", own->routed_rows_layer},
+        {"routed_rows_all", own->routed_rows_all},
+        {"policy", (int64_t)own->policy},
+        {"shapes", memoi_session_digest(s, 0)},
+        {"tensors", memoi_session_digest(s, 1)},
+        {"layer_kinds", memoi_session_digest(s, 2)},
+        {"order", memoi_session_digest(s, 4)},
+        {"forward_traffic", memoi_session_digest_traffic(s, own->forward_traffic)},
+        {"backward_traffic", memoi_session_digest_traffic(s, own->backward_traffic)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"buffers",
+         MEMOI_DIGEST_TABLE(s->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
+        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+                                            memo_session_alternative, size_bytes, s_per_row)},
+        {"alternatives", MEMOI_DIGEST_TABLE(s->alternatives, own->n_alternatives,
+                                            memo_session_alternative, buffer, buffer)},
+        {"states",
+         MEMOI_DIGEST_TABLE(s->states_table, own->n_states, memo_state, size_bytes, kinds)},
+        {"update_is_fused", own->update_is_fused != 0},
+        {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
+        {"backward_recomputes", own->backward_recomputes},
+        {"spill_directory", own->spill_directory != NULL},
+        {"has_alpha", own->has_alpha},
+        {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
+        {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
 
@@ -8698,9 +8618,9 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
     }
 
-    layer_kinds = (int32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(int32_t));
-    s->streamed = (uint32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(uint32_t));
-    s->spilled = (uint32_t*)memob_arrays_add(&s->states_arrays, n_layers, sizeof(uint32_t));
+    layer_kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
+    s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++) {
@@ -8772,10 +8692,20 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
     memo_status status = memoi_session_take_device(s, plan != NULL, error);
-    int32_t k;
+    int32_t k, *layer_kinds;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
+
+    /* The caller's tables may end before the session does. */
+    if (desc->layer_kinds) {
+        layer_kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, desc->n_layers);
+        if (!layer_kinds) return memob_no_memory(error, "the kinds of layers");
+        desc->layer_kinds = (const int32_t*)memcpy(layer_kinds, desc->layer_kinds,
+                                                   (size_t)desc->n_layers * sizeof *layer_kinds);
+    }
     for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
     for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
+
+    /* A plan of each shape. */
     for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
         status =
             memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
@@ -8786,6 +8716,8 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     desc->n_shapes = k;
     if (!status && plan) status = memoi_session_match(s, plan, error);
     if (status) return status;
+
+    /* The plan that is opened takes their place. */
     if (plan) memo_step_plan_destroy(s->own_plan);
     if (plan) s->own_plan = NULL;
     for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
@@ -9274,7 +9206,7 @@ MEMOI unsigned char memoi_poison_at(const char* address) {
 
 /* Where the step is computed. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
-    return (char*)s->checker.slots + (step & 1) * s->checker.slot_bytes;
+    return s->checker.slots + (step & 1) * s->checker.slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
@@ -9299,10 +9231,7 @@ MEMOI int64_t memoi_inspector_most_rows(const memo_session* s) {
 
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
-    if (c->slots) memo_device_free(s->device, c->slots, NULL);
-    if (c->memory) memo_device_free(s->device, c->memory, NULL);
-    if (c->image) memo_host_free(s->device, c->image, NULL);
-    if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
+    memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
 }
@@ -9312,8 +9241,8 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = &s->checker;
     const int32_t n = s->desc.n_tensors;
-    void* image = NULL;
-    memo_status status = MEMO_STATUS_OK;
+    const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
+    memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -9321,14 +9250,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
     }
 
-    c->buffers =
-        (memoi_inspected_buffer*)memob_arrays_add(&c->arrays, n_requests, sizeof *c->buffers);
-    c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
-    c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, memoi_session_most_steps(s) * memoi_inspector_most_rows(s) * n,
-        sizeof *c->hashes);
-    c->states = (uint64_t*)memob_arrays_add(
-        &c->arrays, (int64_t)s->states_desc.n_layers * s->desc.n_states, sizeof *c->states);
+    c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
+    c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
+    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t,
+                            memoi_session_most_steps(s) * memoi_inspector_most_rows(s) * n);
+    c->states =
+        MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {
@@ -9341,14 +9268,13 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->offsets[n] = c->slot_bytes = at;
     c->shape = -1;
 
-    c->stream = s->desc.compute_stream;
-    if (s->desc.computes_on_host)
-        status = memo_stream_create(s->device, "checks", 0, &c->stream, error);
-    if (!status) status = memo_device_alloc(s->device, 3 * at, &c->slots, error);
-    if (!status && c->memory_bytes)
-        status = memo_device_alloc(s->device, c->memory_bytes, &c->memory, error);
-    if (!status) status = memo_host_alloc(s->device, 2 * at, &image, error);
-    c->image = (char*)image;
+    memob_engine_begin(&c->engine, s->device, NULL, 0);
+    status =
+        memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes, 2 * at, stream, 1, error);
+    c->stream = c->engine.streams[MEMOB_SWAP_TO_HOST];
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    c->image = c->engine.host_memory;
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
@@ -9662,7 +9588,7 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
-    while ((begin += memoi_inspector_sweep(s, (char*)c->memory + begin, end - begin, 0)) < end) {
+    while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin, 0)) < end) {
         const memoi_inspected_buffer* b = NULL;
         for (int64_t i = 0; i < c->n_buffers;
              i++) /* the last that had the byte, or the one behind it */
@@ -9706,7 +9632,7 @@ MEMOI void* memoi_inspector_request(memo_session* s, void* address, int64_t n_by
     }
     memoi_inspector_verify(s, b->at, b->at + 2 * n_bytes);
     c->n_buffers++;
-    return (char*)c->memory + b->at;
+    return c->memory + b->at;
 }
 
 /* The arena's address of a buffer that ends. */
@@ -9715,7 +9641,7 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         memoi_inspected_buffer* b = &c->buffers[i];
         void* own = b->address;
-        if (!own || (char*)c->memory + b->at != (char*)address) continue;
+        if (!own || c->memory + b->at != (char*)address) continue;
         memoi_inspector_verify(s, b->at + b->n_bytes, b->at + 2 * b->n_bytes);
         (void)memoi_inspector_sweep(s, (char*)address, 2 * b->n_bytes, 1);
         b->address = NULL;
@@ -9780,7 +9706,7 @@ void* memo_session_get_address(const memo_session* constant, int32_t layer, int3
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
         (int)layer, (int)memob_layer_kind(s->steps, memoi_session_step(s, layer)),
         s->steps->tensors[tensor].name, (long long)s->steps->tensors[tensor].row_bytes);
-    return (char*)s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+    return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
 }
 
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
@@ -9821,80 +9747,57 @@ MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, 
 
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
-    static const char* const passes[] = {"the session",  "forward",
-                                         "`between`",    "backward",
-                                         "WEIGHTS turn", "the end of the micro-batch"};
+    const char* name = memoi_pass_names[pass];
     if (pass != MEMO_PASS_FORWARD && pass != MEMO_PASS_BACKWARD && pass != MEMO_PASS_WEIGHTS)
-        return passes[pass];
+        return name;
     if (layer < 0)
-        snprintf(text, 48, "a layer's %s", passes[pass]);
+        snprintf(text, 48, "a layer's %s", name);
     else
-        snprintf(text, 48, "the %s of layer %d", passes[pass], (int)layer);
+        snprintf(text, 48, "the %s of layer %d", name, (int)layer);
     return text;
 }
 
-/* Bytes of the engine, and behind it of buffers before number n that live in this shape alone. */
-MEMOI int64_t memoi_session_base_bytes(const memo_session* s, int32_t n) {
-    int64_t n_bytes = memob_max(s->part->placement.sizes.device_bytes, 1);
-    for (int32_t i = 0; i < n; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
-        const int64_t more = b->size_bytes + b->row_bytes * s->part->plan->shape.n_rows;
-        if (!memoi_session_is_of_this_shape(s, b)) continue;
-        n_bytes = memob_align_up(memob_min(n_bytes, MEMOB_BYTES_MAX - more) + more,
-                                 MEMOB_DEVICE_ALIGNMENT);
-    }
-    return n_bytes;
-}
-
-/* Of the first n layers of a chunk, those in which a buffer has bytes of its own. */
-MEMOI int32_t memoi_session_count_kept(const memo_session* s, const memo_session_buffer* b,
-                                       int32_t chunk, int32_t n) {
-    const int32_t first = chunk * (s->desc.n_layers / s->part->plan->n_chunks);
-    int32_t n_kept = 0;
-    if (!b->kinds) return n;
-    for (int32_t i = first; i < first + n; i++)
-        n_kept += (b->kinds >> (s->desc.layer_kinds ? s->desc.layer_kinds[i] : 0) & 1) != 0;
-    return n_kept;
-}
-
-/* Bytes of buffers before number n that live in a place for a chunk. */
-MEMOI int64_t memoi_session_placed_bytes(const memo_session* s, int placing, int32_t chunk,
-                                         int32_t n) {
+/* Where a buffer begins in a place for a chunk, and of its layers number n_layers of the chunk;
+ * buffer n_buffers: the end of the place. */
+MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
+                                         int32_t buffer, int32_t n_layers) {
     const memo_step_plan* plan = s->part->plan;
-    int64_t n_bytes = 0;
-    for (int32_t i = 0; i < n; i++) {
+    const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
+    int64_t offset = 0;
+    for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_kept = memoi_session_is_kept(b);
-        int64_t each, count = 1;
-        if (memoi_session_placing(&s->desc, b) != placing ||
-            (!is_kept &&
-             memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk))
+        const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
+        const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        int64_t count = is_kept || i == buffer ? 0 : 1;
+        if (memoi_session_placing(s, b) != placing) continue;
+        if (!is_kept && placing != MEMOI_PLACE_SHAPE &&
+            memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
             continue;
-        each = memob_align_up(memoi_session_buffer_bytes(s, i, plan->shape.n_rows),
-                              MEMOB_DEVICE_ALIGNMENT);
-        if (is_kept)
-            count = memoi_session_count_kept(s, b, chunk, s->desc.n_layers / plan->n_chunks);
-        n_bytes += memob_min(count, (MEMOB_BYTES_MAX - n_bytes) / memob_max(each, 1)) * each;
+
+        /* Bytes of each layer in which it lives. */
+        for (int32_t k = 0; is_kept && k < (i < buffer ? n : n_layers); k++)
+            count += !b->kinds || b->kinds >> (kinds ? kinds[chunk * n + k] : 0) & 1;
+        offset += memob_min(count, (MEMOB_BYTES_MAX - offset) / memob_max(each, 1)) * each;
     }
-    return n_bytes;
+    return offset;
 }
 
 /* Lays out the places behind the engine's memory, each as large as the chunk with the most buffers
  * needs.  Returns all bytes. */
 MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
-    const int32_t n_places[MEMOI_N_PLACINGS] = {s->steps->n_places, part->plan->n_weight_places};
-    int64_t end = memoi_session_base_bytes(s, s->desc.n_buffers), each;
-    int32_t chunk;
-    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS && s->steps->order; placing++) {
-        for (each = chunk = 0; chunk < part->plan->n_chunks; chunk++)
-            each =
-                memob_max(each, memoi_session_placed_bytes(s, placing, chunk, s->desc.n_buffers));
-        if (each) end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
+    const int32_t n_places[] = {1, s->steps->n_places, part->plan->n_weight_places};
+    int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
+    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
+        int64_t each = 0;
+        for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
+            each = memob_max(each,
+                             memoi_session_place_offset(s, placing, chunk, s->desc.n_buffers, 0));
+        if (!each) continue;
         part->place_bytes[placing] = each;
-        part->places_begin[placing] = end;
-        if (each)
-            end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
+        part->places_begin[placing] = end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
+        end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
     }
     return end;
 }
@@ -9902,27 +9805,24 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 /* Where a buffer of this turn's place lies, and of this layer if each has bytes of its own; NULL in
  * a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
-    const memo_session_buffer* b = &s->buffers[buffer];
-    const int placing = memoi_session_placing(&s->desc, b);
-    const int32_t place =
-        placing == MEMOI_PLACE_WEIGHTS ? s->weight_place : s->first_step / s->n_turn_steps;
-    int64_t at = memoi_session_placed_bytes(s, placing, s->batch.turn.chunk, buffer);
-    if (!s->part->base) return NULL;
-    if (memoi_session_is_kept(b))
-        at += memob_align_up(memoi_session_buffer_bytes(s, buffer, s->part->plan->shape.n_rows),
-                             MEMOB_DEVICE_ALIGNMENT) *
-              memoi_session_count_kept(s, b, s->batch.turn.chunk, layer - s->first_layer);
-    return s->part->base + s->part->places_begin[placing] + place * s->part->place_bytes[placing] +
-           at;
+    const memoi_session_part* part = s->part;
+    const int placing = memoi_session_placing(s, &s->buffers[buffer]);
+    const int32_t place = placing == MEMOI_PLACE_SHAPE     ? 0
+                          : placing == MEMOI_PLACE_WEIGHTS ? s->weight_place
+                                                           : s->first_step / s->n_turn_steps;
+    return part->base
+               ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
+                     memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
+                                                layer - s->first_layer)
+               : NULL;
 }
 
 /* Other shapes have used the memory of buffers that live in this one alone: they are poison. */
 MEMOI void memoi_inspector_enter_shape(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers && s->checker.shape != s->batch.shape; i++)
-        if (memoi_session_is_of_this_shape(s, &s->buffers[i]) && s->part->base)
-            (void)memoi_inspector_sweep(
-                s, s->part->base + memoi_session_base_bytes(s, i),
-                memoi_session_base_bytes(s, i + 1) - memoi_session_base_bytes(s, i), 1);
+        if (memoi_session_placing(s, &s->buffers[i]) == MEMOI_PLACE_SHAPE)
+            (void)memoi_inspector_sweep(s, memoi_session_placed(s, i, 0),
+                                        memoi_session_buffer_bytes(s, i, s->steps->layer_rows), 1);
     s->checker.shape = s->batch.shape;
 }
 
@@ -9938,8 +9838,8 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
-    if (memoi_session_is_of_this_shape(s, b) && s->part->base)
-        address = s->part->base + memoi_session_base_bytes(s, buffer);
+    if (memoi_session_placing(s, b) == MEMOI_PLACE_SHAPE)
+        address = memoi_session_placed(s, buffer, 0);
     if (address || !s->checker.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
     now = !s->is_running                                  ? MEMO_PASS_AFTER
@@ -10027,7 +9927,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
 
-        if (s->steps->order && memoi_session_placing(&s->desc, b) >= 0) {
+        if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
             if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
                 (void)memoi_inspector_sweep(s, address,
@@ -10133,8 +10033,9 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
                           "chunk %d, in shape %d",
-                          why, (int)s->next_turn, memoi_turn_name(next), (int)next->micro_batch,
-                          (int)next->chunk, (int)(s->next_turn ? first->shape : s->batch.shape));
+                          why, (int)s->next_turn, memoi_pass_names[next->pass],
+                          (int)next->micro_batch, (int)next->chunk,
+                          (int)(s->next_turn ? first->shape : s->batch.shape));
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
@@ -10183,7 +10084,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     /* What the turn before has left in the arena ends. */
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        const int placing = memoi_session_placing(&s->desc, b);
+        const int placing = memoi_session_placing(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
         if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
@@ -10204,8 +10105,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checker.n_buffers = 0;
-        if (!status)
-            (void)memoi_inspector_sweep(s, (char*)s->checker.memory, s->checker.memory_bytes, 1);
+        if (!status) (void)memoi_inspector_sweep(s, s->checker.memory, s->checker.memory_bytes, 1);
         if (!status) memoi_inspector_enter_shape(s);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
@@ -10225,7 +10125,7 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
                            "of its %d layers; compute all of them in a turn",
-                           memoi_turn_name(&s->batch.turn), (int)s->batch.turn.micro_batch,
+                           memoi_pass_names[s->batch.turn.pass], (int)s->batch.turn.micro_batch,
                            (int)s->batch.turn.chunk, (int)n_passed, (int)n);
     else if (++s->next_turn == s->part->plan->n_order)
         s->next_turn = 0;
@@ -10260,7 +10160,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     const int32_t last = (int32_t)memob_max(before, n) + n - 1;
     const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : last - s->n_passed);
     const int32_t step = n_slices == 1 ? memoi_session_step(s, layer) : next;
-    const char* name = pass == MEMO_PASS_WEIGHTS ? "weights" : is_backward ? "backward" : "forward";
+    const char* name = pass == MEMO_PASS_WEIGHTS ? "weights" : memoi_pass_names[pass];
     const char* point = is_end ? "end" : "begin";
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
@@ -10284,7 +10184,8 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     } else if (s->steps->order &&
                (step != next || pass != s->batch.turn.pass || s->n_passed >= before + n)) {
         snprintf(text, sizeof text, "the turn is the %s of layers %d to %d, once each",
-                 memoi_turn_name(&s->batch.turn), (int)s->first_layer, (int)s->first_layer + n - 1);
+                 memoi_pass_names[s->batch.turn.pass], (int)s->first_layer,
+                 (int)s->first_layer + n - 1);
         why = text;
     }
     if (layer < 0 || layer >= s->desc.n_layers) {
@@ -10336,20 +10237,15 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
 
 /* Copies beside a step, once it computes. */
 MEMOI void memoi_session_copy_beside(memo_session* s, int is_backward) {
+    const int32_t stream = is_backward ? MEMOB_SWAP_TO_DEVICE : MEMOB_SWAP_TO_HOST;
     memoi_beside* b = &s->beside;
-    const memo_stream stream = b->streams[is_backward];
-    memo_status status = MEMO_STATUS_OK;
-    if (!s->desc.computes_on_host) {
-        status = memo_event_record(s->device, b->begun, s->desc.compute_stream, &s->call_error);
-        if (!status) status = memo_event_wait(s->device, b->begun, stream, &s->call_error);
-    }
-    for (int32_t i = 0; i < b->n_copies[is_backward] && !status; i++) {
-        char* on_host = (char*)b->on_host + b->n_copied++ % b->n_places * b->size_bytes;
-        status = memo_copy(s->device, stream, is_backward ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                           is_backward ? b->on_device : on_host,
-                           is_backward ? on_host : b->on_device, b->size_bytes, &s->call_error);
-    }
-    (void)memoi_session_is_ok(s, status);
+    memob_engine_call(&b->engine, &s->call_error);
+    memob_engine_record(&b->engine, MEMOB_SWAP_COMPUTE, 0);
+    memob_engine_wait(&b->engine, stream, 0);
+    for (int32_t i = 0; i < b->n_copies[is_backward]; i++)
+        memob_engine_copy(&b->engine, stream, 0, b->n_copied++ % b->n_places * b->size_bytes,
+                          b->size_bytes);
+    (void)memoi_session_is_ok(s, b->engine.status);
 }
 
 /* 1: it is the last of a forward of all layers. */
@@ -10470,10 +10366,15 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
-/* A micro-batch, or all turns of an order. */
-MEMOI memo_status memoi_session_run_all(memo_session* s, memo_batch batch, memo_error* error) {
-    const memo_step_plan* plan = s->parts[batch.shape].plan;
+/* A micro-batch of a shape, or all turns of an order. */
+MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more_follow,
+                                        memo_error* error) {
+    const memo_step_plan* plan = s->parts[shape].plan;
+    memo_batch batch;
     memo_status status = MEMO_STATUS_OK;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = shape;
+    batch.more_follow = more_follow;
     for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
         if (plan->n_order) batch.turn = plan->order[k];
         status = memo_session_run(s, &batch, error);
@@ -10523,7 +10424,6 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = s->part->plan;
-    memo_batch batch;
     memob_swap_placement* placement = &s->part->placement;
     int64_t n_bytes;
     memo_status status;
@@ -10540,10 +10440,8 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     dry.memory_bytes = 2 * n_bytes + (2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
-    memset(&batch, 0, sizeof batch);
-    batch.shape = s->batch.shape;
     if (!status) status = memoi_session_start_arena(s, &dry, error);
-    if (!status) status = memoi_session_run_all(s, batch, error);
+    if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
     s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
@@ -10818,16 +10716,16 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
         static const char* const fields[] = {"to_host_bytes", "to_device_bytes",
                                              "slice_to_host_bytes", "slice_to_device_bytes"};
         const int32_t kind = memob_layer_kind(s->steps, i / 2);
+        memo_kind_times* kinds = &costs->kinds[kind];
         const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
         int64_t values[4];
         if (!all) continue;
-        memcpy(values, all += kind, sizeof values);
+        *(i & 1 ? &kinds->backward_traffic : &kinds->forward_traffic) = all[kind];
+        memcpy(values, &all[kind], sizeof values);
         snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
                  i & 1 ? "backward" : "forward", (int)kind);
         for (int k = 0; k < 4 && !status; k++)
             status = memob_check_integer(name, fields[k], values[k], 0, INT64_MAX, error);
-        *(i & 1 ? &costs->kinds[kind].backward_traffic : &costs->kinds[kind].forward_traffic) =
-            *all;
     }
     if (s->streamed) desc->states = &s->states_desc;
     for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
@@ -11580,19 +11478,17 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
  * their buffers must fit beside the trainer's. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
                                                memo_error* error) {
-    memo_profile_desc desc = memo_profile_desc_default();
+    const memo_session_desc* desc = &s->desc;
+    const int has_room = desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT; /* to time the file */
     int64_t n_bytes = (int64_t)32 << 20;
-    if (s->desc.device_bytes) n_bytes = memob_min(n_bytes, s->desc.device_bytes / 4);
-    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
-    desc.largest_copy_bytes = memob_max(n_bytes, 64);
-    desc.device = s->device;
-    if (s->desc.host_bytes >=
-        2 * MEMOB_SPILL_ALIGNMENT) /* a smaller budget has no room to time it */
-        desc.spill_directory = s->desc.spill_directory;
-    desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    memoi_session_log(s, "session: measuring copies up to %lld bytes",
-                      (long long)desc.largest_copy_bytes);
-    return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
+    memo_status status;
+    if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
+    if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
+    n_bytes = memob_max(n_bytes, 64);
+    memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
+    status = memoi_profile_measure(s->device, n_bytes, has_room ? desc->spill_directory : NULL,
+                                   desc->spill_bytes_per_s, profile, error);
+    return memoi_session_verdict(desc, status, error);
 }
 
 /* Takes what copies beside the micro-batches need.  If there is no memory, nothing is copied.  The
@@ -11602,6 +11498,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     const memo_profile_transfer* copy = &profile->copies[1];
     const double copies_s[] = {copy->out_s, copy->back_s};
     memoi_beside* b = &s->beside;
+    memob_engine* e = &b->engine;
     double steps_bytes[2], n_bytes = 8 << 20, host_bytes = 64 << 20;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -11626,27 +11523,18 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     for (int32_t pass = 0; pass < 2; pass++)
         b->n_copies[pass] = (int32_t)fmin(steps_bytes[pass] / (double)b->size_bytes, 1000);
 
-    if (memo_device_alloc(s->device, b->size_bytes, &b->on_device, NULL) ||
-        memo_host_alloc(s->device, b->n_places * b->size_bytes, &b->on_host, NULL) ||
-        memo_event_create_untimed(s->device, &b->begun, NULL) ||
-        memo_stream_create(s->device, "beside, to host", 0, &b->streams[0], NULL) ||
-        memo_stream_create(s->device, "beside, to device", 0, &b->streams[1], NULL))
+    memob_engine_begin(e, s->device, s->desc.compute_stream, s->desc.computes_on_host);
+    e->events = &b->begun;
+    e->n_events = 1;
+    if (memob_engine_acquire(e, "", b->size_bytes, b->n_places * b->size_bytes, NULL, 2, NULL))
         b->size_bytes = 0;
-    else
-        memset(b->on_host, 0, (size_t)(b->n_places * b->size_bytes)); /* the system gives it now */
+    else /* the system gives it now */
+        memset(e->host_memory, 0, (size_t)(b->n_places * b->size_bytes));
 }
 
 MEMOI void memoi_session_end_beside(memo_session* s) {
-    memoi_beside* b = &s->beside;
-    for (int32_t i = 0; i < 2; i++) {
-        if (!b->streams[i]) continue;
-        memo_stream_synchronize(s->device, b->streams[i], NULL);
-        memo_stream_destroy(s->device, b->streams[i], NULL);
-    }
-    if (b->begun) memo_event_destroy(s->device, b->begun, NULL);
-    if (b->on_device) memo_device_free(s->device, b->on_device, NULL);
-    if (b->on_host) memo_host_free(s->device, b->on_host, NULL);
-    memset(b, 0, sizeof *b);
+    memob_engine_release(&s->beside.engine);
+    memset(&s->beside, 0, sizeof s->beside);
 }
 
 /* Is the span of a layer's pass? */
@@ -11685,13 +11573,9 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
 /* Runs a micro-batch of the current shape, and an update if it ends the step.  Reads its spans. */
 MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
                                            memo_error* error) {
-    memo_batch batch;
     memo_status status;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = s->batch.shape;
-    batch.more_follow = more_follow;
     s->repetition = repetition;
-    status = memoi_session_run_all(s, batch, error);
+    status = memoi_session_run_all(s, s->batch.shape, more_follow, error);
     if (!status && !more_follow && !s->desc.update_is_fused) status = memo_session_update(s, error);
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
@@ -11895,8 +11779,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         s->spans_s =
             (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s) * MEMOI_SPANS_MAX,
                                       MEMOI_SESSION_REPETITIONS * sizeof(double));
-        s->layers_s =
-            (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s), sizeof(double));
+        s->layers_s = MEMOB_ARRAY(&s->arrays, double, memoi_session_most_steps(s));
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, &saved, error);
@@ -12204,18 +12087,14 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
 /* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
 MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
                                      const memo_step_plan* plan, memo_error* error) {
-    memo_batch batch;
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status) return status;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = v->shape;
-    batch.more_follow = 1;
     if (desc->measuring) desc->measuring(desc->user, s, 1);
     if (!v->has_initial) status = memoi_session_copy_outputs(s, v->initial, 0, error);
     v->has_initial |= !status;
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memoi_session_run_all(s, batch, error);
+    if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (v->has_initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);

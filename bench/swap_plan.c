@@ -232,7 +232,9 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     /* The plan is measured last among the fixed plans, and in turn with them. */
     n = make_grid(&desc, device_bytes, host_bytes, plans);
     plans[n].desc = desc;
-    memo_swap_plan_apply(plan, &plans[n].desc);
+    plans[n].desc.rows = plan->rows;
+    plans[n].desc.alpha = plan->alpha;
+    plans[n].desc.n_host_layers = plan->n_host_layers;
     for (int k = 0; k < repetitions; k++)
         for (int i = 0; i <= n; i++) plans[i].steps_s[k] = measure(t, &plans[i].desc);
     chosen_s = median(plans[n].steps_s, repetitions);
@@ -272,7 +274,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
                       {"enough host", 1.9, 3, 0},
                       {"host and disk", 2.1, 1.2, 1}};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_profile_desc profile_desc = memo_profile_desc_default();
+    const char* directory = disk_over_link > 0 ? folder() : NULL;
     memo_profile profile;
     trainer t;
     double layer_bytes = (double)n_rows * LAYER_ROW_BYTES, disk_bytes_per_s;
@@ -288,12 +290,8 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     check(memo_stream_create(t.host, "compute", 0, &t.compute, &error));
 
     /* Measure a profile on this device. */
-    profile_desc.device = t.host;
-    profile_desc.largest_copy_bytes = 256 * 1024;
-    profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
-    profile_desc.spill_bytes_per_s = disk_bytes_per_s;
     memset(&profile, 0, sizeof profile);
-    check(memo_profile_measure(&profile_desc, &profile, &error));
+    check(memoi_profile_measure(t.host, 256 * 1024, directory, disk_bytes_per_s, &profile, &error));
     profile.n_rows = n_rows;
     profile.n_kinds = 1;
     profile.n_tensors = N_TENSORS;

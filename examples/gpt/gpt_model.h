@@ -600,7 +600,7 @@ static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
 static void gpt_follow_slices(gpt_model* model) {
     memo_session_info info;
     memo_session_get_info(model->session, &info);
-    gpt_set_slice_rows(model, gpt_round_up(info.plan->swap.n_rows, model->config.tile_rows));
+    gpt_set_slice_rows(model, info.plan->slice_rows);
     model->status = gpt_check_slices(&model->config, &model->error);
     if (memo_session_get_n_slices(model->session) > model->most_slices)
         model->status =
@@ -664,7 +664,8 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
                                           memo_state states[GPT_N_STATES]) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
     gpt_fill_tensors(&desc->config, tensors);
-    if (model->most_slices) tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER;
+    if (model->most_slices && !gpt_is_mixed(&desc->config))
+        tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER_OR_ROWS;
     for (int t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] =
             tensors[t].row_bytes / gpt_type_bytes(gpt_tensor_type(&desc->config, t));
@@ -806,10 +807,8 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     free(model);
 }
 
-/* most_slices: of the session's choice; 0: those of the config. */
-static memo_status gpt_plan_slices(const gpt_desc* desc, int64_t most_slices,
-                                   const memo_profile* profile, memo_step_plan** plan,
-                                   int64_t* least_bytes, memo_error* error) {
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
+                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
     memo_state states[GPT_N_STATES];
     gpt_desc dry = *desc;
@@ -818,29 +817,12 @@ static memo_status gpt_plan_slices(const gpt_desc* desc, int64_t most_slices,
     dry.mesh = NULL;
     if (plan) *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
-    model->most_slices = most_slices;
+    if (!desc->config.slice_rows) model->most_slices = desc->most_slices;
     memo_session_desc s = gpt_session_desc(model, &dry, tensors, states);
     if (plan) status = memo_session_plan(&s, profile, plan, error);
     if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
     model->session = NULL;
     gpt_destroy(model);
-    return status;
-}
-
-/* Keys and values of one slice can be recomputed, so that the tables of tensors differ. */
-GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
-                                  memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
-    memo_step_plan* sliced;
-    memo_status status = gpt_plan_slices(desc, 0, profile, plan, least_bytes, error);
-    if (status || !plan || (*plan)->fits || desc->config.slice_rows || !desc->most_slices)
-        return status;
-    status = gpt_plan_slices(desc, desc->most_slices, profile, &sliced, NULL, error);
-    if (!status && sliced->swap.n_slices == 1) {
-        memo_step_plan_destroy(sliced);
-        return status;
-    }
-    memo_step_plan_destroy(*plan);
-    *plan = sliced;
     return status;
 }
 
