@@ -6,6 +6,7 @@
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
 #   skip NAME REASON
+#   slow_test_is NAME COMMAND...   test_is under `make test-all`, which runs slow tests too; otherwise skips it
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
@@ -99,6 +100,10 @@ skip() {
     tap_show_all
     tap_n=$((tap_n + 1)) tap_n_shown=$((tap_n_shown + 1))
     echo "ok $tap_n - $1 # SKIP $2"
+}
+
+slow_test_is() {
+    if tests_all; then test_is "$@"; else skip "$1" "run make test-all"; fi
 }
 
 wait_for() {

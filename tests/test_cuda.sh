@@ -185,6 +185,8 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
 perhaps_sanitized=$(tests_all && echo is_sanitized)
 test_is "the row kernels as their host twins, on an emulated grid" \
     $perhaps_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
+slow_test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
+slow_test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "a stale packed program is refused" stale_programs_are_refused
 test_is "the ratios of part C come from its rows" ratios_come_from_the_rows
@@ -195,21 +197,16 @@ has_cublaslt() {
 if has_cublaslt; then
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
+    slow_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
+        is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi
 if ! tests_all; then
-    for name in "cuDNN's attention in the trainer and over ranks, on stand-ins" "the row kernels within their arrays, beyond 32 bits" \
-        "examples/19_gpt.cu trains in a budget as without, on an emulated grid" "every program for GPUs compiles"; do
-        skip "$name" "run make test-all"
-    done
+    skip "every program for GPUs compiles" "run make test-all"
     tap_end
     exit
 fi
-test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
-test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
-! has_cublaslt ||
-    test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \

@@ -11,12 +11,8 @@
 
 enum { ACCUMULATE = 2 };
 
-/* Every other case if a sanitizer or valgrind makes each slow. */
-#if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { N_SKIPPED = 2 };
-#else
-enum { N_SKIPPED = 1 };
-#endif
+/* Every case under `make test-all`, otherwise every other one. */
+#define N_SKIPPED (memo_test_all() ? 1 : 2)
 
 /* 4 sequences of 21 tokens in tiles of 4: a part begins inside a tile. */
 static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_order schedule) {

@@ -65,18 +65,11 @@ static void* counted_malloc(size_t n_bytes) {
                : malloc(n_bytes);
 }
 
-/* Where every instruction costs much, fewer random cases. */
-#if defined(MEMO_TEST_VALGRIND)
+/* All random cases under `make test-all`; least where every instruction costs much. */
+#ifdef MEMO_TEST_VALGRIND
 #define IS_SLOW 2
-#elif defined(__SANITIZE_THREAD__)
-#define IS_SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define IS_SLOW 1
-#endif
-#endif
-#ifndef IS_SLOW
-#define IS_SLOW 0
+#else
+#define IS_SLOW (memo_test_all() ? 0 : 1)
 #endif
 
 /* What the ranks report of a case. */
@@ -899,7 +892,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
 TEST(what_sees_nothing_is_not_computed) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 8, 9, 9, 150, 217};
-    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i += IS_SLOW + 1)
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i += 1 + (size_t)IS_SLOW)
         for (int sharding = 0; sharding < 3; sharding++)
             for (int window = 0; window < 2; window++)
                 for (int documents = 0; documents < 2; documents++) {
@@ -1337,7 +1330,7 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                                        {4, 3, 12, 4}, {2, 2, 4, 1},  {2, 8, 8, 2}, {2, 4, 6, 6},
                                        {3, 3, 5, 1},  {2, 5, 12, 3}, {1, 8, 2, 1}, {4, 4, 4, 4},
                                        {1, 1, 8, 4},  {4, 1, 8, 4},  {1, 4, 8, 4}, {3, 2, 8, 4}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += IS_SLOW + 1)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += 1 + (size_t)IS_SLOW)
         for (int type = 0; type < 3; type++)
             for (int k = 0; k < 4; k++) { /* sends again, cross-attention */
                 attention_case c =

@@ -427,20 +427,20 @@ test_is "clusters are planned alike on the host" with_cudnn clusters_are_planned
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "a lost rank ends the others in a graph" a_lost_rank_ends_the_others --graph
-test_is "two data ranks" ranks_train 2 --data 2 --batch 2
-test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
-test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
+slow_test_is "two data ranks" ranks_train 2 --data 2 --batch 2
+slow_test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
+slow_test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
 test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
 test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
-test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
-test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
+slow_test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
+slow_test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
 on_gpus=--register
 test_is "two data x two tensor ranks with a registered arena" ranks_train 4 --data 2 --tensor 2 --batch 2
 test_is "two data ranks where NCCL gives no window" goes_on_without_a_window
 on_gpus=
-test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
+slow_test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
 tap_end

@@ -822,10 +822,6 @@ for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_t
 done
 # Plans of models with a million tokens, and of many slices.
 for name in $(sed -n 's/^\([a-z_0-9]*\)() { # slow test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
-    if tests_all; then
-        test_is "$(echo $name | tr _ ' ')" judged $name
-    else
-        skip "$(echo $name | tr _ ' ')" "run make test-all"
-    fi
+    slow_test_is "$(echo $name | tr _ ' ')" judged $name
 done
 tap_end
