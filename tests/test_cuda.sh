@@ -52,12 +52,12 @@ nvcc -Xcompiler ${sanitizers#,} "$folder/probe.cpp" -o "$folder/probe" 2>/dev/nu
 on_the_emulated_grid() { # SOURCE FLAGS...
     program=$folder/$(basename "${1%.*}")_emulated source=$1
     shift
-    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing "$@" -c "$source" -o "$program.o" &&
+    nvcc -x c++ $flags -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing "$@" -c "$source" -o "$program.o" &&
         nvcc -cudart none ${sanitized:+-Xcompiler ${sanitized#,}} "$program.o" $links -o "$program" && "$program"
 }
 is_sanitized() { # COMMAND...
     sanitized=$sanitizers
-    "$@" -Xcompiler -O0$sanitized
+    "$@" -g -Xcompiler -O0$sanitized
 }
 
 # Memory of a thread's own, spilled registers or a copied desc, would cost the row kernels their bandwidth.

@@ -1282,7 +1282,7 @@ TEST(any_failing_call_is_reported) {
 
     desc.device = &faults.device;
     /* Each call, or a sample of the calls. */
-    for (failing = 1; !is_done; failing += memo_test_all() ? 1 : memo_test_int(1, 12)) {
+    for (failing = 1; !is_done; failing += memo_test_all() ? 1 : memo_test_int(1, 24)) {
         gpt_model* model = NULL;
         memo_faults_init(&faults, run.host);
         faults.failing_call = failing;
@@ -1293,7 +1293,7 @@ TEST(any_failing_call_is_reported) {
         is_done = faults.n_calls < failing;
         CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld, %s",
                    (long long)failing, is_done ? "none" : faults.failed);
-        if (model && status && failing % 7 == 0) {
+        if (model && status && failing % 3 == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
             double loss = 0;
             CHECK_OK(gpt_discard(model, NULL, &error));

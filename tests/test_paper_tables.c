@@ -351,7 +351,7 @@ TEST(layouts_are_refused_in_words) {
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
-    if (!memo_test_all()) swap_plan_every = 4;
+    if (!memo_test_all()) swap_plan_every = 8;
     print_everything();
     return memo_test_run_all();
 }
