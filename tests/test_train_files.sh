@@ -317,7 +317,7 @@ two_runs_share_a_new_directory() { # test
     "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
     first=$!
     wait_for first.log
-    "$program" $tiny --steps 1000 --loss-log second.log --output shared/new >out 2>err &
+    "$program" $tiny --steps 100 --loss-log second.log --output shared/new >out 2>err &
     second=$!
     wait_for second.log
     kill -INT $first

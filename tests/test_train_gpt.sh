@@ -316,8 +316,11 @@ states_are_updated_on_the_host() { # test
         expect_same kept.log host.log
         expect_same kept.save host.save
         for place in device host; do
-            [ $place = device ] && now=host || now=device
-            [ "$size" != 250KiB ] || now=host place=host # only that fits
+            case $size,$place in
+            250KiB,device) continue ;; # does not fit
+            250KiB,host | *,device) now=host ;;
+            *) now=device ;;
+            esac
             works $tiny --steps 8 --accumulate 2 --stop 3 --update $place --device-memory $size --save cut.save --loss-log cut.log
             works $tiny --steps 8 --accumulate 2 --update $now --device-memory $size --resume cut.save --loss-log cut.log
             expect_same kept.log cut.log
@@ -548,7 +551,7 @@ random_options() {
 
 # Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
 random_options_work_or_are_refused() { # test
-    n_cases=10 n_run=0
+    n_cases=6 n_run=0
     tests_all && n_cases=100
     for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
         options=$(random_options "$case")
