@@ -108,6 +108,11 @@ MADE(memo_trace, trace_of_file, (const char* path), memo_trace_read(path, &made,
 #ifndef MEMO_NO_HOST_DEVICE
 MADE(memo_device, new_device, (memo_host_device_desc desc),
      memo_host_device_create(&desc, &made, &error))
+/* Its copies have this rate each way; 0: no limit. */
+static MEMO_UNUSED memo_device* new_host(double bytes_per_s) {
+    return new_device((memo_host_device_desc){.to_host_bytes_per_s = bytes_per_s,
+                                              .to_device_bytes_per_s = bytes_per_s});
+}
 #endif
 #ifdef MEMO_LOOK_H
 MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))

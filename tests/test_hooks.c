@@ -186,14 +186,6 @@ static void plan_trainer(trainer* r) {
     CHECK(stats.kept_bytes + stats.swap.device_bytes <= r->desc.device_bytes);
 }
 
-static memo_device* new_host(double bytes_per_s) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* device = NULL;
-    if (bytes_per_s > 0) desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = bytes_per_s;
-    CHECK_OK(memo_host_device_create(&desc, &device, &error));
-    return device;
-}
-
 TEST(unpacked_bytes_are_those_that_were_packed) {
     int64_t n_moved = 0, n_unplanned = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 3000 : 300); i++) {

@@ -333,14 +333,6 @@ static void change_bytes(model* m) {
         memset(expected, 0, (size_t)n);
 }
 
-static memo_device* new_host(double bytes_per_s) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* device = NULL;
-    if (bytes_per_s > 0) desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = bytes_per_s;
-    CHECK_OK(memo_host_device_create(&desc, &device, &error));
-    return device;
-}
-
 TEST(streamed_states_have_the_bits_of_resident_ones) {
     for (int64_t i = 0; i < (memo_test_all() ? 3000 : 300); i++) {
         own_device* host = new_host(i % 3 ? 0 : 1e8);
@@ -1298,23 +1290,31 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
     return fault ? fault : status;
 }
 
+/* In the least device memory. */
+static memo_step_plan* plan_of_three_layers(trainer* t, int64_t is_fused) {
+    own_step_plan* least = NULL;
+    memo_step_plan* plan = NULL;
+    random_trainer(t);
+    t->desc.n_layers = 3;
+    t->desc.update_is_fused = (int32_t)is_fused;
+    t->desc.device_bytes = 1;
+    CHECK_OK(memo_session_plan(&t->desc, NULL, &least, &error));
+    t->desc.device_bytes = least->device_bytes;
+    CHECK_OK(memo_session_plan(&t->desc, NULL, &plan, &error));
+    return plan;
+}
+
 /* Each device call of a session fails once.  It is one error, and leaves nothing behind.  States
  * have their bytes, unless the error says that an update has changed some. */
 TEST(a_fault_in_a_session_loses_no_state) {
     static state_words expected, words;
     int64_t n_failed = 0, n_halved = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 20 : 4); i++) {
-        own_step_plan *least = NULL, *plan = NULL;
         memo_status status = MEMO_STATUS_OK;
         trainer t;
-        random_trainer(&t);
-        t.desc.n_layers = 3;
-        t.desc.update_is_fused = (int32_t)(i % 2);
-        t.desc.device_bytes = 1;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
-        t.desc.device_bytes = least->device_bytes;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
-        for (int64_t k = 0; k < 2 || status; k++) { /* 0: none fails */
+        own_step_plan* plan = plan_of_three_layers(&t, i % 2);
+        /* Each call, or a sample of the calls; 0: none fails. */
+        for (int64_t k = 0; k < 2 || status; k += k && !memo_test_all() ? memo_test_int(1, 5) : 1) {
             own_device* host = new_host(0);
             memo_session* s = NULL;
             memo_faults f;
@@ -1337,7 +1337,7 @@ TEST(a_fault_in_a_session_loses_no_state) {
             n_failed += status != MEMO_STATUS_OK;
         }
     }
-    CHECK_CASE(n_failed > 200 && n_halved > 5, "%lld failed, %lld in updates", (long long)n_failed,
+    CHECK_CASE(n_failed > 80 && n_halved > 5, "%lld failed, %lld in updates", (long long)n_failed,
                (long long)n_halved);
 }
 
@@ -1363,16 +1363,9 @@ TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
     static state_words expected, words;
     int64_t n_failed = 0, n_doubtful = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 10 : 2); i++) {
-        own_step_plan *least = NULL, *plan = NULL;
         memo_status fault = MEMO_STATUS_OK;
         trainer t;
-        random_trainer(&t);
-        t.desc.n_layers = 3;
-        t.desc.update_is_fused = (int32_t)(i % 2);
-        t.desc.device_bytes = 1;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &least, &error));
-        t.desc.device_bytes = least->device_bytes;
-        CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
+        own_step_plan* plan = plan_of_three_layers(&t, i % 2);
         for (int64_t k = 0; k < 2 || fault;
              k += k ? memo_test_int(1, memo_test_all() ? 3 : 30) : 1) {
             int step = 0;

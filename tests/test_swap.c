@@ -9,12 +9,8 @@
 #include "swap_chain.h"
 #include "owned.h"
 
-/* A race detector takes ten times as long. */
-#ifdef __SANITIZE_THREAD__
-enum { SHARE = 3 };
-#else
-enum { SHARE = 1 };
-#endif
+/* All random cases under `make test-all`, otherwise one of SHARE. */
+#define SHARE (memo_test_all() ? 1 : 3)
 
 /* --- random cases --- */
 
@@ -218,11 +214,6 @@ static void gpt_table(chain* c, int64_t hidden_bytes, int32_t n_layers, int64_t 
         c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
     }
     c->tensors[2].row_bytes *= 3; /* q, k and v */
-}
-
-static memo_device* new_host(double bytes_per_s) {
-    return new_device((memo_host_device_desc){.to_host_bytes_per_s = bytes_per_s,
-                                              .to_device_bytes_per_s = bytes_per_s});
 }
 
 /* Opens a chain on a device of its own, whose copies have this rate (0: no limit). */
