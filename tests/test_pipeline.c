@@ -460,8 +460,8 @@ TEST(turns_that_are_not_the_next_are_refused) {
               "micro-batch 1, chunk 0, in shape 0");
     CHECK(memo_session_run(session, NULL, &error) == MEMO_STATUS_INVALID_STATE);
     batch.turn = s.order[1], batch.n_rows = 7;
-    CHECK(memo_session_run(session, &batch, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "n_rows must be those of the micro-batches in flight") != NULL);
+    CHECK_ERROR(memo_session_run(session, &batch, &error), INVALID_STATE,
+                "n_rows must be those of the micro-batches in flight");
     batch.n_rows = 0, batch.shape = 1;
     CHECK(memo_session_run(session, &batch, &error) == MEMO_STATUS_INVALID_STATE);
     batch.shape = 0, batch.is_forward_only = 1;
@@ -494,6 +494,16 @@ TEST(turns_that_are_not_the_next_are_refused) {
     memo_session_destroy(session);
 }
 
+/* A step with each of the mistakes fails, with its text. */
+static void expect_mistakes(stage* s, memo_session* session, int first, int last,
+                            const char* const* texts) {
+    for (s->mistake = first; s->mistake <= last; s->mistake++) {
+        memset(s->gradients, 0, sizeof s->gradients);
+        CHECK(p_step(s, session) != MEMO_STATUS_OK);
+        CHECK_CASE(strstr(error.message, texts[s->mistake - first]) != NULL, "%s", error.message);
+    }
+}
+
 TEST(turns_compute_their_layers) {
     static const char* const texts[] = {
         "backward begin of layer 1 of 2: the turn is the forward of layers 0 to 1, once each",
@@ -506,11 +516,7 @@ TEST(turns_compute_their_layers) {
     s.desc.step = leave_early;
     s.desc.policy = MEMO_POLICY_KEEP;
     CHECK_OK(memo_session_create(&s.desc, &session, &error));
-    for (s.mistake = 2; s.mistake <= 5; s.mistake++) {
-        memset(s.gradients, 0, sizeof s.gradients);
-        CHECK(p_step(&s, session) != MEMO_STATUS_OK);
-        CHECK_CASE(strstr(error.message, texts[s.mistake - 2]) != NULL, "%s", error.message);
-    }
+    expect_mistakes(&s, session, 2, 5, texts);
     memo_session_destroy(session);
 }
 
@@ -529,17 +535,12 @@ TEST(weights_turns_are_checked) {
     p_split(&s);
     p_split_later(&s, 1);
     s.desc.weights = NULL;
-    CHECK(memo_session_create(&s.desc, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "weights: NULL, but `order` has WEIGHTS turns") != NULL, "%s",
-               error.message);
+    CHECK_ERROR(memo_session_create(&s.desc, &session, &error), INVALID_ARGUMENT,
+                "weights: NULL, but `order` has WEIGHTS turns");
     s.desc.weights = p_weights;
     s.desc.is_checked = 1;
     CHECK_OK(memo_session_create(&s.desc, &session, &error));
-    for (s.mistake = 6; s.mistake <= 7; s.mistake++) {
-        memset(s.gradients, 0, sizeof s.gradients);
-        CHECK(p_step(&s, session) != MEMO_STATUS_OK);
-        CHECK_CASE(strstr(error.message, texts[s.mistake - 6]) != NULL, "%s", error.message);
-    }
+    expect_mistakes(&s, session, 6, 7, texts);
     s.mistake = 0;
     memset(s.gradients, 0, sizeof s.gradients);
 
@@ -585,8 +586,7 @@ TEST(weights_turns_are_checked) {
     CHECK_OK(memo_session_create(&s.desc, &session, &error));
     CHECK(memo_session_begin(session, NULL));
     CHECK(!memo_session_weights_begin(session, 0));
-    CHECK(memo_session_end(session, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "no order has a WEIGHTS turn") != NULL, "%s", error.message);
+    CHECK_ERROR(memo_session_end(session, &error), INVALID_STATE, "no order has a WEIGHTS turn");
     memo_session_destroy(session);
 }
 
@@ -627,20 +627,18 @@ TEST(measured_orders_are_verified_and_written) {
     memo_session_destroy(session);
     p_interleaved(&s, 8);
     p_split_later(&s, 1);
-    CHECK(memo_step_plan_read(&s.desc, path, &other, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "wrong plan: order[2]: it has") != NULL, "%s", error.message);
-    CHECK(memo_session_open(&s.desc, plan, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "order[2]: it has") != NULL, "%s", error.message);
+    CHECK_ERROR(memo_step_plan_read(&s.desc, path, &other, &error), INVALID_ARGUMENT,
+                "wrong plan: order[2]: it has");
+    CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
+                "order[2]: it has");
     p_interleaved(&s, 1);
     p_split_later(&s, 2);
-    CHECK(memo_session_open(&s.desc, plan, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "order[5]: it has 0 as micro_batch") != NULL, "%s",
-               error.message);
+    CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
+                "order[5]: it has 0 as micro_batch");
     s.desc.n_order = 0;
     s.desc.n_buffers = P_N_BUFFERS;
-    CHECK(memo_session_open(&s.desc, plan, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "it has 12 as n_order, the session has 0") != NULL, "%s",
-               error.message);
+    CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
+                "it has 12 as n_order, the session has 0");
     remove(path);
 }
 

@@ -978,6 +978,19 @@ static memo_status refusing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_s
     return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "not this one");
 }
 
+/* Plans, and computes nothing: its device is a recorder without one. */
+static memo_sp_attention* attention_on_paper(memo_sp_attention_desc* desc, memo_recorder* recorder,
+                                             memo_comm* ring) {
+    memo_sp_attention* attention = NULL;
+    desc->device = memo_recorder_get_device(recorder);
+    CHECK_OK(memo_stream_create(desc->device, "compute", 0, &desc->stream, &error));
+    desc->ring = ring;
+    desc->attention.forward = desc->attention.backward = refusing_attention;
+    desc->device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
+    CHECK_OK(memo_sp_attention_create(desc, &attention, &error));
+    return attention;
+}
+
 TEST(rows_are_counted_before_they_are_sent) {
     static const struct {
         memo_sharding_kind kind;
@@ -997,8 +1010,6 @@ TEST(rows_are_counted_before_they_are_sent) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 1024, 1, 1, 16, MEMO_TYPE_F32);
             memo_sharding_desc sharding = {.kind = cases[i].kind, .ring = 4, .n_tokens = 1024};
-            own_attention* attention = NULL;
-            own_exchange* exchange = NULL;
             memo_exchange_info info;
             ring_paper paper;
             memo_comm ring = ring_paper_comm(&paper, r, 4);
@@ -1007,12 +1018,8 @@ TEST(rows_are_counted_before_they_are_sent) {
                 sharding.n_documents = 2;
             }
             CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
-            desc.device = memo_recorder_get_device(recorder);
-            CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
-            desc.ring = &ring;
-            desc.attention.forward = desc.attention.backward = refusing_attention;
-            desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
-            CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+            own_attention* attention = attention_on_paper(&desc, recorder, &ring);
+            own_exchange* exchange = NULL;
             CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
             memo_exchange_get_info(exchange, &info);
             for (int k = 0; k < 2; k++) {
@@ -1055,7 +1062,6 @@ TEST(needed_rows_of_many_documents_are_counted) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, RING, 1, n_tokens, 1, 1, 16, MEMO_TYPE_F32);
         const int32_t rank = (int32_t)memo_test_int(0, RING - 1);
-        own_attention* attention = NULL;
         ring_paper paper;
         memo_comm ring = ring_paper_comm(&paper, rank, RING);
         int64_t needed[2] = {0, 0};
@@ -1065,12 +1071,7 @@ TEST(needed_rows_of_many_documents_are_counted) {
                 begins[k - 1] + memo_test_int(0, 2 * (n_tokens - begins[k - 1]) / (n - k + 1));
         begins[n] = n_tokens;
         CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
-        desc.device = memo_recorder_get_device(recorder);
-        CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
-        desc.ring = &ring;
-        desc.attention.forward = desc.attention.backward = refusing_attention;
-        desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
-        CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+        own_attention* attention = attention_on_paper(&desc, recorder, &ring);
         mask.n_tokens = n_tokens;
         mask.document_begins = begins;
         mask.n_documents = n;
@@ -1503,17 +1504,11 @@ TEST(a_pass_that_fails_leaves_no_label) {
     static float tensor[100 * 16];
     own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
     memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 3, 1, 300, 1, 1, 16, MEMO_TYPE_F32);
-    own_attention* attention = NULL;
-    own_exchange* exchange = NULL;
     memo_exchange_desc causal = {0};
     ring_paper paper;
     memo_comm ring = ring_paper_comm(&paper, 0, 3);
-    desc.device = memo_recorder_get_device(recorder);
-    CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
-    desc.ring = &ring;
-    desc.attention.forward = desc.attention.backward = refusing_attention;
-    desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
-    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    own_attention* attention = attention_on_paper(&desc, recorder, &ring);
+    own_exchange* exchange = NULL;
     memo_sp_attention_tensors t = {
         .q = tensor, .k = tensor, .v = tensor, .out = tensor, .lse = tensor};
     CHECK_OK(memo_exchange_create(attention, &causal, &exchange, &error));
