@@ -7614,10 +7614,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    swap->engine.device = device;
-    swap->engine.file.fd = -1;
-    swap->engine.streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
-    swap->engine.computes_on_host = desc->computes_on_host;
+    memob_engine_begin(&swap->engine, &device, desc->compute_stream, desc->computes_on_host);
     swap->engine.device_memory = (char*)desc->device_memory;
     swap->engine.host_memory = (char*)desc->host_memory;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
@@ -8270,10 +8267,7 @@ MEMOI memo_status memob_states_create(const memo_states_desc* desc, int is_dry,
     if (status) return status;
     states = (memo_states*)memob_calloc(1, sizeof *states);
     if (!states) return memob_no_memory(error, "an engine of states");
-    states->engine.device = device;
-    states->engine.file.fd = -1;
-    states->engine.streams[MEMOB_SWAP_COMPUTE] = desc->compute_stream;
-    states->engine.computes_on_host = desc->computes_on_host;
+    memob_engine_begin(&states->engine, &device, desc->compute_stream, desc->computes_on_host);
     states->engine.device_memory = (char*)desc->device_memory;
     states->engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
