@@ -698,6 +698,22 @@ static void is_near(double a, double b) {
     CHECK_CASE(fabs(a - b) < 1e-6 * (1 + fabs(b)), "%g, not %g", a, b);
 }
 
+/* The times of its passes on the virtual device. */
+static memo_profile measured(model* m) {
+    own_device* inner = new_device(memo_host_device_desc_default());
+    memo_device device = virtual_device(inner);
+    memo_profile p;
+    memo_stream stream = NULL;
+    CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
+    m->desc.step = NULL;
+    m->desc.recompute = virtual_recompute;
+    m->desc.device = &device;
+    m->desc.compute_stream = stream;
+    CHECK_OK(memo_session_measure(&m->desc, &p, &error));
+    memo_stream_destroy(&device, stream, NULL);
+    return p;
+}
+
 /* Measured times are the line that they were made from, whatever the number of slices.  One slow
  * layer of five does not change the times of its kind.  The rest of the micro-batch has what this
  * layer and the loss take in addition. */
@@ -708,20 +724,10 @@ TEST(times_are_lines) {
         const int64_t n = lengths[k][0], rows_now = lengths[k][1];
         const double middle = (double)n / 2, all = (double)n, of_slice = (double)rows_now;
         const int has_slices = rows_now < n;
-        memo_device *inner = new_device(memo_host_device_desc_default()), device;
-        memo_profile p;
-        memo_stream stream = NULL;
-        device = virtual_device(inner);
-        CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
         model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
         m.desc.tile_rows = 1;
-        m.desc.step = NULL;
-        m.desc.forward = virtual_forward;
-        m.desc.backward = virtual_backward;
-        m.desc.recompute = virtual_recompute;
-        m.desc.device = &device;
-        m.desc.compute_stream = stream;
-        CHECK_OK(memo_session_measure(&m.desc, &p, &error));
+        m.desc.forward = virtual_forward, m.desc.backward = virtual_backward;
+        const memo_profile p = measured(&m);
         is_near(p.forward_s[0], of_slice * (3 + 0.25 * middle));
         is_near(p.backward_s[0], of_slice * (5 + 0.75 * middle));
         is_near(p.tensors[T_ATTENTION].recompute_s_per_row[0], 0.5 + 0.125 * middle);
@@ -731,8 +737,6 @@ TEST(times_are_lines) {
         is_near(p.tensors[T_ATTENTION].recompute_growth_s_per_row[0], has_slices * 0.0625 * all);
         is_near(p.tensors[T_MIDDLE].recompute_growth_s_per_row[0], 0);
         is_near(p.between_s, all + 6 * (virtual_s(0, n, 3, 0.25) + virtual_s(0, n, 5, 0.75)));
-        memo_stream_destroy(&device, stream, NULL);
-        memo_host_device_destroy(inner);
     }
 }
 
@@ -746,22 +750,11 @@ static void late_compute(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
 }
 TEST(late_layers_count) {
     static model m;
-    memo_device *inner = new_device(memo_host_device_desc_default()), device;
-    memo_profile p;
-    memo_stream stream = NULL;
-    device = virtual_device(inner);
-    CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
     model_init(&m, 48, 6, MEMO_POLICY_MEMO);
-    m.desc.step = NULL;
     m.desc.forward = m.desc.backward = late_compute;
-    m.desc.recompute = virtual_recompute;
-    m.desc.device = &device;
-    m.desc.compute_stream = stream;
-    CHECK_OK(memo_session_measure(&m.desc, &p, &error));
+    const memo_profile p = measured(&m);
     CHECK_CASE(p.forward_s[0] + p.backward_s[0] > 2.6 && p.forward_s[0] + p.backward_s[0] < 4,
                "%g s; the mean is 3.5", p.forward_s[0] + p.backward_s[0]);
-    memo_stream_destroy(&device, stream, NULL);
-    memo_host_device_destroy(inner);
 }
 
 /* What is measured are the largest slices that fit under any policy, even if recomputation alone
