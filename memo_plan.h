@@ -11588,7 +11588,7 @@ MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, 
  * every second one. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* profile,
                                            memo_error* error) {
-    const double begin_s = memob_now_s(), measure_s = s->desc.measure_s ? s->desc.measure_s : 3;
+    const double begin_s = memob_now_s(), measure_s = s->desc.measure_s > 0 ? s->desc.measure_s : 3;
     int32_t n = 1;
     int64_t values[2];
     memo_status status = MEMO_STATUS_OK;
