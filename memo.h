@@ -1162,66 +1162,8 @@ typedef struct memo_kind_times {
 
 /* ---- 8 states: weights, gradients, optimizer states ---------------------------------------------
  *
- * A *state* is bytes of a layer that live from step to step.  The trainer lists its states and the
- * passes that use them.  The engine gives each state of each layer one address.  A resident state
- * stays on the device.  A streamed state lies in pinned host memory; its bytes come to the device
- * before a pass of its layer uses them, and go back after a pass has changed them.
- *
- *     memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
- *                            {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
- *                            {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
- *
- *     memo_states_set_batch(states, is_last, 0, &error);             // each micro-batch of a step
- *     for (l = 0; l < L; l++) {
- *         memo_states_begin(states, MEMO_STATES_PASS_FORWARD, l, &error);
- *         ... enqueue kernels on memo_states_get_address(states, l, WEIGHTS) ...
- *         memo_states_end(states, MEMO_STATES_PASS_FORWARD, l, &error);
- *     }
- *     ... the backward likewise, from the last layer to the first ...
- *     ... after the last micro-batch of a step the update likewise, from the first layer ...
- *
- * Passes.  A step is any number of micro-batches, each a forward and a backward, and then one
- * update.  If the update is fused, the backward of the last micro-batch updates each layer at once,
- * so that nothing travels for the update alone.  Sums over ranks fit between backward and update of
- * a layer; a norm of all gradients needs an update of its own.  An update may also follow a
- * micro-batch that was not the last, if the update begins then.
- *
- * Gradients.  The engine fills a GRADIENT state with zero bytes when the first backward of a step
- * begins its layer.  After the update its bytes have no meaning.
- *
- * Places.  Layers with streamed states use two places in turn, each as large as the layers there
- * need.  So the states of one layer travel while another layer computes.  The layer that a pass
- * ends with stays for the next pass.  Device memory: the resident states + both places.  Host
- * memory: the streamed states that are not spilled, and places for those that are.  What all layers
- * share (an embedding) is a layer of its own kind.
- *
- * When a layer ends, its changed states leave, and those of the next layer in its place come.  The
- * engine makes three waits for that, if anything is copied:
- *
- *   end     to host    waits for  the pass of the layer
- *           to device  waits for  the pass of the layer, and for its changed states on the host
- *   begin   compute    waits for  the layer's states on the device
- *
- * Third tier: a file (chapter 7).  Spilled states pass through two places on the host, one for each
- * place on the device, and these waits are made beside the others:
- *
- *   end     to host    waits for  the place's states in the file and from it
- *           file       waits for  the layer's changed states on the host; then writes
- *           file       waits for  the place's states on the device; then reads the next layer's
- *           to device  waits for  the next layer's states on the host
- *
- * Update on the host.  With update_host, states that only the update uses never leave the host, and
- * have no place on the device.  Gradients go to the host; a function of the host updates the layer
- * there, while others compute.  The forward of the next step fetches what it has changed.  All
- * states that the update uses are then streamed and not spilled.  The waits beside the others:
- *
- *   end     to host    waits for  the backward of the layer, or of all; then stores gradients
- *           file       waits for  the layer's gradients on the host, and for a fetch of what it
- *                                 changes if no pass has used it; then updates the layer
- *   later   to device  waits for  the layer's update, before it fetches what the update changes
- *           to host    waits for  the same, if nothing was fetched, before it stores gradients
- *
- * One thread at a time.  Only creation, get and set allocate, lock or synchronize. */
+ * A *state* is bytes of a layer that live from step to step.  The desc of a session (memo_plan.h,
+ * States) lists the states and the passes that use them. */
 
 enum {
     MEMO_STATE_FORWARD = 1,  /* the forward reads it */
@@ -1238,94 +1180,6 @@ typedef struct memo_state {
     uint32_t kinds;     /* bit k: layers of kind k have the state; 0: all layers */
 } memo_state;
 #define MEMO_STATES_MAX 32
-
-typedef enum memo_states_pass {
-    MEMO_STATES_PASS_FORWARD = 0,
-    MEMO_STATES_PASS_BACKWARD,
-    MEMO_STATES_PASS_UPDATE
-} memo_states_pass;
-
-typedef struct memo_states_desc {
-    const memo_device* device; /* may be NULL unless an engine is created */
-    memo_stream compute_stream;
-    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
-    int32_t computes_on_host;    /* likewise */
-    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
-    int32_t n_states, n_layers;
-    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
-    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
-    const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
-    double spill_bytes_per_s;
-    int32_t update_is_fused;           /* 1: the last backward of a step updates each layer */
-    void *device_memory, *host_memory; /* as in memo_swap_desc */
-    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
-     * on a thread of the device, by launch_host on the file's stream.  The states are at
-     * memo_states_get_host_address.  The function may run as late as the next forward of the layer,
-     * so what changes from step to step, such as a step number, belongs in a state. */
-    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user; /* its first argument */
-} memo_states_desc;
-
-typedef struct memo_states_sizes {
-    int64_t device_bytes; /* resident_bytes + both places */
-    int64_t host_bytes;   /* pinned */
-    int64_t resident_bytes;
-    int64_t spill_bytes; /* of the file */
-} memo_states_sizes;
-
-typedef struct memo_states memo_states;
-
-MEMO_API memo_states_desc memo_states_desc_default(void);
-/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
-MEMO_API memo_status memo_states_desc_get_sizes(const memo_states_desc* desc,
-                                                memo_states_sizes* sizes, memo_error* error);
-/* All states are zero bytes at first.  Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY,
- * OUT_OF_HOST_MEMORY, UNSUPPORTED (update_host, but no launch_host), the device's; of a file as
- * memo_swap_create. */
-MEMO_API memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
-                                        memo_error* error);
-/* Waits for the copies.  Synchronize the compute stream first. */
-MEMO_API void memo_states_destroy(memo_states* states);
-
-/* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
- * its backward, or in it.  is_forward_only: no backward follows.
- * Errors: INVALID_STATE (a micro-batch or an update is open), the device's. */
-MEMO_API memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
-                                           memo_error* error);
-/* Call begin and end around each layer of a pass, and enqueue its work on the compute stream in
- * between.  A layer may begin before others end,
- * unless it uses the same place.
- * Errors: INVALID_STATE (wrong order), the device's; after an error call memo_states_abandon. */
-MEMO_API memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
-                                       memo_error* error);
-MEMO_API memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
-                                     memo_error* error);
-/* Abandons a step: gradients begin at zero again, and memo_states_set_batch comes next.  Returns
- * INVALID_STATE if the states must be set again: the update has changed some layers but not all,
- * or the device reports a failed operation (without waiting), and an update has begun since the
- * last get or set.  After such a failure get and set return the device's error, never bytes of two
- * steps. */
-MEMO_API memo_status memo_states_abandon(memo_states* states, memo_error* error);
-
-/* Address of a state of a layer, valid between begin and end of the layer; it never changes.  NULL:
- * the layer lacks the state, or the state never leaves the host. */
-MEMO_API void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state);
-/* Of a streamed state: where it lies in pinned host memory, for update_host; any thread may call
- * this.  NULL: the layer lacks the state, or it is resident or spilled. */
-MEMO_API void* memo_states_get_host_address(const memo_states* states, int32_t layer,
-                                            int32_t state);
-/* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer from where they lie to
- * host memory of the caller, or sets them; bytes NULL: to zero.  A layer that lacks the state has
- * none.  Needs no room on the device.  It waits for the compute stream and for the copies.
- * Errors: INVALID_STATE (a layer is open), INVALID_ARGUMENT (outside of the state), the device's.
- */
-MEMO_API memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state,
-                                     int64_t offset_bytes, void* bytes, int64_t n_bytes,
-                                     memo_error* error);
-MEMO_API memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state,
-                                     int64_t offset_bytes, const void* bytes, int64_t n_bytes,
-                                     memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -7847,7 +7701,78 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which states lie in which place, the order of a step's visits, and their waits.  Knows
- * nothing of what the trainer computes. */
+ * nothing of what the trainer computes.
+ *
+ * Sessions, the planner's clock and memo_swap_generate run this engine.  A resident state stays on
+ * the device.  A streamed state lies in pinned host memory; its bytes come to the device before a
+ * pass of its layer uses them, and go back after a pass has changed them.
+ *
+ * Places.  Layers with streamed states use two places in turn, each as large as the layers there
+ * need, so the states of one layer travel while another layer computes.  The layer that a pass ends
+ * with stays for the next pass.  What all layers share (an embedding) is a layer of its own kind.
+ *
+ * When a layer ends, its changed states leave, and those of the next layer in its place come.  The
+ * engine makes three waits for that, if anything is copied:
+ *
+ *   end     to host    waits for  the pass of the layer
+ *           to device  waits for  the pass of the layer, and for its changed states on the host
+ *   begin   compute    waits for  the layer's states on the device
+ *
+ * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
+ * the device, and these waits are made beside the others:
+ *
+ *   end     to host    waits for  the place's states in the file and from it
+ *           file       waits for  the layer's changed states on the host; then writes
+ *           file       waits for  the place's states on the device; then reads the next layer's
+ *           to device  waits for  the next layer's states on the host
+ *
+ * Update on the host.  States that only the update uses never leave the host, and have no place on
+ * the device.  Gradients go to the host; a function of the host updates the layer there, while
+ * others compute.  The forward of the next step fetches what it has changed.  The waits beside the
+ * others:
+ *
+ *   end     to host    waits for  the backward of the layer, or of all; then stores gradients
+ *           file       waits for  the layer's gradients on the host, and for a fetch of what it
+ *                                 changes if no pass has used it; then updates the layer
+ *   later   to device  waits for  the layer's update, before it fetches what the update changes
+ *           to host    waits for  the same, if nothing was fetched, before it stores gradients */
+
+typedef enum memob_states_pass {
+    MEMOB_STATES_PASS_FORWARD = 0,
+    MEMOB_STATES_PASS_BACKWARD,
+    MEMOB_STATES_PASS_UPDATE
+} memob_states_pass;
+
+/* Start from all zero. */
+typedef struct memob_states_desc {
+    const memo_device* device; /* may be NULL unless an engine is created */
+    memo_stream compute_stream;
+    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
+    int32_t computes_on_host;    /* likewise */
+    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
+    int32_t n_states, n_layers;
+    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
+    const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
+    double spill_bytes_per_s;
+    int32_t update_is_fused;           /* 1: the last backward of a step updates each layer */
+    void *device_memory, *host_memory; /* as in memo_swap_desc */
+    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
+     * on a thread of the device, by launch_host on the file's stream.  All states that the update
+     * uses are then streamed and not spilled; they are at memob_states_get_host_address.  The
+     * function may run as late as the next forward of the layer, so what changes from step to step,
+     * such as a step number, belongs in a state. */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user; /* its first argument */
+} memob_states_desc;
+
+typedef struct memob_states_sizes {
+    int64_t device_bytes; /* resident_bytes + both places */
+    int64_t host_bytes;   /* pinned */
+    int64_t resident_bytes;
+    int64_t spill_bytes; /* of the file */
+} memob_states_sizes;
 
 /* A visit is a layer in a phase of a step.  What follows decides what is fetched, so there are
  * three forwards. */
@@ -7872,7 +7797,7 @@ typedef struct memob_states_layer {
 /* The update of a layer on the host. */
 typedef struct memob_states_update {
     memo_host_call call;
-    memo_states* states;
+    struct memob_states* states;
     int32_t layer;
     int32_t is_awaited; /* by the copies of this layer's states */
     int64_t number;     /* of the latest one, from 1 on in the order of the stream */
@@ -7895,7 +7820,7 @@ typedef struct memoi_states_place {
     int32_t is_leaving;      /* fetches have not waited yet for what an update on the host needs */
 } memoi_states_place;
 
-struct memo_states {
+typedef struct memob_states {
     memob_engine engine; /* spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t is_fused, n_layers, n_states;
     memo_state states[MEMO_STATES_MAX];
@@ -7909,36 +7834,35 @@ struct memo_states {
     memob_states_layer* layers;   /* (n_layers) */
     int64_t* offsets;             /* (n_layers, n_states, 3): on the device; streamed: on the host;
                                     spilled: in the file, and in a place on the host */
-    memo_states_sizes sizes;
+    memob_states_sizes sizes;
     memoi_states_place places[2];
     int32_t phase, n_begun, n_ended; /* layers of the phase */
     int64_t n_unseen; /* updates since all streams were synchronized without an error */
-};
-
-MEMOB_ZERO_DEFAULT(memo_states_desc)
+} memob_states;
 
 /* --- what does not change --- */
 
-MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_error* error) {
-    static const char name[] = "memo_states_desc";
+MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
+    static const char name[] = "memo_session_desc";
     memo_status status;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
         (status = memob_check_integer(name, "n_states", desc->n_states, 1, MEMO_STATES_MAX, error)))
         return status;
     if (!desc->states)
-        return MEMOB_INVALID(error, "memo_states_desc.states: NULL; pass n_states states");
+        return MEMOB_INVALID(error, "memo_session_desc.states: NULL; pass n_states states");
 
     /* With this limit no sum of bytes overflows. */
     for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
         if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
-            return MEMOB_INVALID(error,
-                                 "memo_states_desc.states[%d].size_bytes: %lld bytes in each of %d "
-                                 "layers; 0 to 2^56 in all are valid",
-                                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
+                "layers; 0 to 2^56 in all are valid",
+                (int)i, (long long)state->size_bytes, (int)desc->n_layers);
         if (state->uses == 0 || state->uses > MEMO_STATE_GRADIENT)
             return MEMOB_INVALID(error,
-                                 "memo_states_desc.states[%d].uses: %u; a sum of "
+                                 "memo_session_desc.states[%d].uses: %u; a sum of "
                                  "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, or "
                                  "MEMO_STATE_GRADIENT alone, is valid",
                                  (int)i, (unsigned)state->uses);
@@ -7947,29 +7871,29 @@ MEMOI memo_status memoi_states_check_desc(const memo_states_desc* desc, memo_err
     for (int32_t i = 0; i < desc->n_layers && desc->layer_kinds; i++)
         if (desc->layer_kinds[i] < 0 || desc->layer_kinds[i] >= MEMOB_KINDS_MAX)
             return MEMOB_INVALID(
-                error, "memo_states_desc.layer_kinds[%d]: out of range (%d); 0 to %d are valid",
+                error, "memo_session_desc.layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                 (int)i, (int)desc->layer_kinds[i], MEMOB_KINDS_MAX - 1);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_states_pass memoi_states_pass_of(int32_t phase) {
-    return phase < MEMOI_PHASE_BACKWARD ? MEMO_STATES_PASS_FORWARD
-           : phase < MEMOI_PHASE_UPDATE ? MEMO_STATES_PASS_BACKWARD
-                                        : MEMO_STATES_PASS_UPDATE;
+MEMOI memob_states_pass memoi_states_pass_of(int32_t phase) {
+    return phase < MEMOI_PHASE_BACKWARD ? MEMOB_STATES_PASS_FORWARD
+           : phase < MEMOI_PHASE_UPDATE ? MEMOB_STATES_PASS_BACKWARD
+                                        : MEMOB_STATES_PASS_UPDATE;
 }
 
 /* 1: the phase updates each layer. */
-MEMOI int memob_states_updates(const memo_states* states, int32_t phase) {
+MEMOI int memob_states_updates(const memob_states* states, int32_t phase) {
     return phase == MEMOI_PHASE_UPDATE || (phase == MEMOI_PHASE_LAST_BACKWARD && states->is_fused);
 }
 
 /* 1: the update comes next. */
-MEMOI int memob_states_is_due(const memo_states* states) {
+MEMOI int memob_states_is_due(const memob_states* states) {
     return states->phase == MEMOI_PHASE_UPDATE;
 }
 
 /* The streamed states that a phase of a layer uses. */
-MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int32_t layer) {
+MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int32_t layer) {
     uint32_t needs = states->used_by[memoi_states_pass_of(phase)];
     if (states->updates)
         needs = phase == MEMOI_PHASE_UPDATE ? 0 : needs;
@@ -7979,12 +7903,12 @@ MEMOI uint32_t memob_states_needs(const memo_states* states, int32_t phase, int3
 }
 
 /* Layer number k of a phase: backwards go down. */
-MEMOI int32_t memob_states_layer_of(const memo_states* states, int32_t phase, int32_t k) {
-    return memoi_states_pass_of(phase) == MEMO_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
+MEMOI int32_t memob_states_layer_of(const memob_states* states, int32_t phase, int32_t k) {
+    return memoi_states_pass_of(phase) == MEMOB_STATES_PASS_BACKWARD ? states->n_layers - 1 - k : k;
 }
 
 /* Bytes that the update of a layer uses. */
-MEMOI double memob_states_update_bytes(const memo_states* states, int32_t layer) {
+MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer) {
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     double n_bytes = 0;
     for (int32_t s = 0; s < states->n_states; s++)
@@ -7993,7 +7917,7 @@ MEMOI double memob_states_update_bytes(const memo_states* states, int32_t layer)
 }
 
 /* The phase that follows.  The first layers of all forwards need the same. */
-MEMOI int32_t memoi_states_phase_after(const memo_states* states, int32_t phase) {
+MEMOI int32_t memoi_states_phase_after(const memob_states* states, int32_t phase) {
     if (phase == MEMOI_PHASE_FORWARD) return MEMOI_PHASE_BACKWARD;
     if (phase == MEMOI_PHASE_LAST_FORWARD) return MEMOI_PHASE_LAST_BACKWARD;
     if (phase == MEMOI_PHASE_LAST_BACKWARD && !states->is_fused) return MEMOI_PHASE_UPDATE;
@@ -8002,7 +7926,7 @@ MEMOI int32_t memoi_states_phase_after(const memo_states* states, int32_t phase)
 
 /* The visit after number k of a phase that uses the same place next; -1: none.  Nothing is brought
  * ahead of an update on the host, which changes it there. */
-MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, int32_t k) {
+MEMOI int32_t memoi_states_find_next(const memob_states* states, int32_t phase, int32_t k) {
     const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
     int32_t n_phases = 0;
     if (place < 0) return -1;
@@ -8021,13 +7945,13 @@ MEMOI int32_t memoi_states_find_next(const memo_states* states, int32_t phase, i
     return -1;
 }
 
-MEMOI int64_t* memoi_states_offsets(const memo_states* states, int32_t layer, int32_t state) {
+MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
     return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
 /* Gives each state its offsets, and each layer its place.  Places lie behind what stays. */
-MEMOI void memoi_states_lay_out(memo_states* states) {
+MEMOI void memoi_states_lay_out(memob_states* states) {
     int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
@@ -8071,12 +7995,12 @@ MEMOI void memoi_states_lay_out(memo_states* states) {
 }
 
 /* The write of a spilled state; the read follows it. */
-MEMOI int64_t memoi_states_spill_op(const memo_states* states, int32_t layer, int32_t state) {
+MEMOI int64_t memoi_states_spill_op(const memob_states* states, int32_t layer, int32_t state) {
     return 2 * ((int64_t)layer * states->n_states + state);
 }
 
 /* The write and the read of each spilled state. */
-MEMOI void memoi_states_describe_spill(memo_states* states) {
+MEMOI void memoi_states_describe_spill(memob_states* states) {
     memob_engine* e = &states->engine;
     for (int32_t l = 0; l < states->n_layers; l++)
         for (int32_t s = 0; s < states->n_states; s++) {
@@ -8096,7 +8020,7 @@ MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
 }
 
 /* Prepares updates on the host.  What they use must lie there. */
-MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_states_desc* desc,
+MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_states_desc* desc,
                                             memo_error* error) {
     states->update_host = desc->update_host;
     states->user = desc->user;
@@ -8108,11 +8032,12 @@ MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_stat
         const uint32_t used = layer->has & (states->updated | states->gradients);
         memob_states_update* update = &states->updates[l];
         if (used & (~layer->streamed | layer->spilled))
-            return MEMOB_INVALID(error,
-                                 "memo_states_desc.update_host: layer %d has states for the update "
-                                 "that are not streamed, or that are spilled; stream all of them, "
-                                 "and spill none",
-                                 (int)l);
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.update_host: layer %d has states for the update "
+                "that are not streamed, or that are spilled; stream all of them, "
+                "and spill none",
+                (int)l);
         update->call.function = memob_states_run_update;
         update->call.argument = update;
         update->states = states;
@@ -8123,7 +8048,7 @@ MEMOI memo_status memoi_states_take_updates(memo_states* states, const memo_stat
 }
 
 /* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc* desc,
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
                                     memo_error* error) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
@@ -8183,11 +8108,12 @@ MEMOI memo_status memob_states_init(memo_states* states, const memo_states_desc*
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memob_states_free(memo_states* states) { memob_arrays_free(&states->engine.arrays); }
+MEMOI void memob_states_free(memob_states* states) { memob_arrays_free(&states->engine.arrays); }
 
-memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states_sizes* sizes,
-                                       memo_error* error) {
-    memo_states states;
+/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
+MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_states_sizes* sizes,
+                                         memo_error* error) {
+    memob_states states;
     memo_status status;
     memset(&states, 0, sizeof states);
     status = memob_states_init(&states, desc, error);
@@ -8196,12 +8122,15 @@ memo_status memo_states_desc_get_sizes(const memo_states_desc* desc, memo_states
     return status;
 }
 
-void* memo_states_get_address(const memo_states* states, int32_t layer, int32_t state) {
+/* Addresses between begin and end of the layer, and in pinned host memory for update_host; they
+ * never change.  NULL: the layer lacks the state, or has it elsewhere. */
+MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
     return has >> state & 1 ? states->engine.device_memory + offset : NULL;
 }
-void* memo_states_get_host_address(const memo_states* states, int32_t layer, int32_t state) {
+MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
+                                          int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
     const int64_t offset = memoi_states_offsets(states, layer, state)[1];
     return l->streamed & ~l->spilled & 1u << state ? states->engine.host_memory + offset : NULL;
@@ -8209,24 +8138,25 @@ void* memo_states_get_host_address(const memo_states* states, int32_t layer, int
 
 /* --- creation --- */
 
-void memo_states_destroy(memo_states* states) {
+MEMOI void memob_states_destroy(memob_states* states) {
     if (!states) return;
     memob_engine_release(&states->engine);
     memob_states_free(states);
     MEMO_FREE(states);
 }
 
-/* Takes memory, file, streams and events; memo_states_destroy frees any part of them. */
-MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_desc* desc,
+/* Takes memory, file, streams and events; memob_states_destroy frees any part of them. */
+MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_desc* desc,
                                        int is_dry, memo_error* error) {
-    static const char name[] = "memo_states_desc";
-    const memo_states_sizes* sizes = &states->sizes;
+    static const char name[] = "memo_session_desc";
+    const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
     memob_engine* e = &states->engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
-        return MEMOB_INVALID(error, "memo_states_desc.spill_directory: NULL, but spilled has bits");
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.spill_directory: NULL, but spilled has bits");
     if (launches)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -8256,16 +8186,18 @@ MEMOI memo_status memoi_states_acquire(memo_states* states, const memo_states_de
     return status ? status : memo_stream_synchronize(&e->device, filling, error);
 }
 
-/* As memo_states_create.  is_dry: as for memob_swap_create. */
-MEMOI memo_status memob_states_create(const memo_states_desc* desc, int is_dry,
-                                      memo_states** result, memo_error* error) {
+/* All states are zero bytes at first.  is_dry: as for memob_swap_create.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, UNSUPPORTED (update_host, but no launch_host), the
+ * device's; of a file as memo_swap_create. */
+MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
+                                      memob_states** result, memo_error* error) {
     memo_device device;
     memo_status status;
-    memo_states* states;
+    memob_states* states;
     *result = NULL;
-    status = memob_device_take(&device, desc->device, "memo_states_desc.device", error);
+    status = memob_device_take(&device, desc->device, "memo_session_desc.device", error);
     if (status) return status;
-    states = (memo_states*)memob_calloc(1, sizeof *states);
+    states = (memob_states*)memob_calloc(1, sizeof *states);
     if (!states) return memob_no_memory(error, "an engine of states");
     memob_engine_begin(&states->engine, &device, desc->compute_stream, desc->computes_on_host);
     states->engine.device_memory = (char*)desc->device_memory;
@@ -8273,22 +8205,17 @@ MEMOI memo_status memob_states_create(const memo_states_desc* desc, int is_dry,
     status = memob_states_init(states, desc, error);
     if (!status) status = memoi_states_acquire(states, desc, is_dry, error);
     if (status) {
-        memo_states_destroy(states);
+        memob_states_destroy(states);
         return status;
     }
     *result = states;
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_states_create(const memo_states_desc* desc, memo_states** states,
-                               memo_error* error) {
-    return memob_states_create(desc, 0, states, error);
-}
-
 /* --- a step --- */
 
 /* Copies the streamed states `which` of a layer.  The file's stream writes them, or reads them. */
-MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer, uint32_t which,
+MEMOI void memoi_states_copy(memob_states* states, int32_t stream, int32_t layer, uint32_t which,
                              int is_read) {
     const int is_file = stream == MEMOB_SWAP_FILE;
     for (; which; which &= which - 1) {
@@ -8305,7 +8232,7 @@ MEMOI void memoi_states_copy(memo_states* states, int32_t stream, int32_t layer,
 
 /* Stores the changed states of a place, after the update that may still use their bytes on the
  * host. */
-MEMOI void memoi_states_store(memo_states* states, const memoi_states_place* place) {
+MEMOI void memoi_states_store(memob_states* states, const memoi_states_place* place) {
     const int32_t layer = place->layer;
     if (states->updates && !states->updates[layer].is_awaited)
         memob_engine_wait(&states->engine, MEMOB_SWAP_TO_HOST, MEMOI_STATES_UPDATED + layer);
@@ -8313,7 +8240,7 @@ MEMOI void memoi_states_store(memo_states* states, const memoi_states_place* pla
 }
 
 /* Fetches states of a layer, after the update on the host that changes them. */
-MEMOI void memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which) {
+MEMOI void memoi_states_fetch(memob_states* states, int32_t layer, uint32_t which) {
     memob_engine* e = &states->engine;
     memob_states_update* update = states->updates ? &states->updates[layer] : NULL;
     if (update && (which & states->updated)) {
@@ -8329,7 +8256,7 @@ MEMOI void memoi_states_fetch(memo_states* states, int32_t layer, uint32_t which
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
  * layer that lies there have left.  What lies in a place is noted only when the calls for it have
  * succeeded, so the calls after a failed one are made again and nothing is lost. */
-MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t layer) {
+MEMOI memo_status memoi_states_bring(memob_states* states, int32_t phase, int32_t layer) {
     memob_engine* e = &states->engine;
     const int32_t at = states->layers[layer].place;
     const int32_t computed = MEMOI_STATES_COMPUTED + at, stored = MEMOI_STATES_STORED + at;
@@ -8378,14 +8305,14 @@ MEMOI memo_status memoi_states_bring(memo_states* states, int32_t phase, int32_t
 }
 
 /* Announces the update of a layer on the host: it reads gradients, and changes the others. */
-MEMOI void memoi_states_annotate(memo_states* states, int32_t layer) {
+MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
     memo_op_desc what = memo_op_desc_default();
     for (int32_t s = 0; s < states->n_states; s++) {
         if (!(used >> s & 1)) continue;
-        reads[what.n_reads] = memob_range_at(memo_states_get_host_address(states, layer, s),
+        reads[what.n_reads] = memob_range_at(memob_states_get_host_address(states, layer, s),
                                              states->states[s].size_bytes);
         if (states->updated >> s & 1) writes[what.n_writes++] = reads[what.n_reads];
         what.n_reads++;
@@ -8399,7 +8326,7 @@ MEMOI void memoi_states_annotate(memo_states* states, int32_t layer) {
 
 /* Enqueues the update of a layer on the host.  Its gradients go there first; if the update has a
  * pass of its own, those of all layers that are still on the device. */
-MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
+MEMOI memo_status memoi_states_launch(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
@@ -8440,16 +8367,20 @@ MEMOI memo_status memoi_states_launch(memo_states* states, int32_t layer) {
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pass pass, int is_end,
-                                      int32_t layer, memo_error* error) {
-    static const char* const words[3] = {"forward", "backward", "update"};
+/* Is this call legal now?  Messages count layers as sessions do: engine layer 0 is FIRST. */
+MEMOI memo_status memoi_states_expect(const memob_states* states, memob_states_pass pass,
+                                      int is_end, int32_t layer, memo_error* error) {
+    static const char* const words[] = {"forward", "backward", "update"};
+    static const char* const points[] = {"begin", "end"};
     const int32_t phase = states->phase, n_open = states->n_begun - states->n_ended;
     const int32_t k = is_end ? states->n_ended : states->n_begun;
+    const memob_states_pass expected = memoi_states_pass_of(phase);
     int may = is_end ? n_open > 0 : k < states->n_layers;
-    const memo_states_pass expected = memoi_states_pass_of(phase);
     if (phase == MEMOI_PHASE_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_states: no micro-batch is open; call memo_states_set_batch");
+                              "%s of a layer's states: no micro-batch is open", words[pass]);
+
+    /* Open layers have different places. */
     may = may && expected == pass && memob_states_layer_of(states, phase, k) == layer;
     for (int i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
         const int32_t open = memob_states_layer_of(states, phase, i);
@@ -8457,23 +8388,21 @@ MEMOI memo_status memoi_states_expect(const memo_states* states, memo_states_pas
               states->layers[layer].place != states->layers[open].place;
     }
     if (may) return MEMO_STATUS_OK;
-    return memo_error_set(
-        error, MEMO_STATUS_INVALID_STATE,
-        "memo_states_%s(%s, %d) is out of order; memo_states_%s(%s, %d) comes next, or "
-        "memo_states_abandon to start the step again",
-        is_end ? "end" : "begin", pass <= MEMO_STATES_PASS_UPDATE ? words[pass] : "?", (int)layer,
-        n_open ? "end" : "begin", words[expected],
-        (int)memob_states_layer_of(states, phase, states->n_ended));
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "the %s of layer %d (%s) is out of order; the %s of layer %d (%s) comes "
+                          "next",
+                          words[pass], (int)layer - 1, points[is_end], words[expected],
+                          (int)memob_states_layer_of(states, phase, states->n_ended) - 1,
+                          points[n_open > 0]);
 }
 
-memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forward_only,
-                                  memo_error* error) {
+/* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
+ * its backward, or in it.  is_forward_only: no backward follows.  Errors: the device's. */
+MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
+                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t n_brought = 0;
-    if (states->phase != MEMOI_PHASE_NONE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_states_set_batch: a micro-batch or an update is open; end it, "
-                              "or call memo_states_abandon first");
+    MEMO_ASSERT(states->phase == MEMOI_PHASE_NONE);
     memob_engine_call(&states->engine, error);
     for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
         if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
@@ -8487,11 +8416,14 @@ memo_status memo_states_set_batch(memo_states* states, int is_last, int is_forwa
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_t layer,
-                              memo_error* error) {
+/* Begin and end enclose what the trainer enqueues for a layer of a pass.  A layer may begin before
+ * others end, unless it uses the same place.  An update may also follow a micro-batch that was not
+ * the last.  Errors: INVALID_STATE (wrong order), the device's; then comes memob_states_abandon. */
+MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
+                                     memo_error* error) {
     memob_engine* e = &states->engine;
     memo_status status;
-    if (pass == MEMO_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
+    if (pass == MEMOB_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
         states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
     status = memoi_states_expect(states, pass, 0, layer, error);
     if (status) return status;
@@ -8507,8 +8439,8 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
 
     /* Gradients of a new step begin at zero. */
     for (int32_t s = 0; s < states->n_states && !e->status; s++) {
-        void* address = memo_states_get_address(states, layer, s);
-        if (pass != MEMO_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
+        void* address = memob_states_get_address(states, layer, s);
+        if (pass != MEMOB_STATES_PASS_BACKWARD || states->layers[layer].has_gradients) break;
         if (!address || !(states->gradients >> s & 1)) continue;
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
@@ -8521,8 +8453,8 @@ memo_status memo_states_begin(memo_states* states, memo_states_pass pass, int32_
     return e->status;
 }
 
-memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t layer,
-                            memo_error* error) {
+MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass, int32_t layer,
+                                   memo_error* error) {
     const int32_t phase = states->phase;
     memo_status status = memoi_states_expect(states, pass, 1, layer, error);
     memob_states_layer* of_layer = &states->layers[layer];
@@ -8532,7 +8464,7 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     /* What the pass has changed.  An update has used the gradients up. */
     if (memob_states_needs(states, phase, layer)) {
         memoi_states_place* place = &states->places[of_layer->place];
-        if (pass == MEMO_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
+        if (pass == MEMOB_STATES_PASS_BACKWARD) place->dirty |= states->gradients & place->present;
         if (memob_states_updates(states, phase) && !states->updates) {
             place->dirty |= states->updated & place->present;
             place->present &= ~states->gradients;
@@ -8543,7 +8475,7 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     if (states->updates && memob_states_updates(states, phase))
         status = memoi_states_launch(states, layer);
     if (status) return status;
-    if (pass != MEMO_STATES_PASS_FORWARD)
+    if (pass != MEMOB_STATES_PASS_FORWARD)
         of_layer->has_gradients = !memob_states_updates(states, phase);
 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
@@ -8557,23 +8489,12 @@ memo_status memo_states_end(memo_states* states, memo_states_pass pass, int32_t 
     return MEMO_STATUS_OK;
 }
 
-/* Forgets what lies on the device, as in a new engine. */
-MEMOI void memob_states_reset(memo_states* states) {
-    states->n_unseen = states->n_updates = states->n_awaited = 0;
-    for (int p = 0; p < states->n_layers && states->updates; p++) {
-        states->updates[p].number = 0;
-        states->updates[p].is_awaited = 1;
-    }
-    (void)memo_states_abandon(states, NULL);
-    for (int p = 0; p < 2; p++) {
-        memoi_states_place* place = &states->places[p];
-        place->layer = -1;
-        place->present = place->dirty = 0;
-        place->is_coming = place->is_leaving = 0;
-    }
-}
-
-memo_status memo_states_abandon(memo_states* states, memo_error* error) {
+/* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Returns
+ * INVALID_STATE if the states must be set again: the update has changed some layers but not all,
+ * or the device reports a failed operation (without waiting), and an update has begun since the
+ * last transfer.  After such a failure transfers return the device's error, never bytes of two
+ * steps. */
+MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     const int32_t phase = states->phase, n_begun = states->n_begun;
     memo_error late;
     for (int32_t i = 0; i < 2; i++) {
@@ -8597,16 +8518,33 @@ memo_status memo_states_abandon(memo_states* states, memo_error* error) {
                           (int)n_begun, (int)states->n_layers);
 }
 
+/* Forgets what lies on the device, as in a new engine. */
+MEMOI void memob_states_reset(memob_states* states) {
+    states->n_unseen = states->n_updates = states->n_awaited = 0;
+    for (int p = 0; p < states->n_layers && states->updates; p++) {
+        states->updates[p].number = 0;
+        states->updates[p].is_awaited = 1;
+    }
+    (void)memob_states_abandon(states, NULL);
+    for (int p = 0; p < 2; p++) {
+        memoi_states_place* place = &states->places[p];
+        place->layer = -1;
+        place->present = place->dirty = 0;
+        place->is_coming = place->is_leaving = 0;
+    }
+}
+
 /* --- both engines --- */
 
 /* What a step of a layer brings and releases, and with it the engine's first and last layer.
  * visit: called with user for each. */
-MEMOI void memob_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int), void* user,
+MEMOI void memob_states_turn(void (*visit)(void*, memob_states_pass, int32_t, int), void* user,
                              int32_t n_layers, int32_t n_slices, int is_forward_only,
                              int is_backward, int32_t step, int is_end) {
     const int32_t layer = step / n_slices + 1, last = n_layers + 1;
     const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const memo_states_pass of = is_backward ? MEMO_STATES_PASS_BACKWARD : MEMO_STATES_PASS_FORWARD;
+    const memob_states_pass of =
+        is_backward ? MEMOB_STATES_PASS_BACKWARD : MEMOB_STATES_PASS_FORWARD;
     if (step % n_slices != turning) return;
     if (is_end && !is_backward && layer == 1) visit(user, of, 0, 1);
     if (is_end && is_backward && layer == n_layers) visit(user, of, last, 1);
@@ -8616,15 +8554,15 @@ MEMOI void memob_states_turn(void (*visit)(void*, memo_states_pass, int32_t, int
     visit(user, of, last, 0);
     if (is_forward_only) return;
     visit(user, of, last, 1);
-    visit(user, MEMO_STATES_PASS_BACKWARD, last, 0);
+    visit(user, MEMOB_STATES_PASS_BACKWARD, last, 0);
 }
 
 /* A step as the engines and the trainer go through it.  NULL: without states. */
 typedef struct memob_walk {
     const memob_swap_placement* order;
-    const memo_states* states;
+    const memob_states* states;
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*layer)(void* user, memo_states_pass pass, int32_t layer, int is_end);
+    void (*layer)(void* user, memob_states_pass pass, int32_t layer, int is_end);
     void (*compute)(void* user, int32_t k);    /* visit k */
     void (*between)(void* user, int32_t turn); /* before this turn of backwards */
     void* user;
@@ -8634,7 +8572,7 @@ typedef struct memob_walk {
 MEMOI void memob_walk_batch(const memob_walk* w) {
     const memob_swap_placement* order = w->order;
     const int32_t n_slices = order->n_slices, n_layers = order->n_layers / n_slices;
-    if (w->states) w->layer(w->user, MEMO_STATES_PASS_FORWARD, 0, 0);
+    if (w->states) w->layer(w->user, MEMOB_STATES_PASS_FORWARD, 0, 0);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_swap_visit* visit = &order->visits[k];
         if (visit->is_backward && k % order->n_forwards == 0)
@@ -8649,22 +8587,22 @@ MEMOI void memob_walk_batch(const memob_walk* w) {
             memob_states_turn(w->layer, w->user, n_layers, n_slices, 0, visit->is_backward,
                               visit->step, 1);
     }
-    if (w->states) w->layer(w->user, MEMO_STATES_PASS_BACKWARD, 0, 1);
+    if (w->states) w->layer(w->user, MEMOB_STATES_PASS_BACKWARD, 0, 1);
 }
 
 /* The update after the last micro-batch of a step. */
 MEMOI void memob_walk_update(const memob_walk* w) {
     if (!w->states || w->states->is_fused) return;
     for (int32_t layer = 0; layer < w->states->n_layers; layer++) {
-        w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 0);
-        w->layer(w->user, MEMO_STATES_PASS_UPDATE, layer, 1);
+        w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        w->layer(w->user, MEMOB_STATES_PASS_UPDATE, layer, 1);
     }
 }
 
 /* --- from and to the caller --- */
 
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
-MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int32_t state,
+MEMOI memo_status memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state,
                                          int is_read, int64_t offset_bytes, int64_t n_bytes,
                                          memo_error* error) {
     memob_spill_op op =
@@ -8677,7 +8615,7 @@ MEMOI memo_status memoi_states_pass_file(memo_states* states, int32_t layer, int
 }
 
 /* Waits for computation, copies and updates on the host. */
-MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* error) {
+MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
     const memob_engine* e = &states->engine;
     memo_status status = MEMO_STATUS_OK;
     for (int k = MEMOB_SWAP_COMPUTE; k <= MEMOB_SWAP_FILE && !status; k++)
@@ -8687,10 +8625,14 @@ MEMOI memo_status memob_states_synchronize(memo_states* states, memo_error* erro
     return status;
 }
 
-/* Waits for computation and copies, then copies bytes of a state from where they lie, or there. */
-MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int32_t state,
+/* Waits for computation and copies, then copies bytes of a state from where they lie, or there;
+ * from NULL: sets them to zero.  A layer that lacks the state has none.  Needs no room on the
+ * device.  Errors: INVALID_STATE (a layer is open), INVALID_ARGUMENT (outside of the state), the
+ * device's. */
+MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int32_t state,
                                         int is_out, int64_t offset_bytes, void* bytes,
                                         int64_t n_bytes, memo_error* error) {
+    const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->engine;
     const memo_device* device = &e->device;
     const memo_stream stream = e->streams[is_out ? MEMOB_SWAP_TO_HOST : MEMOB_SWAP_TO_DEVICE];
@@ -8702,17 +8644,15 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     memoi_states_place* place;
     char *on_device, *on_host;
     if (states->n_begun > states->n_ended)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_states_%s: a layer is open; end it first",
-                              is_out ? "get" : "set");
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
+                              name);
+    if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
     if (offset_bytes < 0 || n_bytes < 0 || n_bytes > size_bytes ||
         offset_bytes > size_bytes - n_bytes)
-        return MEMOB_INVALID(error,
-                             "memo_states_%s: offset_bytes: %lld bytes from byte %lld; state %d "
-                             "has %lld bytes",
-                             is_out ? "get" : "set", (long long)n_bytes, (long long)offset_bytes,
-                             (int)state, (long long)size_bytes);
+        return MEMOB_INVALID(
+            error, "%s: offset_bytes: %lld bytes from byte %lld; state %d has %lld bytes", name,
+            (long long)n_bytes, (long long)offset_bytes, (int)state, (long long)size_bytes);
     status = memob_states_synchronize(states, error);
     if (status || !n_bytes) return status;
 
@@ -8751,17 +8691,6 @@ MEMOI memo_status memoi_states_transfer(memo_states* states, int32_t layer, int3
     if (!status && is_spilled && !is_out)
         status = memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes, error);
     return status;
-}
-
-memo_status memo_states_get(memo_states* states, int32_t layer, int32_t state, int64_t offset_bytes,
-                            void* bytes, int64_t n_bytes, memo_error* error) {
-    if (!bytes && n_bytes) return MEMOB_INVALID(error, "memo_states_get: bytes: NULL");
-    return memoi_states_transfer(states, layer, state, 1, offset_bytes, bytes, n_bytes, error);
-}
-memo_status memo_states_set(memo_states* states, int32_t layer, int32_t state, int64_t offset_bytes,
-                            const void* bytes, int64_t n_bytes, memo_error* error) {
-    return memoi_states_transfer(states, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
-                                 n_bytes, error);
 }
 
 #endif /* MEMO_IMPLEMENTATION */

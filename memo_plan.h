@@ -175,9 +175,9 @@ typedef struct memo_swap_plan_desc {
     /* Of each kind that swap->layer_kinds names; of one kind without layer_kinds.  Times may be in
      * any unit, if all are in this unit. */
     const memo_kind_times* kinds;
-    /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
-     * last layer behind the layers, as in sessions. */
-    const memo_states_desc* states;
+    /* Of sessions: streamed states, which use the same link; NULL: none.  Layer 0 comes before the
+     * layers, the last layer behind the layers. */
+    const struct memob_states_desc* states;
     double update_s_per_byte;      /* of states that the update uses */
     double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
     double between_s;              /* after the last forward */
@@ -352,27 +352,46 @@ typedef struct memo_session memo_session;
 
 /* States.  A trainer may also give weights, gradients and optimizer states to the session (memo.h,
  * chapter 8).  The budgets then include the states: a state that does not fit on the device lies on
- * the host, or in a file, and comes to the device for each layer that uses the state.  A state
- * whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as an embedding:
- * layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after the last
- * layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these two.
+ * the host, or in a file, and comes to the device for each layer that uses the state.
+ *
+ *     static const memo_state states[] = {{"weights", 2 * P, MEMO_STATE_WEIGHTS, 0},
+ *                                         {"gradients", 4 * P, MEMO_STATE_GRADIENT, 0},
+ *                                         {"moments", 8 * P, MEMO_STATE_UPDATE, 0}};
  *
  *     memo_session_run(session, &batch, &error);       // batch.more_follow = 1: gradients add up
  *     memo_session_update(session, &error);            // calls desc.update for each layer
  *
- * The states of a layer are on the device between begin and end of the layer.  States of FIRST are
- * there until layer 0 ends the forward, and after layer 0 begins the backward.  States of LAST are
- * there from the end of the last forward to the end of the first backward.  One layer is open at a
- * time.  Losses and states are the same bits, whatever is streamed.
+ * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
+ * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
+ * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
+ * two.  The states of a layer are on the device between begin and end of the layer.  States of
+ * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
+ * LAST are there from the end of the last forward to the end of the first backward.  One layer is
+ * open at a time.
  *
- * With desc.update_host a layer may be updated on the host, by a thread of the device, while the
- * device computes.  Then all states are streamed and none is spilled.  States that only the update
- * uses never travel, a layer's gradients go to the host, and the next forward fetches what the
- * update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the shorter step.
+ * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
+ * update.  With update_is_fused the last backward of a step updates each layer at once, so nothing
+ * travels for the update alone.  Sums over ranks fit into `update` of a layer; a norm of all
+ * gradients needs an update that is not fused.  All states are zero bytes at first.  The session
+ * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
+ * update the bytes of gradients have no meaning.
  *
- * memo_session_measure runs with
- * states of zero bytes, and updates the states twice.  Predicted times are of a step of one
- * micro-batch, with all copies of states. */
+ * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
+ * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
+ * device in turn, so the states of one layer travel while another layer computes.  Each place is as
+ * large as the layers there need.  On the device states take all resident states and both places.
+ * On the host they take the streamed states that are not spilled, and two places for spilled ones.
+ * Changed states go back when their layer ends; a state that no pass changes never goes back.
+ * Losses and states are the same bits, whatever is streamed.
+ *
+ * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
+ * device, while the device computes.  Then all states are streamed and none is spilled.  States
+ * that only the update uses never travel, a layer's gradients go to the host, and the next forward
+ * fetches what the update has changed.  desc.update_on says where; MEMO_UPDATE_PLANNED is the
+ * shorter step.
+ *
+ * memo_session_measure runs with states of zero bytes, and updates the states twice.  Predicted
+ * times are of a step of one micro-batch, with all copies of states. */
 #define MEMO_LAYER_FIRST (-1)
 #define MEMO_STATE_FIRST (1u << 30)
 #define MEMO_STATE_LAST  (1u << 31)
@@ -6098,8 +6117,8 @@ typedef struct memoi_rows_clock {
     memoi_rows_stream streams[4];
     memoi_rows_event* events;
 
-    memo_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
-    memo_states own_states;
+    memob_states* states; /* own_states, whose device is this clock; NULL: none are streamed */
+    memob_states own_states;
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update's pass */
 } memoi_rows_clock;
@@ -6331,11 +6350,11 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 }
 
 /* A layer of the engine of states begins or ends a pass. */
-MEMOI void memoi_rows_visit(void* clock, memo_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_rows_visit(void* clock, memob_states_pass pass, int32_t layer, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     if (is_end && !c->states->updates && memob_states_updates(c->states, c->states->phase))
         c->compute_s += c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer);
-    (void)(is_end ? memo_states_end : memo_states_begin)(c->states, pass, layer, NULL);
+    (void)(is_end ? memob_states_end : memob_states_begin)(c->states, pass, layer, NULL);
 }
 
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
@@ -6374,7 +6393,7 @@ MEMOI double memoi_rows_micro_batch(memoi_rows_clock* c) {
         &c->order,          c->states, memoi_rows_turn, memoi_rows_visit, memoi_rows_compute_visit,
         memoi_rows_between, c};
     double end_s, stall_s;
-    if (c->states) (void)memo_states_set_batch(c->states, 1, 0, NULL);
+    if (c->states) (void)memob_states_set_batch(c->states, 1, 0, NULL);
     memob_walk_batch(&walk);
     end_s = c->compute_s;
     stall_s = c->stall_s;
@@ -7146,7 +7165,7 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-    const memo_states* states = p->clock.states;
+    const memob_states* states = p->clock.states;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
@@ -7603,10 +7622,10 @@ struct memo_session {
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
-    memo_states_desc states_desc; /* of the stage or the plan that is open */
-    memo_states_sizes states_sizes;
+    memob_states_desc states_desc; /* of the stage or the plan that is open */
+    memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
-    memo_states* states;
+    memob_states* states;
     char* states_base; /* on the device */
     int is_filling;    /* on the host */
     char* host_trial;  /* of one layer, while updates on the host are timed; NULL: they are not */
@@ -7659,11 +7678,8 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
     static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
                                            {"memo_swap_desc", "memo_session_desc"},
-                                           {"memo_states_desc", "memo_session_desc"},
                                            {"memo_arena_desc", "memo_session_desc"},
-                                           {"memo_swap_", "memo_session_"},
-                                           {"memo_states_get", "memo_session_read_state"},
-                                           {"memo_states_set:", "memo_session_write_state:"}};
+                                           {"memo_swap_", "memo_session_"}};
     char text[sizeof error->message], *at;
     if (!status || !error) return status;
     if ((at = strstr(error->message, ", or memo_swap_abandon")) != NULL) *at = 0;
@@ -8596,7 +8612,7 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
 /* Checks the table of states and prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
     const memo_session_desc* desc = &s->desc;
-    memo_states_desc* states = &s->states_desc;
+    memob_states_desc* states = &s->states_desc;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
     int32_t* layer_kinds;
     if (!desc->n_states) return MEMO_STATUS_OK;
@@ -8644,7 +8660,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     states->streamed = s->streamed;
     states->spilled = s->spilled;
     states->update_is_fused = desc->update_is_fused;
-    return memo_states_desc_get_sizes(states, &s->states_sizes, error);
+    return memob_states_get_sizes(states, &s->states_sizes, error);
 }
 
 /* Sets the bits of the first n states of layers, in the order of what streaming costs. */
@@ -8681,7 +8697,7 @@ MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, int64_t n_spi
         s->part->plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, n, s->streamed);
     memoi_session_take_first(s, n_spilled, s->spilled);
-    return memo_states_desc_get_sizes(&s->states_desc, &s->states_sizes, error);
+    return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
 }
 
 /* Fills in what a session has of its desc; with plan: of the plan's rows. */
@@ -8908,8 +8924,8 @@ MEMOI memo_status memoi_inspector_copy(memo_session* s, char* on_device, char* o
 MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host,
                                              uint64_t* hash) {
     const memoi_inspector* c = &s->checker;
-    char* address = (char*)(on_host ? memo_states_get_host_address(s->states, layer, i)
-                                    : memo_states_get_address(s->states, layer, i));
+    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
+                                    : memob_states_get_address(s->states, layer, i));
     const int64_t size_bytes = s->states_table[i].size_bytes;
     memo_status status = MEMO_STATUS_OK;
     int64_t n;
@@ -8928,13 +8944,13 @@ MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int
 }
 
 /* A layer has begun a pass, or is about to end it. */
-MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t layer,
+MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_t layer,
                                  int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
     memoi_inspector* c = &s->checker;
     const memob_states_layer* of = &s->states->layers[layer];
-    const int is_fresh = !of->has_gradients && (pass == MEMO_STATES_PASS_FORWARD || !is_end);
-    const int on_host = pass == MEMO_STATES_PASS_UPDATE && s->states->updates;
+    const int is_fresh = !of->has_gradients && (pass == MEMOB_STATES_PASS_FORWARD || !is_end);
+    const int on_host = pass == MEMOB_STATES_PASS_UPDATE && s->states->updates;
     const uint32_t visited =
         of->has &
         (on_host ? s->states->updated | (is_end ? s->states->gradients : 0)
@@ -8946,10 +8962,10 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
     for (int32_t i = 0; i < s->desc.n_states && !s->error.status && !why; i++) {
         const uint32_t uses = s->states_table[i].uses, gradient = uses & MEMO_STATE_GRADIENT;
         const int is_written = gradient
-                                   ? pass != MEMO_STATES_PASS_FORWARD
-                                   : pass == MEMO_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
+                                   ? pass != MEMOB_STATES_PASS_FORWARD
+                                   : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(visited >> i & 1) || (gradient && is_fresh && pass == MEMO_STATES_PASS_FORWARD))
+        if (!(visited >> i & 1) || (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
             continue;
         if (!memoi_session_is_ok(s, memoi_inspector_hash_state(s, layer, i, on_host, &hash)))
             return;
@@ -8965,11 +8981,11 @@ MEMOI void memoi_inspector_visit(memo_session* s, memo_states_pass pass, int32_t
                   "to another state";
         is_due |= gradient && *known != MEMOI_HASH_ZERO && (of->has & s->states->updated);
         is_changed |= !gradient && is_written && hash != *known;
-        *known = gradient && pass == MEMO_STATES_PASS_UPDATE && is_end ? 0 : hash;
+        *known = gradient && pass == MEMOB_STATES_PASS_UPDATE && is_end ? 0 : hash;
     }
 
     /* A learning rate of 0 changes no layer. */
-    if (is_end && pass == MEMO_STATES_PASS_UPDATE && is_due && !why) {
+    if (is_end && pass == MEMOB_STATES_PASS_UPDATE && is_due && !why) {
         c->n_updated += is_changed;
         if (!is_changed) c->n_missed = layer + 1;
         if (c->n_updated && c->n_missed) {
@@ -8992,8 +9008,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
     if (s->is_filling && ((s->states->updated | s->states->gradients) >> state & 1))
-        return memo_states_get_host_address(s->states, layer + 1, state);
-    return memo_states_get_address(s->states, layer + 1, state);
+        return memob_states_get_host_address(s->states, layer + 1, state);
+    return memob_states_get_address(s->states, layer + 1, state);
 }
 
 /* Offset of a state in a layer of host_trial; state n_states: the layer's bytes. */
@@ -9015,32 +9031,32 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
         const int64_t offset = memoi_session_trial_offset(s, layer + 1, state);
         return offset < 0 ? NULL : s->host_trial + offset;
     }
-    return memo_states_get_host_address(s->states, layer + 1, state);
+    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, or of a
  * backward if it is fused.  On the host the engine enqueues the update. */
-MEMOI void memoi_session_visit(void* session, memo_states_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
     const int updates =
-        pass == MEMO_STATES_PASS_UPDATE ||
-        (pass == MEMO_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
+        pass == MEMOB_STATES_PASS_UPDATE ||
+        (pass == MEMOB_STATES_PASS_BACKWARD && s->desc.update_is_fused && !s->batch.more_follow);
     const int on_host = s->states->updates != NULL;
     if (s->error.status) return;
-    if (is_end && pass != MEMO_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
+    if (is_end && pass != MEMOB_STATES_PASS_UPDATE) memoi_inspector_visit(s, pass, layer, 1);
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
     if (is_end && updates && !on_host && !s->error.status) {
         if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 0);
         s->desc.update(s->desc.user, s, layer - 1);
         if (step >= 0) memoi_session_mark(s, step, MEMOI_SPAN_UPDATE, 1);
-        memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
+        memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) return;
-    (void)memoi_session_is_ok(
-        s, (is_end ? memo_states_end : memo_states_begin)(s->states, pass, layer, &s->call_error));
-    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
-    if (!is_end && !(on_host && pass == MEMO_STATES_PASS_UPDATE))
+    (void)memoi_session_is_ok(s, (is_end ? memob_states_end : memob_states_begin)(
+                                     s->states, pass, layer, &s->call_error));
+    if (is_end && updates && on_host) memoi_inspector_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
+    if (!is_end && !(on_host && pass == MEMOB_STATES_PASS_UPDATE))
         memoi_inspector_visit(s, pass, layer, 0);
 }
 
@@ -9060,20 +9076,20 @@ MEMOI void memoi_session_turn_first(memo_session* s, int is_end) {
                           "memo_session_update comes next, or memo_session_skip_update");
     } else if (!is_end) {
         s->checker.n_updated = s->checker.n_missed = 0;
-        (void)memoi_session_is_ok(s, memo_states_set_batch(s->states, !s->batch.more_follow,
-                                                           is_forward_only, &s->call_error));
-        memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, 0, 0);
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
+                                                            is_forward_only, &s->call_error));
+        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
-        memoi_session_visit(s, MEMO_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
+        memoi_session_visit(s, MEMOB_STATES_PASS_FORWARD, s->desc.n_layers + 1, 1);
     } else if (s->n_passed == 2 * s->n_steps) {
-        memoi_session_visit(s, MEMO_STATES_PASS_BACKWARD, 0, 1);
+        memoi_session_visit(s, MEMOB_STATES_PASS_BACKWARD, 0, 1);
     }
 }
 
 /* Gradients are lost.  The error tells if an update has changed some layers alone. */
 MEMOI void memoi_session_abandon_states(memo_session* s) {
     const size_t n = strlen(s->error.message);
-    const memo_status status = memo_states_abandon(s->states, &s->call_error);
+    const memo_status status = memob_states_abandon(s->states, &s->call_error);
     if (status && s->error.status)
         snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
     (void)memoi_session_is_ok(s, status);
@@ -9099,8 +9115,8 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
     s->checker.n_updated = s->checker.n_missed = 0;
     memoi_session_forget(s);
     for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMO_STATES_PASS_UPDATE, layer, 1);
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 0);
+        memoi_session_visit(s, MEMOB_STATES_PASS_UPDATE, layer, 1);
     }
     if (s->error.status) memoi_session_abandon_states(s);
     return memoi_session_report(s, error);
@@ -9165,8 +9181,9 @@ memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t stat
                                     memo_error* error) {
     memo_status status = memoi_session_check_transfer(s, layer, state, error);
     if (!status)
-        status = memo_states_get(s->states, layer + 1, state, offset_bytes, bytes, n_bytes, error);
-    return memoi_session_reword(status, error);
+        status = memob_states_transfer(s->states, layer + 1, state, 1, offset_bytes, bytes, n_bytes,
+                                       error);
+    return status;
 }
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
                                      int64_t offset_bytes, const void* bytes, int64_t n_bytes,
@@ -9175,8 +9192,9 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
     if (!status && s->checker.states)
         s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
     if (!status)
-        status = memo_states_set(s->states, layer + 1, state, offset_bytes, bytes, n_bytes, error);
-    return memoi_session_reword(status, error);
+        status = memob_states_transfer(s->states, layer + 1, state, 0, offset_bytes,
+                                       (void*)(uintptr_t)bytes, n_bytes, error);
+    return status;
 }
 
 /* --- >>session checked ---
@@ -11292,7 +11310,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 
 /* The engine of states, once its memory is known. */
 MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error) {
-    memo_states_desc states = s->states_desc;
+    memob_states_desc states = s->states_desc;
     if (!s->streamed || s->states) return MEMO_STATUS_OK;
     states.device = s->device;
     states.compute_stream = s->desc.compute_stream;
@@ -11300,7 +11318,7 @@ MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error)
     states.device_memory = s->states_base;
     states.spill_directory = s->desc.spill_directory;
     states.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    return memo_states_create(&states, &s->states, error);
+    return memob_states_create(&states, 0, &s->states, error);
 }
 
 /* Memory for the largest shape; arena and engine of each. */
@@ -11948,7 +11966,7 @@ void memo_session_destroy(memo_session* s) {
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
     }
-    memo_states_destroy(s->states); /* whose streams the engines above use */
+    memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->states_arrays);
     if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);

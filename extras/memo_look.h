@@ -429,7 +429,7 @@ typedef struct memo_swap_times {
     /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
-    const memo_states_desc* states; /* as in memo_swap_plan_desc; also the next */
+    const struct memob_states_desc* states; /* as in memo_swap_plan_desc; also the next */
     double update_s_per_byte, update_host_s_per_byte;
     int32_t n_steps; /* 0: 1 */
 } memo_swap_times;
@@ -3793,7 +3793,7 @@ typedef struct memoi_swap_generator {
     memo_swap_desc desc;
     const memo_swap_times* times;
     memo_swap* swap;
-    memo_states* states; /* NULL: none */
+    memob_states* states; /* NULL: none */
     memo_status status;
     memo_error* error;
     memo_stream traffic[2]; /* of the trainer's own copies, to host and to device */
@@ -3833,7 +3833,7 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
 /* Appends the states of a layer with one of these uses. */
 MEMOI void memoi_swap_generate_states(memoi_swap_generator* g, int32_t layer, uint32_t uses) {
     for (int32_t i = 0; i < g->states->n_states; i++) {
-        const void* address = memo_states_get_address(g->states, layer, i);
+        const void* address = memob_states_get_address(g->states, layer, i);
         if (address && g->states->states[i].uses & uses)
             g->ranges[g->n_ranges++] = memob_range_at(address, g->states->states[i].size_bytes);
     }
@@ -3971,7 +3971,7 @@ MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
 }
 
 /* An update comes before the end of its layer's visit. */
-MEMOI void memoi_swap_generate_turn(void* generator, memo_states_pass pass, int32_t layer,
+MEMOI void memoi_swap_generate_turn(void* generator, memob_states_pass pass, int32_t layer,
                                     int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     if (is_end && memob_states_updates(g->states, g->states->phase) && !g->states->updates) {
@@ -3985,7 +3985,7 @@ MEMOI void memoi_swap_generate_turn(void* generator, memo_states_pass pass, int3
     }
     if (!g->status)
         g->status =
-            (is_end ? memo_states_end : memo_states_begin)(g->states, pass, layer, g->error);
+            (is_end ? memob_states_end : memob_states_begin)(g->states, pass, layer, g->error);
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
@@ -4016,8 +4016,8 @@ MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_s
 
 /* The engine of states, whose bytes follow those of rows.  Both use the same streams. */
 MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
-                                             const memo_states_desc* given) {
-    memo_states_desc desc = *given;
+                                             const memob_states_desc* given) {
+    memob_states_desc desc = *given;
     memo_swap_sizes rows;
     memo_status status = memo_swap_desc_get_sizes(&g->desc, &rows, g->error);
     desc.device = g->device;
@@ -4080,7 +4080,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     if (!g.status) walk.order = &g.swap->placement;
     for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
-        if (g.states) g.status = memo_states_set_batch(g.states, is_last, 0, error);
+        if (g.states) g.status = memob_states_set_batch(g.states, is_last, 0, error);
         if (!g.status) memob_walk_batch(&walk);
         if (!g.status && is_last) memob_walk_update(&walk);
     }
@@ -4088,7 +4088,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
-    memo_states_destroy(g.states);
+    memob_states_destroy(g.states);
     if (!g.status) *schedule = memoi_rec_take(recorder);
     memo_recorder_destroy(recorder);
     return g.status;

@@ -1,6 +1,12 @@
 /* test_states.c - random models whose states are streamed end with the bits of plain arrays; the
  * recorded operations have no race, and every fault is a status that loses nothing. */
 #include "scarce.h"
+
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
@@ -8,7 +14,7 @@
 #include "owned.h"
 #include <fcntl.h>
 
-OWNED_TYPE(memo_states, states, memo_states_destroy)
+OWNED_TYPE(memob_states, states, memob_states_destroy)
 
 enum { LAYERS_MAX = 12, STATES_MAX = 6, WORDS_MAX = 40, KEYS_MAX = 512 };
 
@@ -19,8 +25,8 @@ typedef struct model {
     memo_state table[STATES_MAX];
     int32_t kinds[LAYERS_MAX];
     uint32_t streamed[LAYERS_MAX], spilled[LAYERS_MAX];
-    memo_states_desc desc;
-    memo_states* states;
+    memob_states_desc desc;
+    memob_states* states;
     uint64_t expected[LAYERS_MAX][STATES_MAX][WORDS_MAX]; /* the same computed in plain arrays */
     uint64_t seen, expected_seen;                         /* what all passes have read */
     uint64_t host_seen, expected_host_seen;               /* and updates on the host */
@@ -93,7 +99,7 @@ static memo_status update_host(void* user, int32_t layer, MEMO_UNUSED memo_error
     v.seen = &m->host_seen;
     for (int32_t s = 0; s < v.n_states; s++)
         if (v.uses[s] & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT))
-            v.words[s] = (uint64_t*)memo_states_get_host_address(m->states, layer, s);
+            v.words[s] = (uint64_t*)memob_states_get_host_address(m->states, layer, s);
     compute_pass(&v, 2);
     return MEMO_STATUS_OK;
 }
@@ -115,10 +121,10 @@ static void drop_gradients(model* m, int32_t begin, int32_t end) {
                 memset(m->expected[begin][s], 0, sizeof m->expected[begin][s]);
 }
 
-static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int updates,
+static memo_status compute(model* m, memob_states_pass pass, int32_t layer, int updates,
                            uint64_t key) {
     const int on_host = m->desc.update_host != NULL;
-    const int is_updated = updates || pass == MEMO_STATES_PASS_UPDATE;
+    const int is_updated = updates || pass == MEMOB_STATES_PASS_UPDATE;
     if (on_host) updates = 0;
     visit v = visit_of(m, (int32_t)pass, layer, updates, key);
     memo_range reads[STATES_MAX], writes[STATES_MAX];
@@ -127,10 +133,10 @@ static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int u
                              MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT |
                                  (updates ? MEMO_STATE_UPDATE : 0u),
                              MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
-    const uint32_t changed = pass == MEMO_STATES_PASS_BACKWARD
+    const uint32_t changed = pass == MEMOB_STATES_PASS_BACKWARD
                                  ? MEMO_STATE_GRADIENT | (updates ? MEMO_STATE_UPDATE : 0u)
-                             : pass == MEMO_STATES_PASS_UPDATE ? (uint32_t)MEMO_STATE_UPDATE
-                                                               : 0u;
+                             : pass == MEMOB_STATES_PASS_UPDATE ? (uint32_t)MEMO_STATE_UPDATE
+                                                                : 0u;
     memset(reads, 0, sizeof reads);
     memset(writes, 0, sizeof writes);
 
@@ -138,15 +144,15 @@ static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int u
     v.seen = &m->expected_seen;
     for (int32_t s = 0; s < v.n_states; s++)
         v.words[s] = has(m, layer, s) ? m->expected[layer][s] : NULL;
-    if (pass != MEMO_STATES_PASS_UPDATE || !on_host) run_visit(&v, NULL);
+    if (pass != MEMOB_STATES_PASS_UPDATE || !on_host) run_visit(&v, NULL);
     if (on_host && is_updated) expect_update(m, layer, key);
     if (is_updated) drop_gradients(m, layer, layer + 1);
-    if (on_host && pass == MEMO_STATES_PASS_UPDATE) return MEMO_STATUS_OK;
+    if (on_host && pass == MEMOB_STATES_PASS_UPDATE) return MEMO_STATUS_OK;
 
     /* In the engine's. */
     v.seen = &m->seen;
     for (int32_t s = 0; s < v.n_states; s++) {
-        v.words[s] = (uint64_t*)memo_states_get_address(m->states, layer, s);
+        v.words[s] = (uint64_t*)memob_states_get_address(m->states, layer, s);
         CHECK(!v.words[s] ==
               (!has(m, layer, s) || (on_host && m->table[s].uses == MEMO_STATE_UPDATE)));
         if (!v.words[s]) continue;
@@ -164,18 +170,18 @@ static memo_status compute(model* m, memo_states_pass pass, int32_t layer, int u
 
 /* --- a step --- */
 
-static memo_status run_pass(model* m, memo_states_pass pass, int updates, uint64_t key) {
+static memo_status run_pass(model* m, memob_states_pass pass, int updates, uint64_t key) {
     const int32_t n = m->desc.n_layers;
     const int fused = (int)(key % 3 == 0); /* the next layer begins before this one ends */
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < n && !status; k++) {
-        const int32_t layer = pass == MEMO_STATES_PASS_BACKWARD ? n - 1 - k : k;
-        const int32_t after = pass == MEMO_STATES_PASS_BACKWARD ? layer - 1 : layer + 1;
-        if (k == 0 || !fused) status = memo_states_begin(m->states, pass, layer, &error);
+        const int32_t layer = pass == MEMOB_STATES_PASS_BACKWARD ? n - 1 - k : k;
+        const int32_t after = pass == MEMOB_STATES_PASS_BACKWARD ? layer - 1 : layer + 1;
+        if (k == 0 || !fused) status = memob_states_begin(m->states, pass, layer, &error);
         if (!status) status = compute(m, pass, layer, updates, key);
         if (!status && fused && k + 1 < n)
-            status = memo_states_begin(m->states, pass, after, &error);
-        if (!status) status = memo_states_end(m->states, pass, layer, &error);
+            status = memob_states_begin(m->states, pass, after, &error);
+        if (!status) status = memob_states_end(m->states, pass, layer, &error);
     }
     return status;
 }
@@ -188,18 +194,19 @@ static memo_status run_step(model* m, int64_t n_batches, uint64_t key) {
     for (int64_t b = -n_dropped; b < n_batches && !status; b++) {
         const int is_last = b + 1 == n_batches && !is_late;
         if (key % 5 == 1) { /* an evaluation between micro-batches */
-            status = memo_states_set_batch(m->states, 0, 1, &error);
-            if (!status) status = run_pass(m, MEMO_STATES_PASS_FORWARD, 0, key + 7);
+            status = memob_states_set_batch(m->states, 0, 1, &error);
+            if (!status) status = run_pass(m, MEMOB_STATES_PASS_FORWARD, 0, key + 7);
         }
-        if (!status) status = memo_states_set_batch(m->states, is_last, 0, &error);
-        if (!status) status = run_pass(m, MEMO_STATES_PASS_FORWARD, 0, key + (uint64_t)b);
+        if (!status) status = memob_states_set_batch(m->states, is_last, 0, &error);
+        if (!status) status = run_pass(m, MEMOB_STATES_PASS_FORWARD, 0, key + (uint64_t)b);
         if (!status)
-            status = run_pass(m, MEMO_STATES_PASS_BACKWARD, is_last && is_fused, key + (uint64_t)b);
+            status =
+                run_pass(m, MEMOB_STATES_PASS_BACKWARD, is_last && is_fused, key + (uint64_t)b);
         if (b >= 0 || status) continue;
-        status = memo_states_abandon(m->states, &error);
+        status = memob_states_abandon(m->states, &error);
         drop_gradients(m, 0, m->desc.n_layers);
     }
-    if (!status && !is_fused) status = run_pass(m, MEMO_STATES_PASS_UPDATE, 0, key);
+    if (!status && !is_fused) status = run_pass(m, MEMOB_STATES_PASS_UPDATE, 0, key);
     return status;
 }
 
@@ -213,7 +220,6 @@ static void random_model(model* m) {
                                     MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD,
                                     MEMO_STATE_BACKWARD | MEMO_STATE_UPDATE};
     memset(m, 0, sizeof *m);
-    m->desc = memo_states_desc_default();
     m->desc.n_layers = (int32_t)memo_test_int(1, LAYERS_MAX);
     m->desc.n_states = (int32_t)memo_test_int(1, STATES_MAX);
     m->desc.update_is_fused = (int32_t)memo_test_int(0, 1);
@@ -250,18 +256,26 @@ static void random_model(model* m) {
     m->desc.streamed = m->streamed;
 }
 
-/* All bytes of a state; sets are of two parts, in any order. */
+static memo_status set_bytes(model* m, int32_t layer, int32_t s, int64_t begin, const void* bytes,
+                             int64_t n) {
+    return memob_states_transfer(m->states, layer, s, 0, begin, (void*)(uintptr_t)bytes, n, &error);
+}
+static memo_status get_bytes(model* m, int32_t layer, int32_t s, int64_t begin, void* bytes,
+                             int64_t n) {
+    return memob_states_transfer(m->states, layer, s, 1, begin, bytes, n, &error);
+}
+
+/* All bytes of a state, in two parts. */
 static memo_status set_state(model* m, int32_t layer, int32_t s, const uint64_t* words) {
     const int64_t n = m->table[s].size_bytes, part = memo_test_int(0, n);
-    memo_status status = memo_states_set(
-        m->states, layer, s, part, words ? (const char*)words + part : NULL, n - part, &error);
-    return status ? status : memo_states_set(m->states, layer, s, 0, words, part, &error);
+    memo_status status =
+        set_bytes(m, layer, s, part, words ? (const char*)words + part : NULL, n - part);
+    return status ? status : set_bytes(m, layer, s, 0, words, part);
 }
 static memo_status get_state(model* m, int32_t layer, int32_t s, uint64_t* words) {
     const int64_t n = m->table[s].size_bytes, part = memo_test_int(0, n);
-    memo_status status =
-        memo_states_get(m->states, layer, s, part, (char*)words + part, n - part, &error);
-    return status ? status : memo_states_get(m->states, layer, s, 0, words, part, &error);
+    memo_status status = get_bytes(m, layer, s, part, (char*)words + part, n - part);
+    return status ? status : get_bytes(m, layer, s, 0, words, part);
 }
 
 static memo_status open_model(model* m, memo_device* host, const memo_device* device) {
@@ -270,7 +284,7 @@ static memo_status open_model(model* m, memo_device* host, const memo_device* de
     m->desc.user = m;
     memo_status status = memo_stream_create(device, "compute", 0, &m->compute, &error);
     m->desc.compute_stream = m->compute;
-    if (!status) status = memo_states_create(&m->desc, &m->states, &error);
+    if (!status) status = memob_states_create(&m->desc, 0, &m->states, &error);
     for (int32_t layer = 0; layer < m->desc.n_layers && !status; layer++)
         for (int32_t s = 0; s < m->desc.n_states && !status; s++) {
             if (!has(m, layer, s) || m->table[s].uses & MEMO_STATE_GRADIENT) continue;
@@ -282,7 +296,7 @@ static memo_status open_model(model* m, memo_device* host, const memo_device* de
 
 static void close_model(model* m) {
     if (m->compute) memo_stream_synchronize(m->device, m->compute, NULL);
-    memo_states_destroy(m->states);
+    memob_states_destroy(m->states);
     if (m->compute) memo_stream_destroy(m->device, m->compute, NULL);
     m->states = NULL;
     m->compute = NULL;
@@ -295,7 +309,7 @@ static int wait_for_all(model* m) {
     for (int32_t layer = 0; layer < m->desc.n_layers; layer++)
         for (int32_t s = 0; s < m->desc.n_states; s++) {
             if (!has(m, layer, s)) continue;
-            CHECK_OK(memo_states_get(m->states, layer, s, 0, &word, 8, &error));
+            CHECK_OK(get_bytes(m, layer, s, 0, &word, 8));
             return 1;
         }
     return 0;
@@ -326,7 +340,7 @@ static void change_bytes(model* m) {
     const uint64_t* words = memo_test_int(0, 1) ? m->expected[0][0] : NULL;
     char* expected = (char*)m->expected[layer][s] + begin;
     if (!has(m, layer, s) || m->table[s].uses & MEMO_STATE_GRADIENT) return;
-    CHECK_OK(memo_states_set(m->states, layer, s, begin, words, n, &error));
+    CHECK_OK(set_bytes(m, layer, s, begin, words, n));
     if (words)
         memmove(expected, words, (size_t)n);
     else
@@ -389,7 +403,7 @@ static memo_status step_after_faults(model* m, const model* before, int64_t n_ba
     if (!status) return status;
     const memo_error fault = error;
     memcpy(m->expected, before->expected, sizeof m->expected);
-    const memo_status doubt = memo_states_abandon(m->states, &error);
+    const memo_status doubt = memob_states_abandon(m->states, &error);
     memo_error why = error;
     wait_for_all(m);
     m->n_updated = m->n_keys;
@@ -619,12 +633,12 @@ static memo_status run_with_a_cut(uint64_t seed, int64_t failing_call, int64_t f
             const memo_error reason = error;
             fault = status;
             CHECK(run == 0 && (failing_file < 0 || reason.status == MEMO_STATUS_IO));
-            if (m.states && memo_states_abandon(m.states, &error)) {
+            if (m.states && memob_states_abandon(m.states, &error)) {
                 CHECK_CASE(strstr(error.message, "set the states of all layers again") != NULL,
                            "%s", error.message);
                 if (strstr(error.message, "failed on its stream")) {
                     ++*n_doubtful;
-                    CHECK(memo_states_get(m.states, 0, 0, 0, found, 0, &error) != MEMO_STATUS_OK);
+                    CHECK(get_bytes(&m, 0, 0, 0, found, 0) != MEMO_STATUS_OK);
                 }
             }
             error = reason;
@@ -1751,31 +1765,31 @@ TEST(large_models) {
 /* --- misuse --- */
 
 TEST(bad_states_are_refused) {
-    memo_states_sizes sizes;
+    memob_states_sizes sizes;
     model m;
     random_model(&m);
     m.table[0].uses = MEMO_STATE_GRADIENT | MEMO_STATE_FORWARD;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "states[0].uses: 9");
     m.table[0].uses = MEMO_STATE_UPDATE;
     m.table[0].size_bytes = -8;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "states[0].size_bytes: -8");
     m.table[0].size_bytes = (int64_t)1 << 61;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "states[0].size_bytes");
     m.table[0].size_bytes = 8;
     m.kinds[0] = 32;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "layer_kinds[0]: out of range (32)");
     do random_model(&m);
     while (!m.desc.update_host || !has(&m, 0, 0));
-    CHECK_OK(memo_states_desc_get_sizes(&m.desc, &sizes, &error));
+    CHECK_OK(memob_states_get_sizes(&m.desc, &sizes, &error));
     m.spilled[0] |= 1;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT,
                 "update_host: layer 0 has states for the update that are not streamed");
     m.desc.n_states = MEMO_STATES_MAX + 1;
-    CHECK_ERROR(memo_states_desc_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT, "n_states");
+    CHECK_ERROR(memob_states_get_sizes(&m.desc, &sizes, &error), INVALID_ARGUMENT, "n_states");
 }
 
 TEST(updates_on_the_host_need_host_functions) {
@@ -1787,7 +1801,7 @@ TEST(updates_on_the_host_need_host_functions) {
     memset(m.spilled, 0, sizeof m.spilled);
     table.launch_host = NULL;
     m.desc.device = &table;
-    CHECK_ERROR(memo_states_create(&m.desc, &m.states, &error), UNSUPPORTED,
+    CHECK_ERROR(memob_states_create(&m.desc, 0, &m.states, &error), UNSUPPORTED,
                 "no launch_host, which update_host needs");
 }
 
@@ -1798,18 +1812,17 @@ TEST(passes_out_of_order_are_refused) {
     do random_model(&m);
     while (m.desc.n_layers < 3 || m.desc.update_is_fused || !has(&m, 0, 0));
     CHECK_OK(open_model(&m, host, host));
-    CHECK_ERROR(memo_states_begin(m.states, MEMO_STATES_PASS_FORWARD, 0, &error), INVALID_STATE,
-                "call memo_states_set_batch");
-    CHECK_OK(memo_states_set_batch(m.states, 1, 0, &error));
-    CHECK_ERROR(memo_states_begin(m.states, MEMO_STATES_PASS_BACKWARD, 2, &error), INVALID_STATE,
-                "memo_states_begin(forward, 0) comes next");
-    CHECK_ERROR(memo_states_set_batch(m.states, 1, 0, &error), INVALID_STATE, "open");
-    CHECK_OK(memo_states_begin(m.states, MEMO_STATES_PASS_FORWARD, 0, &error));
-    CHECK_ERROR(memo_states_get(m.states, 0, 0, 0, words, 8, &error), INVALID_STATE,
-                "a layer is open");
-    CHECK_OK(memo_states_abandon(m.states, &error));
-    CHECK_ERROR(memo_states_set(m.states, 0, 0, m.table[0].size_bytes - 7, words, 8, &error),
-                INVALID_ARGUMENT, "offset_bytes: 8 bytes from byte");
+    CHECK_ERROR(memob_states_begin(m.states, MEMOB_STATES_PASS_FORWARD, 0, &error), INVALID_STATE,
+                "forward of a layer's states: no micro-batch is open");
+    CHECK_OK(memob_states_set_batch(m.states, 1, 0, &error));
+    CHECK_ERROR(memob_states_begin(m.states, MEMOB_STATES_PASS_BACKWARD, 2, &error), INVALID_STATE,
+                "the backward of layer 1 (begin) is out of order; the forward of layer -1 (begin) "
+                "comes next");
+    CHECK_OK(memob_states_begin(m.states, MEMOB_STATES_PASS_FORWARD, 0, &error));
+    CHECK_ERROR(get_bytes(&m, 0, 0, 0, words, 8), INVALID_STATE, "a layer is open");
+    CHECK_OK(memob_states_abandon(m.states, &error));
+    CHECK_ERROR(set_bytes(&m, 0, 0, m.table[0].size_bytes - 7, words, 8), INVALID_ARGUMENT,
+                "offset_bytes: 8 bytes from byte");
     CHECK_OK(run_step(&m, 2, 4));
     check_bits(&m, 0);
     close_model(&m);
@@ -2004,8 +2017,8 @@ TEST(without_host_memory_states_are_an_error) {
         m.desc.computes_on_host = 1;
         status = memo_host_device_create(&desc, &host, &error);
         m.desc.device = host;
-        if (!status) status = memo_states_create(&m.desc, &m.states, &error);
-        memo_states_destroy(m.states);
+        if (!status) status = memob_states_create(&m.desc, 0, &m.states, &error);
+        memob_states_destroy(m.states);
         memo_host_device_destroy(host);
     }
     CHECK_IS(r.n_failed, >, 2);

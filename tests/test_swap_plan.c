@@ -730,7 +730,7 @@ typedef struct kinds_problem {
     double per_row[KINDS_MAX][TENSORS_MAX];
     memo_kind_times times[KINDS_MAX];
     int32_t order[RANDOM_ORDER_MAX];
-    memo_states_desc states; /* and its arrays */
+    memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
     int32_t states_kinds[LAYERS_MAX + 2];
     uint32_t streamed[LAYERS_MAX + 2], spilled[LAYERS_MAX + 2];
@@ -993,8 +993,8 @@ static void random_states(kinds_problem* k) {
     static const uint32_t uses[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE,
                                     MEMO_STATE_FORWARD, MEMO_STATE_BACKWARD};
     const int has_file = k->p.desc.spill_bytes && memo_test_int(0, 1);
-    memo_states_desc* d = &k->states;
-    *d = memo_states_desc_default();
+    memob_states_desc* d = &k->states;
+    memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
     d->n_layers = k->p.swap.n_layers / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
     d->update_is_fused = (int32_t)memo_test_int(0, 1);
