@@ -7854,9 +7854,7 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
 /* In which places a buffer lives; negative: in none. */
 MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
     if (b->first == MEMO_PASS_SESSION)
-        return memoi_session_is_of_shape(b) && b->first_layer == MEMO_IN_SHAPE(s->batch.shape)
-                   ? MEMOI_PLACE_SHAPE
-                   : -1;
+        return b->first_layer == MEMO_IN_SHAPE(s->batch.shape) ? MEMOI_PLACE_SHAPE : -1;
     if (!s->steps->order) return -1;
     if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
     return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
@@ -8609,13 +8607,20 @@ MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
     return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
-/* Checks the table of states and prepares the engine's desc, in which nothing is streamed yet. */
+/* Copies the kinds of layers, because the caller's table may end before the session does.  Checks
+ * the table of states and prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
-    const memo_session_desc* desc = &s->desc;
+    memo_session_desc* desc = &s->desc;
     memob_states_desc* states = &s->states_desc;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* layer_kinds;
+    int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
+    if (!kinds) return memob_no_memory(error, "the kinds of layers");
+    if (desc->layer_kinds) {
+        memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
+        desc->layer_kinds = kinds + 1;
+    }
     if (!desc->n_states) return MEMO_STATUS_OK;
+
     if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
                              !desc->states                         ? "states"
@@ -8634,29 +8639,26 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
             s->states_table[i].kinds = ~(MEMO_STATE_FIRST | MEMO_STATE_LAST);
     }
 
-    layer_kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
     s->streamed = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->states_arrays, uint32_t, n_layers);
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
-    for (int32_t i = 0; i < desc->n_layers; i++) {
-        layer_kinds[1 + i] = desc->layer_kinds ? desc->layer_kinds[i] : 0;
-        if (layer_kinds[1 + i] >= 30)
+    for (int32_t i = 0; i < desc->n_layers; i++)
+        if (kinds[1 + i] >= 30)
             return MEMOB_INVALID(
                 error,
                 "memo_session_desc.layer_kinds[%d]: out of range (%d); with states "
                 "0 to 29 are valid",
-                (int)i, (int)layer_kinds[1 + i]);
-    }
+                (int)i, (int)kinds[1 + i]);
 
     /* Kinds of the states before the first layer and behind the last. */
-    layer_kinds[0] = 30;
-    layer_kinds[n_layers - 1] = 31;
+    kinds[0] = 30;
+    kinds[n_layers - 1] = 31;
 
     states->states = s->states_table;
     states->n_states = desc->n_states;
     states->n_layers = n_layers;
-    states->layer_kinds = layer_kinds;
+    states->layer_kinds = kinds;
     states->streamed = s->streamed;
     states->spilled = s->spilled;
     states->update_is_fused = desc->update_is_fused;
@@ -8708,16 +8710,9 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
     memo_status status = memoi_session_take_device(s, plan != NULL, error);
-    int32_t k, *layer_kinds;
+    int32_t k;
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
 
-    /* The caller's tables may end before the session does. */
-    if (desc->layer_kinds) {
-        layer_kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, desc->n_layers);
-        if (!layer_kinds) return memob_no_memory(error, "the kinds of layers");
-        desc->layer_kinds = (const int32_t*)memcpy(layer_kinds, desc->layer_kinds,
-                                                   (size_t)desc->n_layers * sizeof *layer_kinds);
-    }
     for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
     for (k = 0; k < desc->n_alternatives; k++) s->alternatives[k] = desc->alternatives[k];
 
