@@ -396,7 +396,7 @@ typedef struct memo_plan {
     int64_t n_gaps;
     memo_hold* holds; /* ordered by buffer, then lane; set by memo_plan_from_trace */
     int64_t n_holds;
-    memo_wait* waits; /* ordered by requested, to, from, freed; set by memo_plan_set_waits */
+    memo_wait* waits; /* ordered by requested, to, from, freed; bought by memo_plan_solve */
     int64_t n_waits;
     /* A power of two, of which offsets are multiples; sizes are rounded up. */
     int64_t alignment_bytes;
@@ -422,14 +422,6 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
-
-/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Offsets
- * stay: memo_plan_validate tells whether the offsets are still valid.  memo_plan_solve with offers
- * calls this function.  On failure the plan is unchanged.
- * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace,
-                                         const memo_wait* waits, int64_t n_waits,
-                                         memo_error* error);
 
 /* Sorts buffers by begin, with gaps, holds and waits.  Checks all of these; a plan must not have
  * both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times
@@ -757,9 +749,6 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
-/* Abandons the current micro-batch: frees the buffers, and while recording removes the micro-batch
- * from the trace.  The next call is memo_arena_begin. */
-MEMO_API void memo_arena_abandon(memo_arena* arena);
 
 /* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream. */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
@@ -3078,12 +3067,12 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
     memob_arrays arrays = {NULL, 0};
-    memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
-    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_most, sizeof(memob_keyed));
-    memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
+    memob_piece* pieces = MEMOB_ARRAY(&arrays, memob_piece, n_most);
+    memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n_most);
+    memob_keyed* events = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_most);
     unsigned char* tree;
     while (n_leaves < n_most) n_leaves *= 2;
-    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    tree = MEMOB_ARRAY(&arrays, unsigned char, 2 * n_leaves);
     if (arrays.failed) {
         memob_arrays_free(&arrays);
         return memob_no_memory(error, "a sweep over a plan");
@@ -3146,9 +3135,9 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers;
     memob_arrays arrays = {NULL, 0};
-    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    memo_buffer* sorted = (memo_buffer*)memob_arrays_add(&arrays, n, sizeof(memo_buffer));
-    int64_t* place = (int64_t*)memob_arrays_add(&arrays, n, sizeof(int64_t));
+    memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n);
+    memo_buffer* sorted = MEMOB_ARRAY(&arrays, memo_buffer, n);
+    int64_t* place = MEMOB_ARRAY(&arrays, int64_t, n);
     if (arrays.failed) {
         memob_arrays_free(&arrays);
         return memob_no_memory(error, "sorting a plan");
@@ -3294,12 +3283,12 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                                    memo_error* error) {
     int64_t n = clocks->n, time = 0, n_events = 0;
     memob_arrays* arrays = &clocks->arrays;
-    clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
-    clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    clocks->previous_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    clocks->starts = (uint64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    clocks->mallocs = (memob_keyed*)memob_arrays_add(arrays, trace->n_buffers, sizeof(memob_keyed));
-    clocks->request_at = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->advances = MEMOB_ARRAY(arrays, memoi_advances, n * n);
+    clocks->last_use = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
+    clocks->previous_use = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
+    clocks->starts = MEMOB_ARRAY(arrays, uint64_t, trace->n_requests);
+    clocks->mallocs = MEMOB_ARRAY(arrays, memob_keyed, trace->n_buffers);
+    clocks->request_at = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
     /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
@@ -3551,8 +3540,11 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     return memoi_plan_make(trace, alignment_bytes, NULL, plan, error);
 }
 
-memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const memo_wait* waits,
-                                int64_t n_waits, memo_error* error) {
+/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Offsets
+ * stay: memo_plan_validate tells whether the offsets are still valid.  On failure the plan is
+ * unchanged.  Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
+                                       const memo_wait* waits, int64_t n_waits, memo_error* error) {
     memo_plan bought = *plan, *made = NULL;
     memo_status status;
     bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
@@ -4115,7 +4107,7 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const int64_t n = plan->n_buffers;
     memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (memoi_event*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_event));
+    arena->events = MEMOB_ARRAY(&arena->arrays, memoi_event, 2 * n);
     if (!list || !arena->events) {
         MEMO_FREE(list);
         return memob_no_memory(error, "an arena");
@@ -4167,7 +4159,7 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
     int64_t n = plan->n_waits;
     int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, 8); /* of mallocs, frees */
     memo_status status = MEMO_STATUS_OK;
-    arena->steps = (memoi_step*)memob_arrays_add(&arena->arrays, 2 * n, sizeof(memoi_step));
+    arena->steps = MEMOB_ARRAY(&arena->arrays, memoi_step, 2 * n);
     if (!place || !arena->steps) {
         MEMO_FREE(place);
         return memob_no_memory(error, "an arena");
@@ -4198,8 +4190,7 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
 
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    arena->slots =
-        (memoi_slot*)memob_arrays_add(&arena->arrays, plan->n_buffers, sizeof(memoi_slot));
+    arena->slots = MEMOB_ARRAY(&arena->arrays, memoi_slot, plan->n_buffers);
     if (!arena->slots) return memob_no_memory(error, "an arena");
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
@@ -4326,7 +4317,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     int64_t n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_begin: a micro-batch is open; end or abandon it first");
+                              "memo_arena_begin: a micro-batch is open; end it first");
     for (int64_t i = 0; i < arena->body_event && arena->state == MEMOI_ARENA_BEFORE; i++)
         n_early += memoi_arena_is_due(arena, i);
     if (n_early)
@@ -4403,7 +4394,9 @@ MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
     trace->n_requests = n;
 }
 
-void memo_arena_abandon(memo_arena* arena) {
+/* Abandons the current micro-batch: frees the buffers, and while recording removes the micro-batch
+ * from the trace.  The next call is memo_arena_begin. */
+MEMOI void memob_arena_abandon(memo_arena* arena) {
     if (arena->state != MEMOI_ARENA_INSIDE) return;
     memoi_arena_close(arena);
     if (arena->trace) memoi_arena_trace_withdraw(arena->trace, arena->body_request);
@@ -7108,14 +7101,11 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     if (status) return status;
 
     a = &placement->arrays;
-    placement->places = (memob_swap_place*)memob_arrays_add(
-        a, (int64_t)desc->n_layers * desc->n_tensors, sizeof(memob_swap_place));
-    placement->turns =
-        (memob_swap_turn*)memob_arrays_add(a, desc->n_layers, sizeof(memob_swap_turn));
-    placement->visits =
-        (memob_swap_visit*)memob_arrays_add(a, memob_swap_n_visits(desc), sizeof(memob_swap_visit));
-    placement->sums = (memob_swap_sum*)memob_arrays_add(a, desc->n_layers, sizeof(memob_swap_sum));
-    placement->tiles = (int64_t*)memob_arrays_add(a, desc->n_layers, sizeof(int64_t));
+    placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
+    placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
+    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memob_swap_n_visits(desc));
+    placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
+    placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
@@ -7433,11 +7423,9 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     if (sizes->host_bytes)
         e->n_events = MEMOB_SWAP_FILE_DONE + (n_spilled ? swap->placement.n_host_layers : 0);
-    e->events = (memo_event*)memob_arrays_add(&e->arrays, e->n_events, sizeof(memo_event));
-    e->spill_ops =
-        (memob_spill_op*)memob_arrays_add(&e->arrays, 2 * n_spilled, sizeof(memob_spill_op));
-    if (has_marks)
-        swap->marks = (memo_event*)memob_arrays_add(&e->arrays, 2 * n_visits, sizeof(memo_event));
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, 2 * n_spilled);
+    if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
     status = memob_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
@@ -7842,16 +7830,9 @@ typedef struct memob_states {
 
 /* --- what does not change --- */
 
+/* The sizes and uses of states; all else of a desc is a session's.  With this limit no sum of bytes
+ * overflows. */
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
-    static const char name[] = "memo_session_desc";
-    memo_status status;
-    if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
-        (status = memob_check_integer(name, "n_states", desc->n_states, 1, MEMO_STATES_MAX, error)))
-        return status;
-    if (!desc->states)
-        return MEMOB_INVALID(error, "memo_session_desc.states: NULL; pass n_states states");
-
-    /* With this limit no sum of bytes overflows. */
     for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
         if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
@@ -7867,12 +7848,6 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                                  "MEMO_STATE_GRADIENT alone, is valid",
                                  (int)i, (unsigned)state->uses);
     }
-
-    for (int32_t i = 0; i < desc->n_layers && desc->layer_kinds; i++)
-        if (desc->layer_kinds[i] < 0 || desc->layer_kinds[i] >= MEMOB_KINDS_MAX)
-            return MEMOB_INVALID(
-                error, "memo_session_desc.layer_kinds[%d]: out of range (%d); 0 to %d are valid",
-                (int)i, (int)desc->layer_kinds[i], MEMOB_KINDS_MAX - 1);
     return MEMO_STATUS_OK;
 }
 
@@ -8060,14 +8035,12 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->n_states = desc->n_states;
     states->is_fused = desc->update_is_fused;
     e->n_events = MEMOI_STATES_UPDATED + (desc->update_host ? desc->n_layers : 0);
-    e->events = (memo_event*)memob_arrays_add(&e->arrays, e->n_events, sizeof(memo_event));
-    states->layers = (memob_states_layer*)memob_arrays_add(&e->arrays, desc->n_layers,
-                                                           sizeof(memob_states_layer));
-    states->offsets = (int64_t*)memob_arrays_add(
-        &e->arrays, (int64_t)desc->n_layers * desc->n_states * 3, sizeof(int64_t));
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->offsets =
+        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 3);
     if (desc->update_host)
-        states->updates = (memob_states_update*)memob_arrays_add(&e->arrays, desc->n_layers,
-                                                                 sizeof(memob_states_update));
+        states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
@@ -8094,8 +8067,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        e->spill_ops = (memob_spill_op*)memob_arrays_add(
-            &e->arrays, memoi_states_spill_op(states, desc->n_layers, 0), sizeof(memob_spill_op));
+        e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op,
+                                   memoi_states_spill_op(states, desc->n_layers, 0));
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }

@@ -5439,7 +5439,7 @@ MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error*
     int64_t n = 0;
     for (int64_t i = 0; i < m->n; i++)
         if (set[i]) m->chosen[n++] = m->offers[i];
-    return memo_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
+    return memob_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
 }
 
 MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
@@ -5532,11 +5532,11 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
     memset(&m, 0, sizeof m);
     m.plan = plan;
     m.n = n;
-    m.offers = (memo_wait*)memob_arrays_add(&arrays, n, sizeof(memo_wait));
-    m.order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    m.chosen = (memo_wait*)memob_arrays_add(&arrays, n, sizeof(memo_wait));
-    m.offsets = (int64_t*)memob_arrays_add(&arrays, plan->n_buffers, sizeof(int64_t));
-    m.allowed = (char*)memob_arrays_add(&arrays, 5 * n, 1);
+    m.offers = MEMOB_ARRAY(&arrays, memo_wait, n);
+    m.order = MEMOB_ARRAY(&arrays, memob_keyed, n);
+    m.chosen = MEMOB_ARRAY(&arrays, memo_wait, n);
+    m.offsets = MEMOB_ARRAY(&arrays, int64_t, plan->n_buffers);
+    m.allowed = MEMOB_ARRAY(&arrays, char, 5 * n);
     if (arrays.failed) {
         memob_arrays_free(&arrays);
         return memob_no_memory(error, "the waits of a plan");
@@ -8644,7 +8644,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     if (s->states_arrays.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
-        if (kinds[1 + i] >= 30)
+        if (kinds[1 + i] < 0 || kinds[1 + i] >= 30)
             return MEMOB_INVALID(
                 error,
                 "memo_session_desc.layer_kinds[%d]: out of range (%d); with states "
@@ -10007,7 +10007,7 @@ int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_status status = MEMO_STATUS_OK;
-    if (is_failed) memo_arena_abandon(s->part->arena);
+    if (is_failed) memob_arena_abandon(s->part->arena);
     if (is_failed) s->next_turn = 0;
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
@@ -12134,9 +12134,9 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_de
         return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
                                     "memo_session_desc.outputs, or among states");
 
-    v->initial = (char*)memob_arrays_add(&v->arrays, v->output_bytes, 1);
-    v->expected = (char*)memob_arrays_add(&v->arrays, v->n_bytes + most_bytes, 1);
-    v->found = (char*)memob_arrays_add(&v->arrays, v->n_bytes + most_bytes, 1);
+    v->initial = MEMOB_ARRAY(&v->arrays, char, v->output_bytes);
+    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
+    v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
                             : MEMO_STATUS_OK;
 }

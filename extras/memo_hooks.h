@@ -447,8 +447,8 @@ MEMO_API memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     h->n_planned = h->n_tensors;
     h->tensors = NULL;
     h->capacity = 0;
-    layer_bytes = (int64_t*)memob_arrays_add(&arrays, h->n_layers, sizeof *layer_bytes);
-    kinds = (int32_t*)memob_arrays_add(&arrays, h->n_layers, sizeof *kinds);
+    layer_bytes = MEMOB_ARRAY(&arrays, int64_t, h->n_layers);
+    kinds = MEMOB_ARRAY(&arrays, int32_t, h->n_layers);
     if (arrays.failed ||
         !memob_reserve(&h->tensors, &h->capacity, h->n_planned, sizeof *h->tensors))
         status = memob_no_memory(error, "memo_hooks");

@@ -2235,16 +2235,15 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
     memob_arrays* arrays = &search->arrays;
     int64_t n = problem->n_blocks, d = problem->n_degrees, n_open = n;
     int64_t smallest = INT64_MAX, runtime = 0;
-    int64_t* least = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
-    memob_keyed* cells = (memob_keyed*)memob_arrays_add(arrays, n * d, sizeof *cells);
-    search->add_s = (double*)memob_arrays_add(arrays, n * d * d, sizeof(double));
-    search->extra = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
-    search->limits = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
-    search->rest_s = (double*)memob_arrays_add(arrays, (n + 1) * d, sizeof(double));
-    search->next = (int32_t*)memob_arrays_add(arrays, n * d, sizeof(int32_t));
-    search->path.at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
-    for (int64_t k = 0; k < 2; k++)
-        search->ends[k].at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    int64_t* least = MEMOB_ARRAY(arrays, int64_t, n);
+    memob_keyed* cells = MEMOB_ARRAY(arrays, memob_keyed, n * d);
+    search->add_s = MEMOB_ARRAY(arrays, double, (n * d) * d);
+    search->extra = MEMOB_ARRAY(arrays, int64_t, n * d);
+    search->limits = MEMOB_ARRAY(arrays, int64_t, n * d);
+    search->rest_s = MEMOB_ARRAY(arrays, double, (n + 1) * d);
+    search->next = MEMOB_ARRAY(arrays, int32_t, n * d);
+    search->path.at = MEMOB_ARRAY(arrays, int32_t, n);
+    for (int64_t k = 0; k < 2; k++) search->ends[k].at = MEMOB_ARRAY(arrays, int32_t, n);
     if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
 
     for (int64_t k = 0; k < n * d * d; k++)

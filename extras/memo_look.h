@@ -858,9 +858,9 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
                                    memob_arrays* arrays, memo_error* error) {
     const int64_t n = MEMOI_AFTER_MORE * schedule->n_ops + schedule->n_more_streams;
     int64_t sync = -1, *last, *recorded;
-    last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
-    recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
-    *order = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
+    last = MEMOB_ARRAY(arrays, int64_t, schedule->n_streams);
+    recorded = MEMOB_ARRAY(arrays, int64_t, schedule->n_events);
+    *order = MEMOB_ARRAY(arrays, int64_t, n);
     if (arrays->failed) return memob_no_memory(error, "the order of a schedule");
 
     for (int64_t i = 0; i < schedule->n_streams; i++) last[i] = -1;
@@ -1131,16 +1131,16 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
     int64_t n_ranges = schedule->n_ranges, n_clocks;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     n_clocks = schedule->n_ops * c->n_streams;
-    c->clock = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
-    c->needed = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
-    c->lower = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
-    c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
+    c->clock = MEMOB_ARRAY(arrays, int64_t, n_clocks);
+    c->needed = MEMOB_ARRAY(arrays, int64_t, n_clocks);
+    c->lower = MEMOB_ARRAY(arrays, int64_t, n_clocks);
+    c->lowered = MEMOB_ARRAY(arrays, int64_t, schedule->n_ops);
+    c->last_use = MEMOB_ARRAY(arrays, int64_t, schedule->n_ops);
+    c->ends = MEMOB_ARRAY(arrays, uint64_t, 2 * n_ranges);
     for (int64_t k = 0; k < 2; k++) {
-        c->last[k] = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
-        c->cells[k] = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
-        c->n_cells[k] = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+        c->last[k] = MEMOB_ARRAY(arrays, int64_t, 2 * n_ranges);
+        c->cells[k] = MEMOB_ARRAY(arrays, memoi_cells, n_ranges);
+        c->n_cells[k] = MEMOB_ARRAY(arrays, int64_t, schedule->n_ops);
     }
     c->check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     c->check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
@@ -1564,9 +1564,9 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
         n_streams = memob_max(n_streams, (int64_t)p->trace->requests[i].stream + 1);
     }
 
-    p->buffers = (int64_t*)memob_arrays_add(&p->arrays, p->trace->n_requests, 8);
-    p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
-    p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
+    p->buffers = MEMOB_ARRAY(&p->arrays, int64_t, p->trace->n_requests);
+    p->early = MEMOB_ARRAY(&p->arrays, uint64_t, n_buffers);
+    p->ends = MEMOB_ARRAY(&p->arrays, uint8_t, n_buffers);
     if (p->arrays.failed) return memob_no_memory(error, "checking a plan");
     for (int64_t i = 0; i < p->plan->n_waits; i++) {
         const memo_wait* wait = &p->plan->waits[i];
@@ -1782,10 +1782,10 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const int64_t n_streams = s->schedule->n_streams, n_flows = (int64_t)s->schedule->n_links + 1;
     memob_arrays* arrays = &s->arrays;
     memoi_moment* moments;
-    s->waiting = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
-    s->next = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
-    s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
-    moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
+    s->waiting = MEMOB_ARRAY(arrays, int64_t, s->schedule->n_ops);
+    s->next = MEMOB_ARRAY(arrays, int64_t, s->schedule->n_ops);
+    s->flows = MEMOB_ARRAY(arrays, memoi_flow, n_flows);
+    moments = MEMOB_ARRAY(arrays, memoi_moment, n_flows * n_streams);
     if (arrays->failed) return 0;
     for (int64_t i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
     for (int64_t i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;

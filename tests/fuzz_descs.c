@@ -179,7 +179,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_fill(in, &states, sizeof states);
     fuzz_fill(in, table, sizeof table);
     states.states = table;
-    states.n_states = fuzz_count_32(in);
+    states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
     states.layer_kinds = NULL;
     states.streamed = NULL;

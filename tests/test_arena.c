@@ -618,19 +618,19 @@ TEST(abandoned_batches_leave_nothing) {
     memo_plan* plan = planned_text(small_trace, 256);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *w = take(arena, 1000), *a, *x;
-    memo_arena_abandon(arena); /* outside a micro-batch: nothing */
+    memob_arena_abandon(arena); /* outside a micro-batch: nothing */
     CHECK_OK(memo_arena_begin(arena, &error));
     a = take(arena, 100);
     x = take(arena, 2000);
     CHECK_IS(the_device.n_live, ==, 1);
-    memo_arena_abandon(arena);
+    memob_arena_abandon(arena);
     CHECK_IS(the_device.n_live, ==, 1);
     CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_free(arena, x, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_alloc(arena, 8, 0, &x, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(take(arena, 100), ==, a);
-    memo_arena_abandon(arena);
+    memob_arena_abandon(arena);
     drop(arena, w);
     close_replay(arena, plan);
 }
@@ -651,7 +651,7 @@ TEST(an_abandoned_recording_starts_again) {
     drop(arena, w);
     take(arena, 40);
     drop(arena, a);
-    memo_arena_abandon(arena);
+    memob_arena_abandon(arena);
     CHECK_IS(the_device.n_live, ==, 1);
     CHECK(trace->n_requests == 4 && trace->n_live == 1 && trace->n_buffers == 2);
     CHECK(trace->requests[3].kind == MEMO_REQUEST_FREE && trace->requests[3].id == 0);
