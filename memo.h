@@ -7867,6 +7867,11 @@ MEMOI int memob_states_is_due(const memob_states* states) {
     return states->phase == MEMOI_PHASE_UPDATE;
 }
 
+/* 1: a micro-batch is open. */
+MEMOI int memob_states_is_open(const memob_states* states) {
+    return states->phase < MEMOI_PHASE_UPDATE;
+}
+
 /* The streamed states that a phase of a layer uses. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int32_t layer) {
     uint32_t needs = states->used_by[memoi_states_pass_of(phase)];
@@ -8340,33 +8345,14 @@ MEMOI memo_status memoi_states_launch(memob_states* states, int32_t layer) {
     return MEMO_STATUS_OK;
 }
 
-/* Is this call legal now?  Messages count layers as sessions do: engine layer 0 is FIRST. */
-MEMOI memo_status memoi_states_expect(const memob_states* states, memob_states_pass pass,
-                                      int is_end, int32_t layer, memo_error* error) {
-    static const char* const words[] = {"forward", "backward", "update"};
-    static const char* const points[] = {"begin", "end"};
-    const int32_t phase = states->phase, n_open = states->n_begun - states->n_ended;
+/* 1: this call comes next.  Sessions have checked the order of layers; layers that are open at the
+ * same time have different places. */
+MEMOI int memoi_states_is_next(const memob_states* states, memob_states_pass pass, int is_end,
+                               int32_t layer) {
     const int32_t k = is_end ? states->n_ended : states->n_begun;
-    const memob_states_pass expected = memoi_states_pass_of(phase);
-    int may = is_end ? n_open > 0 : k < states->n_layers;
-    if (phase == MEMOI_PHASE_NONE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s of a layer's states: no micro-batch is open", words[pass]);
-
-    /* Open layers have different places. */
-    may = may && expected == pass && memob_states_layer_of(states, phase, k) == layer;
-    for (int i = states->n_ended; i < states->n_begun && may && !is_end; i++) {
-        const int32_t open = memob_states_layer_of(states, phase, i);
-        may = states->layers[layer].place < 0 ||
-              states->layers[layer].place != states->layers[open].place;
-    }
-    if (may) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "the %s of layer %d (%s) is out of order; the %s of layer %d (%s) comes "
-                          "next",
-                          words[pass], (int)layer - 1, points[is_end], words[expected],
-                          (int)memob_states_layer_of(states, phase, states->n_ended) - 1,
-                          points[n_open > 0]);
+    return k < (is_end ? states->n_begun : states->n_layers) &&
+           memoi_states_pass_of(states->phase) == pass &&
+           memob_states_layer_of(states, states->phase, k) == layer;
 }
 
 /* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
@@ -8391,16 +8377,13 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
 
 /* Begin and end enclose what the trainer enqueues for a layer of a pass.  A layer may begin before
  * others end, unless it uses the same place.  An update may also follow a micro-batch that was not
- * the last.  Errors: INVALID_STATE (wrong order), the device's; then comes memob_states_abandon. */
+ * the last.  Errors: the device's; then comes memob_states_abandon. */
 MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
                                      memo_error* error) {
     memob_engine* e = &states->engine;
-    memo_status status;
     if (pass == MEMOB_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
         states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
-    status = memoi_states_expect(states, pass, 0, layer, error);
-    if (status) return status;
-
+    MEMO_ASSERT(memoi_states_is_next(states, pass, 0, layer));
     memob_engine_call(e, error);
     if (memob_states_needs(states, states->phase, layer)) {
         const int32_t place = states->layers[layer].place;
@@ -8429,10 +8412,10 @@ MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pas
 MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass, int32_t layer,
                                    memo_error* error) {
     const int32_t phase = states->phase;
-    memo_status status = memoi_states_expect(states, pass, 1, layer, error);
+    memo_status status = MEMO_STATUS_OK;
     memob_states_layer* of_layer = &states->layers[layer];
     int32_t next;
-    if (status) return status;
+    MEMO_ASSERT(memoi_states_is_next(states, pass, 1, layer));
 
     /* What the pass has changed.  An update has used the gradients up. */
     if (memob_states_needs(states, phase, layer)) {

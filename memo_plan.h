@@ -10014,8 +10014,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
     if (s->states && !memob_states_is_due(s->states) &&
-        (is_failed || s->open >= 0 || s->n_passed % s->n_steps ||
-         (!s->batch.is_forward_only && s->n_passed < 2 * s->n_steps)))
+        (is_failed || memob_states_is_open(s->states)))
         memoi_session_abandon_states(s);
     s->is_running = 0;
 }
@@ -10164,15 +10163,16 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices one
- * step follows the other. */
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices or
+ * states one step follows the other. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     const int32_t n = s->n_turn_steps, n_slices = s->n_slices;
     const int32_t before = memoi_session_n_before(s);
     const int32_t last = (int32_t)memob_max(before, n) + n - 1;
     const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : last - s->n_passed);
-    const int32_t step = n_slices == 1 ? memoi_session_step(s, layer) : next;
+    const int is_strict = n_slices > 1 || s->states != NULL;
+    const int32_t step = is_strict ? next : memoi_session_step(s, layer);
     const char* name = pass == MEMO_PASS_WEIGHTS ? "weights" : memoi_pass_names[pass];
     const char* point = is_end ? "end" : "begin";
     const char* why = NULL;
@@ -10184,11 +10184,11 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "outside begin and end";
     else if (s->batch.is_forward_only && is_backward)
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
-                              is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
-        why = "out of order; begin and end each layer once for each slice, in a row";
-    else if (is_end ? s->open != step
-                    : s->open_next >= 0 || ((s->states || s->steps->order) && s->open >= 0)) {
+    else if (is_strict && (step < 0 || step / n_slices != layer ||
+                           is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
+        why = n_slices > 1 ? "out of order; begin and end each layer once for each slice, in a row"
+                           : "out of order; with states begin and end each layer once, in a row";
+    else if (is_end ? s->open != step : s->open_next >= 0 || (s->steps->order && s->open >= 0)) {
         snprintf(text, sizeof text, "layer %d must end first",
                  (int)memoi_session_layer(s, s->open));
         why = s->open < 0 ? "it has not begun" : text;
