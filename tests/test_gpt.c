@@ -150,6 +150,7 @@ TEST(rows_do_not_depend_on_their_company) {
         const gpt_work work = gpt_host_kinds[kind].run_rows;
         const void* args = kind == GPT_KIND_NORM ? (const void*)&norm : &elements;
         if (!work) continue;
+        elements.kind = (gpt_kind)kind;
         memset(together, 0, sizeof together);
         memset(alone, 0, sizeof alone);
         norm.y = elements.y = together;

@@ -19,6 +19,19 @@ typedef struct gpt_array {
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
 enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the classifier */
 
+/* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
+ * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
+ * by which a rank has a part of each bucket. */
+enum {
+    GPT_WEIGHTS, /* of config.type */
+    GPT_MASTERS, /* sums, as the next; none if the weights are not rounded */
+    GPT_GRADIENTS,
+    GPT_MOMENTS1, /* of gpt_state_type */
+    GPT_MOMENTS2,
+    GPT_N_ARRAYS
+};
+enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
+
 /* State of a model that memo_blocks runs: gpt_tensor.h. */
 typedef struct gpt_tensor_state {
     memo_blocks* blocks;
@@ -76,7 +89,9 @@ struct gpt_model {
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
     void* agree_user;
     const memo_mesh* mesh;
-    int32_t is_measured;            /* while the session measures */
+    int32_t is_measured;                /* while the session measures */
+    memo_tensor tensors[GPT_N_TENSORS]; /* for the session, as the states */
+    memo_state states[GPT_N_STATES];
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
     gpt_tensor_state tensor;
@@ -210,18 +225,6 @@ static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
 
 /* ---- parameters, gradients, optimizer: states of the session ---------------------------------- */
 
-/* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
- * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
- * by which a rank has a part of each bucket. */
-enum {
-    GPT_WEIGHTS, /* of config.type */
-    GPT_MASTERS, /* sums, as the next; none if the weights are not rounded */
-    GPT_GRADIENTS,
-    GPT_MOMENTS1, /* of gpt_state_type */
-    GPT_MOMENTS2,
-    GPT_N_ARRAYS
-};
-
 static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
 static int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
     return bucket == 0 ? 0 : bucket < gpt_n_buckets(&model->config) - 1 ? 1 : 2;
@@ -322,8 +325,6 @@ static void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows r
     }
 }
 
-enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
-
 /* The table of states for the session. */
 static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
     static const char* const names[GPT_N_STATES] = {
@@ -408,11 +409,11 @@ static void gpt_give(gpt_model* model, gpt_array x) {
 
 /* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
  * mark names the memory in the picture of the plan. */
-static char* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
+static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
     memo_session_info info;
     memo_session_get_info(model->session, &info);
     GPT_TRY(model, memo_arena_mark(info.arena, name, &model->error));
-    return (char*)memo_session_alloc(model->session, size_bytes);
+    return memo_session_alloc(model->session, size_bytes);
 }
 
 /* phase: forward, recompute or backward. */
@@ -606,6 +607,7 @@ static gpt_op gpt_elements_op(const char* name, gpt_kind kind, gpt_array y, gpt_
                               const gpt_array* z, gpt_rows rows) {
     gpt_op op = gpt_op_make(name, kind);
     gpt_elements_args* a = &op.args.elements;
+    a->kind = kind;
     a->rows = rows;
     a->n_columns = gpt_min(x.n_columns, y.n_columns); /* of SwiGLU one is twice as wide */
     gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);

@@ -177,6 +177,7 @@ typedef struct gpt_norm_args {
 /* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1:
  * padding. */
 typedef struct gpt_elements_args {
+    gpt_kind kind;
     void* y;           /* (rows, columns) */
     const void *x, *z; /* y from x and, if there are two inputs, z */
     gpt_rows rows;

@@ -109,46 +109,30 @@ static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     }
 }
 
-/* Row by row, so that an element's place in the loop never depends on the range of rows. */
-static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
+/* GELU, SwiGLU and their backward.  Row by row, so that an element's place in the loop never
+ * depends on the range of rows. */
+static void gpt_activation_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
-    const gpt_real* x = gpt_in(a->x, at);
-    gpt_real* y = gpt_out(a->y, at);
-    for (; begin < end; begin++, x += n, y += n)
-        for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
-}
-
-static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
-    const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, at);
-    gpt_real* y = gpt_out(a->y, at);
-    for (; begin < end; begin++, x += n, y += n, z += n)
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
-}
-
-static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
-    const gpt_real* x = gpt_in(a->x, 2 * at);
-    gpt_real* y = gpt_out(a->y, at);
-    for (; begin < end; begin++, x += 2 * n, y += n)
-        for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
-}
-
-static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
-    const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, 2 * at);
-    gpt_real* y = gpt_out(a->y, 2 * at);
-    for (; begin < end; begin++, x += n, y += 2 * n, z += 2 * n)
-        for (int64_t i = 0; i < n; i++) {
-            gpt_real up = z[2 * i], gate = z[2 * i + 1];
-            gpt_swiglu_slopes(&up, &gate, x[i]);
-            y[2 * i] = up;
-            y[2 * i + 1] = gate;
-        }
+    const int64_t n = a->n_columns;
+    const int64_t n_x = a->kind == GPT_KIND_SWIGLU ? 2 * n : n;
+    const int64_t n_y = a->kind == GPT_KIND_SWIGLU_BACKWARD ? 2 * n : n;
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        const gpt_real *x = gpt_in(a->x, row * n_x), *z = gpt_in(a->z, row * n_y);
+        gpt_real* y = gpt_out(a->y, row * n_y);
+        if (a->kind == GPT_KIND_GELU)
+            for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
+        else if (a->kind == GPT_KIND_GELU_BACKWARD)
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
+        else if (a->kind == GPT_KIND_SWIGLU)
+            for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
+        else
+            for (int64_t i = 0; i < n; i++) {
+                gpt_real up = z[2 * i], gate = z[2 * i + 1];
+                gpt_swiglu_slopes(&up, &gate, x[i]);
+                y[2 * i] = up;
+                y[2 * i + 1] = gate;
+            }
+    }
 }
 
 static void gpt_rope_run(const void* pointer) {
@@ -314,10 +298,10 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     GPT_ROWS(gpt_norm_rows, gpt_norm_args),
     GPT_RUN(gpt_norm_backward_run),
     GPT_ROWS(gpt_dropout_rows, gpt_elements_args),
-    GPT_ROWS(gpt_gelu_rows, gpt_elements_args),
-    GPT_ROWS(gpt_gelu_backward_rows, gpt_elements_args),
-    GPT_ROWS(gpt_swiglu_rows, gpt_elements_args),
-    GPT_ROWS(gpt_swiglu_backward_rows, gpt_elements_args),
+    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
+    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
+    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
+    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
     GPT_RUN(gpt_rope_run),
     GPT_RUN(gpt_attention_run),
     GPT_RUN(gpt_attention_run),

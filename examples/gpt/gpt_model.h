@@ -447,15 +447,14 @@ static void gpt_create_streams(gpt_model* model) {
     const memo_device* device = &model->device;
     const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
     void* pinned;
-    if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
-        return;
-    if ((model->gradient || gpt_degree(model->config.tensor) > 1) &&
-        ((model->status =
-              memo_stream_create(device, "gradients", 1, &model->sums, &model->error)) ||
-         (model->status = memo_event_create_untimed(device, &model->computed, &model->error)) ||
-         (model->status = memo_event_create_untimed(device, &model->summed, &model->error))))
-        return;
-    if ((model->status = memo_host_alloc(device, n_bytes, &pinned, &model->error))) return;
+    GPT_TRY(model, memo_stream_create(device, "compute", 0, &model->compute, &model->error));
+    if (model->gradient || gpt_degree(model->config.tensor) > 1) {
+        GPT_TRY(model, memo_stream_create(device, "gradients", 1, &model->sums, &model->error));
+        GPT_TRY(model, memo_event_create_untimed(device, &model->computed, &model->error));
+        GPT_TRY(model, memo_event_create_untimed(device, &model->summed, &model->error));
+    }
+    GPT_TRY(model, memo_host_alloc(device, n_bytes, &pinned, &model->error));
+    if (model->status) return;
     model->host_totals = (double*)pinned;
     model->host_update = (gpt_update_values*)(void*)((char*)pinned + GPT_VALUES_BYTES);
     model->handed = (gpt_handed_update*)(void*)((char*)pinned + 2 * GPT_VALUES_BYTES);
@@ -469,7 +468,8 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
         model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
         model->exchanges =
             (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
-        if (!model->attention || !model->exchanges)
+        model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
+        if (!model->attention || !model->exchanges || !model->masks)
             model->status = gpt_no_memory("attention over ranks", &model->error);
         for (int64_t slice = 0; slice < n && !model->status; slice++) {
             memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share, slice);
@@ -492,8 +492,10 @@ static void gpt_destroy_collectives(gpt_model* model) {
         memo_exchange_destroy(model->exchanges[i]);
     for (int64_t slice = 0; model->attention && slice < gpt_n_slices(&model->config); slice++)
         memo_sp_attention_destroy(model->attention[slice]);
+    free(model->masks);
     free(model->exchanges);
     free(model->attention);
+    model->masks = NULL;
     model->exchanges = NULL;
     model->attention = NULL;
 }
@@ -625,14 +627,12 @@ static void gpt_setup(void* user, memo_session* session) {
     if (model->most_slices) gpt_follow_slices(model);
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
 
-    model->rope = gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
-    model->token_numbers = (int64_t*)(void*)gpt_take_persistent(
-        model, "numbers of tokens", model->n_rows * (int64_t)sizeof(int64_t));
-    model->losses = (double*)(void*)gpt_take_persistent(model, "losses",
-                                                        model->n_rows * (int64_t)sizeof(double));
-    model->totals = (double*)(void*)gpt_take_persistent(model, "totals", gpt_totals_bytes(model));
-    model->update =
-        (gpt_update_values*)(void*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
+    model->rope = (char*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
+    model->token_numbers =
+        (int64_t*)gpt_take_persistent(model, "numbers of tokens", 8 * model->n_rows);
+    model->losses = (double*)gpt_take_persistent(model, "losses", 8 * model->n_rows);
+    model->totals = (double*)gpt_take_persistent(model, "totals", gpt_totals_bytes(model));
+    model->update = (gpt_update_values*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
     if (model->kernels.scratch_bytes)
         scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
@@ -659,10 +659,9 @@ static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
 }
 
 /* The caller's budgets, and the model. */
-static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc,
-                                          memo_tensor tensors[GPT_N_TENSORS],
-                                          memo_state states[GPT_N_STATES]) {
+static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
+    memo_tensor* tensors = model->tensors;
     gpt_fill_tensors(&desc->config, tensors);
     if (model->most_slices && !gpt_is_mixed(&desc->config))
         tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER_OR_ROWS;
@@ -674,8 +673,8 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
 
     s.device = model->compute ? &model->device : NULL;
     s.compute_stream = model->compute;
-    gpt_fill_states(model, states);
-    s.states = states;
+    gpt_fill_states(model, model->states);
+    s.states = model->states;
     s.n_states = GPT_N_STATES;
     s.update = gpt_update_bucket;
     if (model->kernels.update_on_host && !model->zero) s.update_host = gpt_update_bucket_on_host;
@@ -697,37 +696,35 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     return s;
 }
 
-static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
-    const gpt_config* config = &desc->config;
-    gpt_model* model;
-    memo_status status = gpt_check_config(config, error);
-    *result = NULL;
-    if (status) return status;
-
-    model = (gpt_model*)calloc(1, sizeof *model);
-    if (!model) return gpt_no_memory("a model", error);
+/* What follows from the configuration. */
+static void gpt_model_set(gpt_model* model, const gpt_config* config, const memo_mesh* mesh) {
+    memset(model, 0, sizeof *model);
     model->config = *config;
-    model->mesh = desc->mesh;
+    model->mesh = mesh;
     model->layout = gpt_layout_make(config);
     gpt_set_slice_rows(model, config->slice_rows);
     model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    model->n_rows = model->share.n_rows;
+}
+
+static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    memo_status status = gpt_check_config(&desc->config, error);
+    *result = NULL;
+    if (status) return status;
+    gpt_model* model = (gpt_model*)malloc(sizeof *model);
+    if (!model) return gpt_no_memory("a model", error);
+    gpt_model_set(model, &desc->config, desc->mesh);
     model->n_micro_batches = desc->n_micro_batches ? desc->n_micro_batches : 1;
     if (desc->kernels) model->kernels = *desc->kernels;
-    model->n_rows = model->share.n_rows;
-    model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
-    if (!model->masks) {
-        free(model);
-        return gpt_no_memory("a model", error);
-    }
     *result = model;
     return MEMO_STATUS_OK;
 }
 
-/* A model with streams and staging buffers, without a session. */
+/* A model with streams and staging buffers, without a session; also after an error, unless it is
+ * NULL. */
 static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_error* error) {
-    gpt_model* model = NULL;
-    *result = NULL;
-    memo_status status = gpt_check_config(&desc->config, error);
+    memo_status status = gpt_model_make(desc, result, error);
+    gpt_model* model = *result;
     if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "gpt_desc.kernels, device: must be set; gpt_plan needs none");
@@ -735,12 +732,10 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                                 "gpt_desc.device: has no cast for master weights");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
-    if (!status) status = gpt_model_make(desc, &model, error);
     if (status) return status;
     model->device = *desc->device;
     if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
     gpt_create_streams(model);
-    *result = model;
     return gpt_finish(model, error);
 }
 
@@ -756,14 +751,12 @@ GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
 }
 
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_state states[GPT_N_STATES];
     memo_session_desc s;
     gpt_model* model;
     memo_session* session = NULL;
     memo_status status = gpt_prepare(desc, &model, error);
     if (!status) {
-        s = gpt_session_desc(model, desc, tensors, states);
+        s = gpt_session_desc(model, desc);
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
                             : memo_session_create(&s, &session, error);
         model->session = session; /* NULL after a failure, even if setup has set it */
@@ -776,13 +769,11 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
 
 GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,
                                      memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_state states[GPT_N_STATES];
     memo_session_desc s;
     gpt_model* model;
     memo_status status = gpt_prepare(desc, &model, error);
     if (!status) {
-        s = gpt_session_desc(model, desc, tensors, states);
+        s = gpt_session_desc(model, desc);
         status = memo_session_measure(&s, profile, error);
         model->session = NULL;
     }
@@ -803,14 +794,11 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (model->computed) memo_event_destroy(device, model->computed, NULL);
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
-    free(model->masks);
     free(model);
 }
 
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
                                   memo_step_plan** plan, int64_t* least_bytes, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_state states[GPT_N_STATES];
     gpt_desc dry = *desc;
     gpt_model* model;
     memo_status status;
@@ -818,7 +806,7 @@ GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* prof
     if (plan) *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
     if (!desc->config.slice_rows) model->most_slices = desc->most_slices;
-    memo_session_desc s = gpt_session_desc(model, &dry, tensors, states);
+    memo_session_desc s = gpt_session_desc(model, &dry);
     if (plan) status = memo_session_plan(&s, profile, plan, error);
     if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
     model->session = NULL;
@@ -833,11 +821,7 @@ GPT_FUNCTION void gpt_resident_bytes(const gpt_config* config, const memo_step_p
     int64_t n_streamed = plan->n_streamed;
     memo_state states[GPT_N_STATES];
     gpt_model model;
-    memset(&model, 0, sizeof model);
-    model.config = *config;
-    model.layout = gpt_layout_make(config);
-    model.share = gpt_share_make(config, NULL);
-    model.zero = model.share.n_ranks > 1 ? config->zero : 0;
+    gpt_model_set(&model, config, NULL);
     gpt_fill_states(&model, states);
 
     /* The order in which memo_step_plan streams, of the last state evenly spread. */

@@ -385,7 +385,7 @@ static void gpt_take_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     t->n_parts = gpt_degree(model->config.sub_batches);
     if (!gpt_is_split(&model->config)) return;
-    t->partial.address = gpt_take_persistent(model, "partial sums", 2 * n_bytes);
+    t->partial.address = (char*)gpt_take_persistent(model, "partial sums", 2 * n_bytes);
     t->partial.begin = 0;
     t->partial.n_columns = hidden;
     t->partial.type = model->config.type;
