@@ -85,10 +85,22 @@ static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
+/* The first fault of a file stays. */
+#ifdef __GNUC__
+__attribute__((format(printf, 3, 4)))
+#endif
+static void
+gpt_file_refuse(gpt_file* f, memo_status status, const char* format, ...) {
+    char text[256];
+    va_list values;
+    if (f->status) return;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    f->status = memo_error_set(f->error, status, "%.300s: %s", f->path, text);
+}
 static void gpt_file_fail(gpt_file* f, const char* what) {
-    if (!f->status)
-        f->status = memo_error_set(f->error, MEMO_STATUS_IO, "%.300s: cannot be %s: %s", f->path,
-                                   what, strerror(errno));
+    gpt_file_refuse(f, MEMO_STATUS_IO, "cannot be %s: %s", what, strerror(errno));
 }
 
 /* All bytes, however many calls that takes. */
@@ -208,11 +220,10 @@ static void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_
     f->error = error;
     if (model) model->status = MEMO_STATUS_OK;
     f->host = (char*)malloc(2 * GPT_FILE_PIECE);
-    if (!f->host)
-        f->status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                   "%.300s: no host memory for a checkpoint", path);
-    else
+    if (f->host)
         f->cast = f->host + GPT_FILE_PIECE;
+    else
+        gpt_file_refuse(f, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a checkpoint");
 }
 
 static memo_status gpt_file_close(gpt_file* f) {
@@ -377,8 +388,7 @@ static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_
     f->fd = open(f->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     n = f->fd < 0 || fstat(f->fd, &info) ? -1 : 0;
     if (!n && !S_ISREG(info.st_mode)) {
-        f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
-                                   "%.300s: not a regular file, as a checkpoint is", f->path);
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT, "not a regular file, as a checkpoint is");
         return;
     }
     if (!n) n = pread(f->fd, head, sizeof *head, 0);
@@ -389,35 +399,28 @@ static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_
 
     if (!memcmp(head->magic, expected.magic, GPT_FILE_MAGIC) &&
         strncmp(head->magic, expected.magic, sizeof head->magic))
-        f->status =
-            memo_error_set(f->error, MEMO_STATUS_FORMAT,
-                           "%.300s: a checkpoint of format %.1s; this program reads format %.1s",
-                           f->path, head->magic + GPT_FILE_MAGIC, expected.magic + GPT_FILE_MAGIC);
-    else if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
-        f->status =
-            memo_error_set(f->error, MEMO_STATUS_FORMAT,
-                           "%.300s: not a checkpoint of this version and byte order", f->path);
-    for (int i = 0; i < GPT_FILE_NUMBERS && !f->status; i++)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT,
+                        "a checkpoint of format %.1s; this program reads format %.1s",
+                        head->magic + GPT_FILE_MAGIC, expected.magic + GPT_FILE_MAGIC);
+    if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT, "not a checkpoint of this version and byte order");
+    for (int i = 0; i < GPT_FILE_NUMBERS; i++)
         if (head->model[i] != expected.model[i])
-            f->status = memo_error_set(
-                f->error, MEMO_STATUS_INVALID_ARGUMENT,
-                "%.300s: a checkpoint of another model: its %s is %lld, not %lld", f->path,
-                gpt_file_names[i], (long long)head->model[i], (long long)expected.model[i]);
-    if (!f->status &&
-        (head->file_bytes != expected.file_bytes || info.st_size != expected.file_bytes))
-        f->status = memo_error_set(
-            f->error, MEMO_STATUS_FORMAT, "%.300s: cut short or altered: it has %lld bytes of %lld",
-            f->path, (long long)info.st_size, (long long)expected.file_bytes);
-    if (!f->status && (head->step < 0 || head->n_updates < 0))
-        f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
-                                   "%.300s: altered: saved after step %lld and %lld updates",
-                                   f->path, (long long)head->step, (long long)head->n_updates);
+            gpt_file_refuse(f, MEMO_STATUS_INVALID_ARGUMENT,
+                            "a checkpoint of another model: its %s is %lld, not %lld",
+                            gpt_file_names[i], (long long)head->model[i],
+                            (long long)expected.model[i]);
+    if (head->file_bytes != expected.file_bytes || info.st_size != expected.file_bytes)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT, "cut short or altered: it has %lld bytes of %lld",
+                        (long long)info.st_size, (long long)expected.file_bytes);
+    if (head->step < 0 || head->n_updates < 0)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT, "altered: saved after step %lld and %lld updates",
+                        (long long)head->step, (long long)head->n_updates);
 }
 
 static void gpt_file_check_digest(gpt_file* f, const gpt_file_head* head) {
-    if (f->status || gpt_file_digest(f, head->file_bytes) == head->digest || f->status) return;
-    f->status = memo_error_set(f->error, MEMO_STATUS_FORMAT,
-                               "%.300s: altered: its digest is another", f->path);
+    if (!f->status && gpt_file_digest(f, head->file_bytes) != head->digest)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT, "altered: its digest is another");
 }
 
 GPT_FUNCTION memo_status gpt_check_checkpoint(const gpt_config* config, const char* path,
@@ -438,9 +441,8 @@ GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path,
 
     /* Nothing of the model changes before the whole file is known to be right. */
     gpt_file_begin_read(&f, &model->config, &head);
-    if (digest && !f.status && head.digest != digest)
-        f.status = memo_error_set(error, MEMO_STATUS_FORMAT,
-                                  "%.300s: replaced after it was checked", path);
+    if (digest && head.digest != digest)
+        gpt_file_refuse(&f, MEMO_STATUS_FORMAT, "replaced after it was checked");
     if (!digest && gpt_file_is_first(&f)) gpt_file_check_digest(&f, &head);
     gpt_file_meet(&f);
 

@@ -255,13 +255,20 @@ static int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
            : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
                                   : n * gpt_type_bytes(gpt_state_type(&model->config));
 }
-/* The parameters [begin, end) of a bucket that an array has on this rank. */
+/* The parameters of a bucket. */
+static gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket) {
+    return gpt_rows_make(gpt_bucket_begin(model, bucket), gpt_bucket_begin(model, bucket + 1));
+}
+/* A rank's part of them. */
+static gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
+    const gpt_rows whole = gpt_whole_bucket(model, bucket);
+    const int64_t n = gpt_count(whole) / model->share.n_ranks;
+    return gpt_rows_make(whole.begin + rank * n, whole.begin + (rank + 1) * n);
+}
+/* What an array has of a bucket on this rank. */
 static gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
-    const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    if (!gpt_is_part(model, array)) return gpt_rows_make(begin, begin + n);
-    return gpt_rows_make(begin + model->share.rank * n / n_ranks,
-                         begin + (model->share.rank + 1) * n / n_ranks);
+    return gpt_is_part(model, array) ? gpt_part_at(model, bucket, model->share.rank)
+                                     : gpt_whole_bucket(model, bucket);
 }
 
 /* In a dry run there is no address. */
@@ -513,9 +520,8 @@ static void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* 
 
 /* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
 static char* gpt_gradient(const gpt_model* model, int64_t i) {
-    const int64_t bucket = gpt_bucket_of(model, i);
-    return model->zero == 2 ? gpt_offset(model->buckets[gpt_bucket_place(model, bucket)].address,
-                                         gpt_sum_bytes(model, i - gpt_bucket_begin(model, bucket)))
+    const int place = gpt_bucket_place(model, gpt_bucket_of(model, i));
+    return model->zero == 2 ? gpt_at(model->buckets[place], i)
                             : gpt_address(model, GPT_GRADIENTS, i);
 }
 

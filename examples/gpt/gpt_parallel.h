@@ -5,13 +5,6 @@
 
 #include "gpt_enqueue.h"
 
-/* A rank's part of a bucket: parameters [begin, end). */
-static gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
-    const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
-    const int64_t n = (gpt_bucket_begin(model, bucket + 1) - begin) / n_ranks;
-    return gpt_rows_make(begin + rank * n, begin + (rank + 1) * n);
-}
-
 /* All that this rank updates of a bucket: its own part, or all parts. */
 static gpt_rows gpt_updated_part(const gpt_model* model, int64_t bucket) {
     return gpt_bucket_rows(model, GPT_MOMENTS1, bucket);
@@ -60,9 +53,9 @@ static void gpt_join_sums(gpt_model* model) {
 /* Over the ranks that train copies.  With ZeRO each rank receives its part of the sum. */
 static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     const memo_type type = gpt_sum_type(model->config.type);
-    const int64_t n_ranks = model->share.n_ranks, begin = gpt_bucket_begin(model, bucket);
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    const int64_t n_part = model->zero ? n / n_ranks : n;
+    const int64_t begin = gpt_bucket_begin(model, bucket);
+    const int64_t n = gpt_count(gpt_whole_bucket(model, bucket));
+    const int64_t n_part = model->zero ? n / model->share.n_ranks : n;
     if (gpt_is_idle(model)) return;
     char* gradients = gpt_gradient(model, begin);
     char* part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
@@ -133,12 +126,11 @@ static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
 
 /* With zero 2 a bucket has a gradient only from its backward to the end of its sum. */
 static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
-    const int64_t begin = gpt_bucket_begin(model, bucket);
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    const int place = gpt_bucket_place(model, bucket);
+    const gpt_rows whole = gpt_whole_bucket(model, bucket);
+    gpt_array* sums = &model->buckets[gpt_bucket_place(model, bucket)];
     if (model->zero < 2) return;
-    model->buckets[place] = gpt_take_sums(model, gpt_rows_make(0, n), 1);
-    gpt_clear(model, model->buckets[place].address, gpt_sum_bytes(model, n));
+    *sums = gpt_take_sums(model, whole, 1);
+    gpt_clear(model, sums->address, gpt_bytes(*sums, whole));
 }
 
 /* The bucket before gives its memory back now: its sum had the time of this one's backward. */

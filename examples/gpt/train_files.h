@@ -61,17 +61,8 @@ static const char* const output_files[N_OUTPUTS][2] = {
     {"step.plan", "their addresses"},
     {"step.profile", "times of a layer and of copies, for --profile"}}; /* if they were measured */
 
-static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
-    snprintf(path, n_path, "%s/%s", j->options.output, name);
-    return path;
-}
-
-/* Writes the name of a file that is written beside the file of an option; NULL stays NULL. */
-static const char* file_beside(const char* path, const char* ending, char* beside,
-                               size_t n_beside) {
-    if (!path) return NULL;
-    snprintf(beside, n_beside, "%s%s", path, ending);
-    return beside;
+static const char* output_path(const job* j, const char* name) {
+    return path_text(j->options.output, name);
 }
 
 /* Checks that no output file is also an input, or another output.  Files that are read or written
@@ -81,16 +72,14 @@ static memo_status check_files(const job* j, memo_error* error) {
     /* --save may replace the file of --resume. */
     const int replaces = o->save && o->resume && tool_is_same_file(o->save, o->resume);
     const char* resume = replaces ? NULL : o->resume;
-    char paths[N_OUTPUTS][1024], resumed_profile[1024], profile[1024], lock[1024];
-    const tool_file given[] = {
-        {"--degrees", o->degrees, 0},
-        {"--profile", o->profile, 0},
-        {"--resume", resume, 0},
-        {"--resume", file_beside(resume, ".profile", resumed_profile, sizeof resumed_profile), 0},
-        {"--loss-log", o->loss_log, 1},
-        {"--save", o->save, 1},
-        {"--save", file_beside(o->save, ".profile", profile, sizeof profile), 1},
-        {"--save", file_beside(o->save, ".lock", lock, sizeof lock), 1}};
+    const tool_file given[] = {{"--degrees", o->degrees, 0},
+                               {"--profile", o->profile, 0},
+                               {"--resume", resume, 0},
+                               {"--resume", path_text(resume, ".profile"), 0},
+                               {"--loss-log", o->loss_log, 1},
+                               {"--save", o->save, 1},
+                               {"--save", path_text(o->save, ".profile"), 1},
+                               {"--save", path_text(o->save, ".lock"), 1}};
     enum { N_GIVEN = sizeof given / sizeof *given };
     const int n_texts = (int)j->text.n_files;
     int n = 0;
@@ -104,7 +93,7 @@ static memo_status check_files(const job* j, memo_error* error) {
     n += N_GIVEN;
     for (int i = 0; i < N_OUTPUTS && o->output; i++, n++) {
         files[n].option = "--output";
-        files[n].path = output_path(j, output_files[i][0], paths[i], sizeof paths[i]);
+        files[n].path = output_path(j, output_files[i][0]);
         files[n].is_output = 1;
     }
 
@@ -282,7 +271,6 @@ static memo_status find_save(job* j, memo_error* error) {
 /* No other run may save to the file.  Its folder, the file and the profile can be written. */
 static memo_status check_save(job* j, memo_error* error) {
     const char* path = j->save.path;
-    char profile[1024];
     struct stat info;
     memo_error reason;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
@@ -291,9 +279,7 @@ static memo_status check_save(job* j, memo_error* error) {
     memo_status status = gpt_lock_checkpoint(path, &j->lock, &j->save.aside, &reason);
     if (status) return memo_error_set(error, status, "--save %s", reason.message);
     status = probe_file("--save", path, error);
-    if (!status)
-        status =
-            probe_file("--save", file_beside(path, ".profile", profile, sizeof profile), error);
+    if (!status) status = probe_file("--save", path_text(path, ".profile"), error);
     return status ? status : check_save_room(&j->options, error);
 }
 
@@ -303,7 +289,6 @@ static memo_status check_save(job* j, memo_error* error) {
  * lock of --save, until the end.  The text is loaded. */
 static memo_status check_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    char path[1024];
     struct stat info;
     FILE* log;
     int64_t kept;
@@ -312,9 +297,10 @@ static memo_status check_outputs(job* j, memo_error* error) {
     if (status || !train_is_first()) return status;
 
     if (o->output) status = make_directory(o->output, 1, error);
-    for (int i = 0; i < N_OUTPUTS && o->output && !status; i++)
-        if (stat(output_path(j, output_files[i][0], path, sizeof path), &info) == 0)
-            status = probe_file("--output", path, error);
+    for (int i = 0; i < N_OUTPUTS && o->output && !status; i++) {
+        const char* path = output_path(j, output_files[i][0]);
+        if (stat(path, &info) == 0) status = probe_file("--output", path, error);
+    }
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
@@ -348,7 +334,7 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plans[j->options.policy];
     const gpt_config config = train_config(&j->options);
     loss_chart chart = {0};
-    char path[1024], title[128], loss_title[128];
+    char title[128], loss_title[128];
     int64_t resident[3];
     gpt_resident_bytes(&config, plan, resident);
 
@@ -361,23 +347,14 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
              policy_names[j->options.policy], bytes_name((double)plan->device_bytes));
 
-    memo_status status = memo_plan_write_svg(plan->addresses, plan->trace, title,
-                                             output_path(j, "plan.svg", path, sizeof path), error);
-    if (!status)
-        status = memory_picture_write(plan, resident,
-                                      output_path(j, "memory.svg", path, sizeof path), error);
-    if (!status)
-        status = loss_chart_write(&chart, loss_title, output_path(j, "loss.svg", path, sizeof path),
-                                  error);
-    if (!status)
-        status =
-            memo_trace_write(plan->trace, output_path(j, "step.trace", path, sizeof path), error);
-    if (!status)
-        status =
-            memo_plan_write(plan->addresses, output_path(j, "step.plan", path, sizeof path), error);
+    memo_status status =
+        memo_plan_write_svg(plan->addresses, plan->trace, title, output_path(j, "plan.svg"), error);
+    if (!status) status = memory_picture_write(plan, resident, output_path(j, "memory.svg"), error);
+    if (!status) status = loss_chart_write(&chart, loss_title, output_path(j, "loss.svg"), error);
+    if (!status) status = memo_trace_write(plan->trace, output_path(j, "step.trace"), error);
+    if (!status) status = memo_plan_write(plan->addresses, output_path(j, "step.plan"), error);
     if (!status && j->has_profile)
-        status = memo_profile_write(&j->profile, output_path(j, "step.profile", path, sizeof path),
-                                    error);
+        status = memo_profile_write(&j->profile, output_path(j, "step.profile"), error);
     return status ? status : page_write(j, error);
 }
 

@@ -200,16 +200,14 @@ static void forget_plans(job* j) {
  * unless they are those of other micro-batches. */
 static memo_status find_profile(job* j, memo_error* error) {
     train_options o = j->options;
-    char path[1024];
     memo_status status = MEMO_STATUS_OK;
     if (o.profile) {
         status = read_profile(&o, &j->profile, error);
     } else if (o.is_dry_run) {
         estimate_profile(&o, &j->profile);
     } else {
-        snprintf(path, sizeof path, "%s.profile", o.resume ? o.resume : "");
-        o.profile = path;
-        if (!o.resume || access(path, R_OK) || read_profile(&o, &j->profile, NULL))
+        o.profile = path_text(o.resume, ".profile");
+        if (!o.profile || access(o.profile, R_OK) || read_profile(&o, &j->profile, NULL))
             return MEMO_STATUS_OK;
     }
     j->has_profile = !status;

@@ -98,14 +98,12 @@ static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
 /* The profile is only a convenience, but an error of its file is one of the disk. */
 static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
     memo_error reason;
-    char path[1024];
     gpt_save save = j->save;
     save.aside = r->aside;
     kept_numbers(r->options, &j->text, save.run);
     memo_status status = gpt_write_checkpoint(r->model, &save, step, &reason);
     if (!status && r->reports && train_is_first() && j->has_profile)
-        status = memo_profile_write(&j->profile,
-                                    file_beside(save.path, ".profile", path, sizeof path), &reason);
+        status = memo_profile_write(&j->profile, path_text(save.path, ".profile"), &reason);
     return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
 }
 
@@ -238,20 +236,20 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
 
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
-    char path[1024], title[128];
+    char title[128];
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
              policy_names[j->options.policy]);
     if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)
-        status = memo_schedule_write_chrome(
-            schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
+        status =
+            memo_schedule_write_chrome(schedule, times, output_path(j, "timeline.json"), error);
     if (!status)
-        status = memo_schedule_write_svg(schedule, times, title,
-                                         output_path(j, "timeline.svg", path, sizeof path), error);
+        status =
+            memo_schedule_write_svg(schedule, times, title, output_path(j, "timeline.svg"), error);
     if (!status)
-        status = step_picture_write(schedule, times, &j->memory, title,
-                                    output_path(j, "step.svg", path, sizeof path), error);
+        status = step_picture_write(schedule, times, &j->memory, title, output_path(j, "step.svg"),
+                                    error);
     memo_simulation_destroy(times);
     return status;
 }

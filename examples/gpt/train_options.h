@@ -277,14 +277,9 @@ static char* demo_arguments[] = {
     "--compare",       "20",    "--sample",      "400",   "--output", "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
-static long long* option_integer(train_options* options, const option* o) {
-    return (long long*)(void*)((char*)options + o->field);
-}
-static double* option_real(train_options* options, const option* o) {
-    return (double*)(void*)((char*)options + o->field);
-}
-static const char** option_text(train_options* options, const option* o) {
-    return (const char**)(void*)((char*)options + o->field);
+/* The field of an option: a long long, a double or a text. */
+static void* option_field(train_options* options, const option* o) {
+    return (char*)options + o->field;
 }
 
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
@@ -307,9 +302,9 @@ static train_options train_options_default(void) {
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const option* o = &option_table[i];
         if (o->kind == OPTION_REAL)
-            *option_real(&options, o) = o->initial;
+            *(double*)option_field(&options, o) = o->initial;
         else if (o->kind != OPTION_PATH && o->kind != OPTION_FILES)
-            *option_integer(&options, o) = (long long)o->initial;
+            *(long long*)option_field(&options, o) = (long long)o->initial;
     }
     return options;
 }
@@ -432,14 +427,14 @@ static memo_status option_set(train_options* options, const option* o, char* val
     case OPTION_PATH:
         if (!*value || strlen(value) > 900)
             return gpt_invalid(error, "%s: a name of 1 to 900 bytes would work", o->name);
-        *option_text(options, o) = value;
+        *(const char**)option_field(options, o) = value;
         return MEMO_STATUS_OK;
 
     case OPTION_NAME:
         for (i = 0; option_name(o, i) && strcmp(value, option_name(o, i)); i++) {
         }
         if (!option_name(o, i)) return option_bad_name(o, value, error);
-        *option_integer(options, o) =
+        *(long long*)option_field(options, o) =
             o->field == OPTION_FIELD(policy) ? (int64_t)policy_order[i] : (int64_t)o->low + i;
         return MEMO_STATUS_OK;
 
@@ -457,9 +452,9 @@ static memo_status option_set(train_options* options, const option* o, char* val
         if (o->kind == OPTION_COUNT && (double)(int64_t)number < number)
             return option_bad_value(o, value, error);
         if (o->kind == OPTION_REAL)
-            *option_real(options, o) = number;
+            *(double*)option_field(options, o) = number;
         else
-            *option_integer(options, o) = (int64_t)number;
+            *(long long*)option_field(options, o) = (int64_t)number;
         return MEMO_STATUS_OK;
 
     case OPTION_FILES:
@@ -511,7 +506,7 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     /* A flag, which may stand for other options. */
     if (o->kind == OPTION_FLAG) {
         if (equals) return gpt_invalid(error, "%s takes no value", o->name);
-        *option_integer(options, o) = 1;
+        *(long long*)option_field(options, o) = 1;
         return o->field == OPTION_FIELD(is_demo)
                    ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
                    : MEMO_STATUS_OK;

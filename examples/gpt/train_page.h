@@ -196,7 +196,6 @@ static memo_status page_write(const job* j, memo_error* error) {
     const train_options* o = &j->options;
     const memo_step_plan* plan = j->plans[o->policy];
     memo_text t = {0};
-    char path[1024];
     memo_status status = MEMO_STATUS_OK;
 
     memo_text_put(&t,
@@ -217,14 +216,12 @@ static memo_status page_write(const job* j, memo_error* error) {
     page_put_rows(&t, j);
     memo_text_put(&t, "<p>Timeline and addresses: double click enlarges, dragging moves, Shift and "
                       "double click shows the whole. Hover names operations and buffers.</p>\n");
-    for (size_t i = 0; i < sizeof pictures / sizeof *pictures && !status; i++) {
-        snprintf(path, sizeof path, "%s/%s", o->output, pictures[i].file);
-        status = page_put_picture(&t, pictures[i].title, path, pictures[i].zooms, error);
-    }
+    for (size_t i = 0; i < sizeof pictures / sizeof *pictures && !status; i++)
+        status = page_put_picture(&t, pictures[i].title, path_text(o->output, pictures[i].file),
+                                  pictures[i].zooms, error);
 
     memo_text_put(&t, "<script>/*<![CDATA[*/\n%s/*]]>*/</script>\n</body></html>\n", page_script);
-    snprintf(path, sizeof path, "%s/report.html", o->output);
-    if (!status) return memo_text_write(&t, path, error);
+    if (!status) return memo_text_write(&t, path_text(o->output, "report.html"), error);
     memo_text_free(&t);
     return status;
 }

@@ -24,6 +24,17 @@ static char* short_text(void) {
     return ring[next];
 }
 
+/* Returns "FOLDER/NAME", or a file beside another: "FILE.profile".  Valid during the next 31 calls.
+ * NULL stays NULL. */
+static const char* path_text(const char* path, const char* name) {
+    static char ring[32][1024];
+    static int next;
+    if (!path) return NULL;
+    next = (next + 1) % 32;
+    snprintf(ring[next], sizeof ring[next], "%s%s%s", path, *name == '.' ? "" : "/", name);
+    return ring[next];
+}
+
 /* "12.3 MiB" */
 static const char* bytes_name(double n_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
