@@ -14,6 +14,7 @@ typedef struct gpt_array {
     char* address; /* of row `begin`; NULL in a dry run */
     int64_t begin, n_columns;
     memo_type type;
+    int32_t is_taken; /* gpt_give frees it; otherwise it is memory of others */
 } gpt_array;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
@@ -401,6 +402,7 @@ static gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_colum
     x.begin = rows.begin;
     x.n_columns = n_columns;
     x.type = type;
+    x.is_taken = 1;
     return x;
 }
 static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
@@ -411,7 +413,7 @@ static gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_column
 }
 
 static void gpt_give(gpt_model* model, gpt_array x) {
-    if (!model->tensor.is_in_block) memo_session_free(model->session, x.address);
+    if (x.is_taken && !model->tensor.is_in_block) memo_session_free(model->session, x.address);
 }
 
 /* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The

@@ -22,6 +22,7 @@ static gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor,
     x.begin = begin;
     x.n_columns = model->columns[tensor];
     x.type = gpt_tensor_type(&model->config, tensor);
+    x.is_taken = 0;
     return x;
 }
 
@@ -210,14 +211,12 @@ static gpt_array gpt_take_over(gpt_model* model, int is_free, gpt_array skeletal
                                int64_t n_columns) {
     return is_free ? skeletal : gpt_take(model, rows, n_columns);
 }
-static void gpt_give_over(gpt_model* model, int is_free, gpt_array x) {
-    if (!is_free) gpt_give(model, x);
-}
 
 /* The gradient of k or v, of all keys that the rows read.  It takes the memory of k or v itself,
  * unless rows of a sequence add to sums. */
 static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
+    sums.is_taken = 0;
     if (model->shares_keys) return sums;
     return gpt_take_over(model, !gpt_is_mixed(&model->config), skeletal, rows, n_columns);
 }
@@ -230,12 +229,6 @@ static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows ro
         gpt_cast(model, rounded.address, type, gpt_at(keys, rows.begin), gpt_sum_type(type),
                  gpt_count(rows) * keys.n_columns);
     return rounded;
-}
-static void gpt_give_keys(gpt_model* model, gpt_array keys) {
-    if (!model->shares_keys)
-        gpt_give_over(model, !gpt_is_mixed(&model->config), keys);
-    else if (gpt_has_masters(&model->config))
-        gpt_give(model, keys);
 }
 
 /* The MLP's backward has read `middle`: it takes masked, and then dq. */
@@ -256,7 +249,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
                     weights + at->projection, rows);
-    gpt_give_over(model, is_free, masked);
+    gpt_give(model, masked);
     dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
     dk = gpt_take_keys(model, model->d_key, t[GPT_K], rows, w.kv);
     dv = gpt_take_keys(model, model->d_value, t[GPT_V], rows, w.kv);
@@ -271,14 +264,14 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
-    gpt_give_over(model, is_plain, dq);
+    gpt_give(model, dq);
     gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
-    gpt_give_keys(model, dk);
+    gpt_give(model, dk);
     gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
-    gpt_give_keys(model, dv);
+    gpt_give(model, dv);
     gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
                   rows);
-    gpt_give_over(model, is_plain, d_norm);
+    gpt_give(model, d_norm);
 }
 
 /* --- both blocks, one after the other --- */

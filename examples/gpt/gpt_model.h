@@ -223,15 +223,14 @@ static void gpt_step(void* user, memo_session* session) {
 }
 
 /* The micro-batch at model->place. */
-static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
-                                           memo_error* error) {
+static void gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch) {
     memo_batch batch = {0, 0, 0, 0, {0, 0, MEMO_PASS_SESSION}};
+    if (model->status) return;
     model->is_last = micro_batch + 1 == model->n_micro_batches;
     batch.more_follow = !model->is_last;
-    memo_status status = memo_session_run(model->session, &batch, error);
-    model->has_last = model->is_last && !status;
+    model->status = memo_session_run(model->session, &batch, &model->error);
+    model->has_last = model->is_last && !model->status;
     model->is_last = 0;
-    return status;
 }
 
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
@@ -239,8 +238,8 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
                                          memo_error* error) {
     model->status = MEMO_STATUS_OK;
     gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
-    return model->status ? gpt_finish(model, error)
-                         : gpt_enqueue_micro_batch(model, micro_batch, error);
+    gpt_enqueue_micro_batch(model, micro_batch);
+    return gpt_finish(model, error);
 }
 
 /* ---- the end of a step --------------------------------------------------------------------- */
@@ -372,9 +371,9 @@ static void gpt_destroy_graph(gpt_model* model) {
 }
 
 static void gpt_enqueue_step(gpt_model* model) {
-    for (int64_t m = 0; m < model->n_micro_batches && !model->status; m++) {
+    for (int64_t m = 0; m < model->n_micro_batches; m++) {
         model->place = m;
-        model->status = gpt_enqueue_micro_batch(model, m, &model->error);
+        gpt_enqueue_micro_batch(model, m);
     }
     gpt_enqueue_update(model);
 }
