@@ -76,7 +76,7 @@ struct gpt_model {
     memo_mask* masks;              /* (sequences) */
     memo_exchange** exchanges;     /* see gpt_exchange; NULL: as attention */
     int64_t most_slices; /* gpt_desc.most_slices, if the session chooses; 0: it does not */
-    int64_t n_rows;
+    int64_t n_rows, n_slices, slice_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
     gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
@@ -746,7 +746,7 @@ static void gpt_shapes_add_runs(gpt_shapes* shapes, const gpt_config* config, gp
 static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
                                           const gpt_share* share) {
     const int32_t all = gpt_degree(config->tensor);
-    const int64_t n_slices = gpt_n_slices(config);
+    const int64_t n_slices = gpt_n_slices(config), slice_rows = gpt_slice_rows(config);
     shapes.over_ranks = gpt_sp_desc(config, share, n_slices - 1);
     shapes.window = config->window < config->sequence ? config->window : 0;
     shapes.documents = config->documents;
@@ -756,7 +756,7 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
             is_used |= config->degrees[2 * i] == degree;
         for (int64_t slice = 0; slice < n_slices && is_used; slice++)
             for (int32_t part = 0; part < gpt_degree(config->sub_batches); part++) {
-                gpt_rows rows = gpt_part_of(config, gpt_slice_at(config, slice), part);
+                gpt_rows rows = gpt_part_of(config, slice_rows, gpt_slice_at(config, slice), part);
                 /* A smaller degree has whole sequences, and fewer. */
                 rows.end = rows.begin + gpt_count(rows) * degree / all;
                 gpt_shapes_add_runs(&shapes, config, rows, degree);
@@ -780,7 +780,7 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_model* model, const gp
 
 /* Of rows that begin there. */
 static int64_t gpt_sp_slice(const gpt_model* model, int64_t begin) {
-    return model->share.layout.slice_tokens ? begin / gpt_slice_rows(&model->config) : 0;
+    return model->share.layout.slice_tokens ? begin / model->slice_rows : 0;
 }
 
 /* Attention of a part, or of a slice, has the same masks in each micro-batch; with documents, masks
@@ -794,7 +794,7 @@ static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
 static int64_t gpt_n_exchanges(const gpt_model* model) {
     const int64_t n_parts = gpt_degree(model->config.sub_batches);
     return model->config.documents ? gpt_n_places(model->n_micro_batches) * n_parts
-                                   : gpt_n_slices(&model->config);
+                                   : model->n_slices;
 }
 
 /* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer,
@@ -804,7 +804,7 @@ static void gpt_make_exchanges(gpt_model* model) {
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
     const int64_t slice_tokens = model->share.layout.slice_tokens;
     const int64_t n_parts = documents      ? gpt_degree(model->config.sub_batches)
-                            : slice_tokens ? gpt_n_slices(&model->config)
+                            : slice_tokens ? model->n_slices
                                            : 1;
     memo_exchange_desc desc = memo_exchange_desc_default();
     for (int64_t i = 0; i < n; i++) {
@@ -816,7 +816,7 @@ static void gpt_make_exchanges(gpt_model* model) {
     }
     for (int64_t part = 0; part < n_parts && !model->status; part++) {
         const int64_t begin =
-            slice_tokens ? part * gpt_slice_rows(&model->config) : part * model->n_rows / n_parts;
+            slice_tokens ? part * model->slice_rows : part * model->n_rows / n_parts;
         memo_exchange** exchange = gpt_exchange(model, begin);
         desc.masks = model->masks + (slice_tokens ? 0 : part * n / n_parts);
         model->masks[0].first_query = part * slice_tokens;

@@ -134,7 +134,7 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
 static void gpt_get_shares(gpt_model* model, char* shares) {
     memo_comm* ranks = model->tensor.ranks;
     const gpt_array room = model->tensor.partial;
-    const int64_t n = model->layout.n, n_rows = gpt_slice_rows(&model->config);
+    const int64_t n = model->layout.n, n_rows = model->slice_rows;
     const int64_t n_staged =
         gpt_places_bytes(&model->config, model->n_micro_batches) / gpt_n_bytes(model, 1);
     const int64_t most = gpt_min(2 * n_rows * room.n_columns / (ranks->size + 1), n_staged);

@@ -11,7 +11,7 @@
 
 /* All slices of a layer lie at one address. */
 static int gpt_is_of_layer(const gpt_model* model, int tensor) {
-    return gpt_n_slices(&model->config) > 1 && (tensor == GPT_K || tensor == GPT_V);
+    return model->n_slices > 1 && (tensor == GPT_K || tensor == GPT_V);
 }
 
 /* A tensor of the session, from its row `begin` on.  A dry run has no addresses. */
@@ -33,7 +33,7 @@ static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
 
 /* Rows of a sub-batch, of the open slice. */
 static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    return gpt_part_of(&model->config, model->open, part);
+    return gpt_part_of(&model->config, model->slice_rows, model->open, part);
 }
 
 /* Rows of the part in this rank's group of ranks that share the block. */
@@ -142,7 +142,7 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
 
 /* Rows that the MLP computes at a time: a chunk, or all. */
 static int64_t gpt_mlp_rows(const gpt_model* model) {
-    return model->config.mlp_rows ? model->chunk_rows : gpt_slice_rows(&model->config);
+    return model->config.mlp_rows ? model->chunk_rows : model->slice_rows;
 }
 
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */

@@ -264,11 +264,11 @@ static gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice) {
     return gpt_rows_make(begin, gpt_min(begin + gpt_slice_rows(config), gpt_n_rows(config)));
 }
 
-/* Rows of a part of a slice that begins at `begin` and has n rows; all but the last slice have
- * slice_rows.  Parts of a short slice begin where those of the others do. */
-static gpt_rows gpt_part_of(const gpt_config* config, gpt_rows slice, int32_t part) {
-    const memo_share share =
-        memo_share_of(gpt_slice_rows(config), gpt_degree(config->sub_batches), part);
+/* Rows of a part of a slice; all but the last slice have slice_rows.  Parts of a short slice begin
+ * where those of the others do. */
+static gpt_rows gpt_part_of(const gpt_config* config, int64_t slice_rows, gpt_rows slice,
+                            int32_t part) {
+    const memo_share share = memo_share_of(slice_rows, gpt_degree(config->sub_batches), part);
     return gpt_rows_make(gpt_min(slice.begin + share.begin, slice.end),
                          gpt_min(slice.begin + share.begin + share.count, slice.end));
 }

@@ -73,7 +73,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
                          const int32_t* targets) {
     const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
     const int is_last = layer == model->config.n_layers - 1, ends = slice == 0;
-    const int begins = slice == gpt_n_slices(&model->config) - 1;
+    const int begins = slice == model->n_slices - 1;
     const gpt_rows all = gpt_rows_make(0, model->n_rows);
     /* A single slice computes the loss between the passes, where the session times it apart. */
     const int is_between = is_last && begins && ends;
@@ -463,7 +463,7 @@ static void gpt_create_streams(gpt_model* model) {
 /* Attention over ranks, and the blocks. */
 static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
     if (gpt_is_over_ranks(model)) {
-        const int64_t n = gpt_n_slices(&model->config);
+        const int64_t n = model->n_slices;
         model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
         model->exchanges =
             (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
@@ -489,7 +489,7 @@ static void gpt_destroy_collectives(gpt_model* model) {
     gpt_destroy_blocks(model);
     for (int64_t i = 0; model->exchanges && i < gpt_n_exchanges(model); i++)
         memo_exchange_destroy(model->exchanges[i]);
-    for (int64_t slice = 0; model->attention && slice < gpt_n_slices(&model->config); slice++)
+    for (int64_t slice = 0; model->attention && slice < model->n_slices; slice++)
         memo_sp_attention_destroy(model->attention[slice]);
     free(model->masks);
     free(model->exchanges);
@@ -592,6 +592,8 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
 static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
     model->config.slice_rows = slice_rows;
     model->share = gpt_share_make(&model->config, model->mesh);
+    model->n_slices = gpt_n_slices(&model->config);
+    model->slice_rows = gpt_slice_rows(&model->config);
     model->chunk_rows = gpt_chunk_rows(&model->config);
     model->loss_rows = gpt_loss_rows(&model->config);
     model->shares_keys = gpt_shares_keys(&model->config);

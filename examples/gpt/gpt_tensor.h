@@ -37,7 +37,8 @@
  * tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_layout* at = &model->layout;
-    const gpt_rows part = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), 0);
+    const gpt_rows part =
+        gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), 0);
     const int64_t n_rows = part.end, hidden = model->config.hidden;
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
@@ -57,11 +58,11 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
 
 /* With slices memo_blocks runs one layer of one slice at a time, otherwise all layers. */
 static int32_t gpt_n_blocks(const gpt_model* model) {
-    return 2 * (gpt_n_slices(&model->config) > 1 ? 1 : model->config.n_layers);
+    return 2 * (model->n_slices > 1 ? 1 : model->config.n_layers);
 }
 /* The layer's number among those that memo_blocks runs. */
 static int32_t gpt_blocks_layer(const gpt_model* model, int32_t layer) {
-    return gpt_n_slices(&model->config) > 1 ? 0 : layer;
+    return model->n_slices > 1 ? 0 : layer;
 }
 static int32_t gpt_block_of(const gpt_model* model, const memo_block_call* call) {
     return model->tensor.first_block + call->block;
@@ -330,7 +331,7 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
 /* The swap engine's number of the open slice of a layer. */
 static int32_t gpt_step_of(const gpt_model* model, int32_t layer) {
     return layer * memo_session_get_n_slices(model->session) +
-           (int32_t)(model->open.begin / gpt_slice_rows(&model->config));
+           (int32_t)(model->open.begin / model->slice_rows);
 }
 
 /* Recomputes the rows that the engine did not restore.  While the session measures, it times
@@ -381,7 +382,7 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
  * continues. */
 static void gpt_take_partial_sums(gpt_model* model) {
     const int64_t hidden = model->config.hidden;
-    const int64_t n_bytes = gpt_n_bytes(model, gpt_slice_rows(&model->config) * hidden);
+    const int64_t n_bytes = gpt_n_bytes(model, model->slice_rows * hidden);
     gpt_tensor_state* t = &model->tensor;
     t->n_parts = gpt_degree(model->config.sub_batches);
     if (!gpt_is_split(&model->config)) return;
@@ -438,7 +439,8 @@ static void gpt_create_blocks(gpt_model* model) {
         return;
     }
     for (int32_t s = 0; s < t->n_parts; s++) {
-        const gpt_rows rows = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), s);
+        const gpt_rows rows =
+            gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), s);
         buffers[s].output = gpt_at(t->partial, rows.begin);
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = gpt_count(rows) * model->config.hidden;
