@@ -164,6 +164,15 @@ TEST(rows_do_not_depend_on_their_company) {
     }
 }
 
+/* The gradient is multiplied by scale. */
+static void run_adamw(gpt_real* p, void* m, void* v, memo_type states, const gpt_real* g,
+                      double scale, gpt_adamw_desc desc, gpt_rounding keys, int64_t n) {
+    const gpt_update_values values = {desc, scale, 0};
+    const double squares = 1;
+    const gpt_adamw_args args = {p, NULL, g, m, v, states, keys, &squares, &values, 1, n};
+    gpt_adamw(&args, 0, n);
+}
+
 static void check_adamw(memo_type states) {
     const gpt_adamw_desc desc = {0.01, 0.9, 0.99, 1e-8, 0.1, 3};
     const gpt_rounding first = {1, 0};
@@ -175,7 +184,7 @@ static void check_adamw(memo_type states) {
         2 - 0.01 * (em / (1 - pow(0.9, 3)) / (sqrt(ev / (1 - pow(0.99, 3))) + 1e-8) + 0.1 * 2);
     gpt_store(&moments[0], states, 0, (gpt_real)0.5);
     gpt_store(&moments[1], states, 0, (gpt_real)0.25);
-    gpt_adamw(&p, &moments[0], &moments[1], states, &g, 0.5, &desc, &first, 0, 1);
+    run_adamw(&p, &moments[0], &moments[1], states, &g, 0.5, desc, first, 1);
     CHECK_IS(fabs((double)gpt_load(&moments[0], states, 0) / em - 1), <, unit);
     CHECK_IS(fabs((double)gpt_load(&moments[1], states, 0) / ev - 1), <, unit);
     CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
@@ -197,9 +206,9 @@ TEST(moments_in_bf16_keep_their_mean) {
     double mean = 0;
     for (int i = 0; i < N; i++) p[i] = g[i] = 0, m[i] = 0, v[i] = parts[i] = memo_bf16_from_f32(1);
     for (desc.update = 1; desc.update <= N_UPDATES; desc.update++) {
-        gpt_adamw(p, m, v, MEMO_TYPE_BF16, g, 1, &desc, &all, 0, N);
-        gpt_adamw(p, m, parts, MEMO_TYPE_BF16, g, 1, &desc, &all, 0, N_FIRST);
-        gpt_adamw(p, m, parts + N_FIRST, MEMO_TYPE_BF16, g, 1, &desc, &rest, 0, N - N_FIRST);
+        run_adamw(p, m, v, MEMO_TYPE_BF16, g, 1, desc, all, N);
+        run_adamw(p, m, parts, MEMO_TYPE_BF16, g, 1, desc, all, N_FIRST);
+        run_adamw(p, m, parts + N_FIRST, MEMO_TYPE_BF16, g, 1, desc, rest, N - N_FIRST);
     }
     for (int i = 0; i < N; i++) mean += (double)memo_f32_from_bf16(v[i]) / N;
     CHECK_CASE(fabs(mean / expected - 1) < 0.02, "%g instead of %g", mean, expected);

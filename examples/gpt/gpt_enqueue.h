@@ -53,7 +53,7 @@ typedef struct gpt_tensor_state {
     int is_in_block;
     /* The block that was called last; its collective comes next. */
     int32_t block, part;
-    int is_forward, is_backward;
+    int32_t direction; /* to the block that comes next: 1, -1 in the backward; 0: to none */
 } gpt_tensor_state;
 
 /* What updates on the host read: copies, in the order of the compute stream, because the next step
@@ -467,10 +467,9 @@ static memo_range gpt_range(const void* address, int64_t n_bytes) {
     return range;
 }
 
-/* Tells a recorder of the next operation of a stream. */
-static void gpt_announce(gpt_model* model, memo_stream stream, const char* what,
-                         const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                         int64_t n_writes) {
+/* Tells a recorder of the next operation. */
+static void gpt_announce(gpt_model* model, const char* what, const memo_range* reads,
+                         int64_t n_reads, const memo_range* writes, int64_t n_writes) {
     memo_op_desc announced = memo_op_desc_default();
     char name[96];
     if (gpt_is_idle(model) || !model->device.annotate) return;
@@ -480,14 +479,13 @@ static void gpt_announce(gpt_model* model, memo_stream stream, const char* what,
     announced.n_reads = n_reads;
     announced.writes = writes;
     announced.n_writes = n_writes;
-    model->status = memo_annotate(&model->device, stream, &announced, &model->error);
+    model->status = memo_annotate(&model->device, model->compute, &announced, &model->error);
 }
 /* An operation that reads a range and writes another, such as a collective. */
-static void gpt_announce_ranges(gpt_model* model, memo_stream stream, const char* what,
-                                const void* from, int64_t from_bytes, const void* to,
-                                int64_t to_bytes) {
+static void gpt_announce_ranges(gpt_model* model, const char* what, const void* from,
+                                int64_t from_bytes, const void* to, int64_t to_bytes) {
     const memo_range reads = gpt_range(from, from_bytes), writes = gpt_range(to, to_bytes);
-    gpt_announce(model, stream, what, &reads, 1, &writes, 1);
+    gpt_announce(model, what, &reads, 1, &writes, 1);
 }
 
 /* Enqueues an operation, unless it has no rows.  A pass of weights alone has products only: the
@@ -503,7 +501,7 @@ static void gpt_launch(gpt_model* model, const gpt_op* op) {
                 ranges[is_write][n[is_write]++] =
                     gpt_range(op->operands[o].address,
                               op->operands[o].n * gpt_type_bytes(op->operands[o].type));
-    gpt_announce(model, model->compute, op->name, ranges[0], n[0], ranges[1], n[1]);
+    gpt_announce(model, op->name, ranges[0], n[0], ranges[1], n[1]);
     GPT_TRY(model,
             model->kernels.enqueue(model->kernels.context, model->compute, op, &model->error));
 }
@@ -511,6 +509,12 @@ static void gpt_launch(gpt_model* model, const gpt_op* op) {
 /* Sets bytes to zero. */
 static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
     GPT_DO(model, memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error));
+}
+
+static void gpt_copy(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
+                     int64_t n_bytes) {
+    GPT_DO(model,
+           memo_copy(&model->device, model->compute, kind, to, from, n_bytes, &model->error));
 }
 
 /* Between sums and numbers of the model's type, in one of the directions. */
@@ -1004,6 +1008,24 @@ static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to
     gpt_use(&op, GPT_READ | GPT_WRITTEN, &a->to, to, type, n);
     gpt_use(&op, GPT_READ, &a->from, from, type, n);
     gpt_launch(model, &op);
+}
+
+/* Sums n elements over ranks, in place. */
+static void gpt_all_reduce(gpt_model* model, memo_comm* ranks, const char* name, void* sum,
+                           int64_t n, memo_type type) {
+    const int64_t n_bytes = n * gpt_type_bytes(type);
+    gpt_announce_ranges(model, name, sum, n_bytes, sum, n_bytes);
+    GPT_DO(model, memo_all_reduce(ranks, model->compute, sum, sum, n, type, MEMO_REDUCTION_SUM,
+                                  &model->error));
+}
+
+/* Gathers n numbers of each rank, of the model's type. */
+static void gpt_all_gather(gpt_model* model, memo_comm* ranks, const char* name, const void* own,
+                           void* all, int64_t n) {
+    const int64_t n_bytes = gpt_n_bytes(model, n);
+    gpt_announce_ranges(model, name, own, n_bytes, all, n_bytes * ranks->size);
+    GPT_DO(model,
+           memo_all_gather(ranks, model->compute, own, all, n, model->config.type, &model->error));
 }
 
 #endif

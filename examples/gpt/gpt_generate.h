@@ -144,14 +144,11 @@ static void gpt_get_shares(gpt_model* model, char* shares) {
         const int64_t n_bytes = gpt_n_bytes(model, n_piece);
         char* own = room.address + ranks->size * n_bytes;
         memcpy(model->staging, shares + gpt_n_bytes(model, at), (size_t)n_bytes);
-        GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, own,
-                                 model->staging, n_bytes, &model->error));
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, own, model->staging, n_bytes);
         GPT_TRY(model, memo_all_gather(ranks, model->compute, own, room.address, n_piece,
                                        model->config.type, &model->error));
         for (int32_t r = 0; r < ranks->size; r++) {
-            GPT_TRY(model,
-                    memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->staging,
-                              room.address + r * n_bytes, n_bytes, &model->error));
+            gpt_copy(model, MEMO_COPY_TO_HOST, model->staging, room.address + r * n_bytes, n_bytes);
             gpt_synchronize(model);
             memcpy(shares + gpt_n_bytes(model, r * n + at), model->staging, (size_t)n_bytes);
         }

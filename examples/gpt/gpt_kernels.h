@@ -296,12 +296,6 @@ typedef struct gpt_adamw_args {
     int64_t n;
 } gpt_adamw_args;
 
-GPT_INLINE gpt_adamw_desc gpt_adamw_of(const gpt_adamw_args* a) {
-    gpt_adamw_desc adamw = a->values->adamw;
-    if (!a->decays) adamw.weight_decay = 0;
-    return adamw;
-}
-
 /* Element i is element offset + i / n_columns * stride + i % n_columns of the unsplit parameter. */
 typedef struct gpt_initial_args {
     void* to;

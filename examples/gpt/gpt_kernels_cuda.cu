@@ -241,9 +241,7 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type ty
 
 /* W 4: 16 bytes a lane of each fp32 tensor, so that every sector is written at once. */
 template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_kernel_type type) {
-    const gpt_adamw_desc adamw = gpt_adamw_of(&a);
-    const gpt_adamw_factors f =
-        gpt_adamw_factors_make(&adamw, &a.rounding, gpt_clip_scale(*a.squares, a.values->clip));
+    const gpt_adamw_factors f = gpt_adamw_factors_of(&a);
     GPT_EACH(at, a.n / W) {
         const int64_t i = at * W;
         float x[W], g[W], m[W], v[W];

@@ -221,13 +221,7 @@ static void gpt_norm_total_run(const void* pointer) {
 }
 
 static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
-    const gpt_adamw_desc adamw = gpt_adamw_of(a);
-    gpt_adamw(gpt_out(a->parameters, 0), a->moments1, a->moments2, a->states,
-              gpt_in(a->gradients, 0), gpt_clip_scale(*a->squares, a->values->clip), &adamw,
-              &a->rounding, begin, end);
-    for (int64_t i = begin; i < end && a->weights; i++)
-        gpt_store(a->weights, MEMO_TYPE_BF16, i, *gpt_in(a->parameters, i));
+    gpt_adamw((const gpt_adamw_args*)pointer, begin, end);
 }
 static void gpt_adamw_run(const void* pointer) {
     gpt_over(gpt_adamw_elements, pointer, 0, ((const gpt_adamw_args*)pointer)->n,

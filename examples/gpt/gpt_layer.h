@@ -292,10 +292,9 @@ static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT
 }
 
 static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows) {
-    if (!gpt_is_idle(model) && gpt_count(rows))
-        model->status =
-            memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(to, rows.begin),
-                      gpt_at(from, rows.begin), gpt_bytes(to, rows), &model->error);
+    if (!gpt_count(rows)) return;
+    gpt_copy(model, MEMO_COPY_ON_DEVICE, gpt_at(to, rows.begin), gpt_at(from, rows.begin),
+             gpt_bytes(to, rows));
 }
 
 /* x: the residual stream (rows, hidden), in place. */

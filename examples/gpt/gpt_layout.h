@@ -72,16 +72,24 @@ typedef struct gpt_widths {
     int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
 } gpt_widths;
 
-static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
+static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int32_t mlp) {
     gpt_widths w;
-    w.degrees[0] = gpt_block_degree(config, 2 * layer);
-    w.degrees[1] = gpt_block_degree(config, 2 * layer + 1);
-    w.q = config->hidden / w.degrees[0];
-    w.kv = config->hidden / config->n_heads * config->n_kv_heads / w.degrees[0];
-    w.heads = config->n_heads / w.degrees[0];
-    w.wide = gpt_wide(config) / w.degrees[1];
+    w.degrees[0] = attention;
+    w.degrees[1] = mlp;
+    w.q = config->hidden / attention;
+    w.kv = config->hidden / config->n_heads * config->n_kv_heads / attention;
+    w.heads = config->n_heads / attention;
+    w.wide = gpt_wide(config) / mlp;
     w.up = gpt_n_products(config) * w.wide;
     return w;
+}
+static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
+    return gpt_widths_at(config, gpt_block_degree(config, 2 * layer),
+                         gpt_block_degree(config, 2 * layer + 1));
+}
+/* If blocks have degree `tensor`. */
+static gpt_widths gpt_even_widths(const gpt_config* config) {
+    return gpt_widths_at(config, gpt_degree(config->tensor), gpt_degree(config->tensor));
 }
 
 /* Ranks that train copies of a parameter.  Gradients are summed over them, and ZeRO splits over
@@ -100,13 +108,14 @@ static int64_t gpt_vocabulary(const gpt_config* config) {
 static gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
+    const gpt_widths w = gpt_widths_at(config, least, least);
     gpt_layout l;
 
     /* A layer. */
-    l.q_hidden = hidden / least;
-    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
-    l.wide = gpt_wide(config) / least;
-    l.up_wide = gpt_n_products(config) * l.wide;
+    l.q_hidden = w.q;
+    l.kv_hidden = w.kv;
+    l.wide = w.wide;
+    l.up_wide = w.up;
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
     l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
@@ -372,11 +381,10 @@ static int gpt_has_middle(const gpt_config* config) {
  * reads only earlier tensors, so any rows can be recomputed alone.  Attention is the exception: a
  * query needs the keys of all earlier rows. */
 static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
-    const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
-    const int64_t q = hidden / tensor, wide = gpt_wide(config) / tensor;
+    const int64_t hidden = config->hidden;
+    const gpt_widths w = gpt_even_widths(config);
     const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
-    const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
-    const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
+    const int64_t lse = gpt_round_up(w.heads, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
     const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
@@ -386,16 +394,16 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
         {"input", hidden, MEMO_TENSOR_INPUT, 0},
         {"rstd1", 1, rows, 1 + GPT_NORM1},
         {"norm1", hidden, rows, 0},
-        {"q", q, rows, 0},
-        {"k", kv, keys, 0},
-        {"v", kv, keys, 0},
-        {"attention", q, MEMO_TENSOR_WHOLE, 0},
+        {"q", w.q, rows, 0},
+        {"k", w.kv, keys, 0},
+        {"v", w.kv, keys, 0},
+        {"attention", w.q, MEMO_TENSOR_WHOLE, 0},
         {"lse", lse, MEMO_TENSOR_WHOLE, 1 + GPT_ATTENTION},
         {"middle", hidden, middle, 0},
         {"rstd2", 1, rows, 1 + GPT_NORM2},
         {"norm2", hidden, rows, 0},
-        {"up", gpt_n_products(config) * wide, rows, 0},
-        {activated, wide, rows, 0},
+        {"up", w.up, rows, 0},
+        {activated, w.wide, rows, 0},
     };
 
     /* From columns to bytes. */
@@ -407,12 +415,12 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
 
 static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     const int64_t hidden = config->hidden;
+    const gpt_layout at = gpt_layout_make(config);
     gpt_shapes shapes;
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_slice_rows(config);
-    shapes.n_keys = gpt_n_rows(config) * (hidden / config->n_heads) * config->n_kv_heads /
-                    gpt_least_degree(config);
+    shapes.n_keys = gpt_n_rows(config) * at.kv_hidden;
     shapes.loss_rows = gpt_loss_rows(config);
     shapes.mlp_rows =
         config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
@@ -421,7 +429,6 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = gpt_wide(config);
     shapes.up = gpt_n_products(config) * shapes.wide;
-    const gpt_layout at = gpt_layout_make(config);
     shapes.largest_weight = at.q_hidden > at.up_wide ? at.q_hidden : at.up_wide;
     if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
     shapes.largest_weight *= hidden;

@@ -558,24 +558,23 @@ GPT_INLINE double gpt_clip_scale(double squares, double clip) {
     return clip > 0 && norm > clip ? clip / norm : 1;
 }
 
-/* The factors of an update.  The gradient is first multiplied by gradient_scale. */
+/* The factors of an update.  The gradient is first multiplied by scale. */
 typedef struct gpt_adamw_factors {
     gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
     uint64_t key; /* of rounding moments */
 } gpt_adamw_factors;
 
-GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
-                                                    const gpt_rounding* rounding,
-                                                    double gradient_scale) {
+GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
+    const gpt_adamw_desc* desc = &a->values->adamw;
     gpt_adamw_factors f;
     f.beta1 = (gpt_real)desc->beta1;
     f.beta2 = (gpt_real)desc->beta2;
-    f.scale = (gpt_real)gradient_scale;
+    f.scale = (gpt_real)gpt_clip_scale(*a->squares, a->values->clip);
     f.epsilon = (gpt_real)desc->epsilon;
-    f.decay = (gpt_real)(desc->learning_rate * desc->weight_decay);
+    f.decay = a->decays ? (gpt_real)(desc->learning_rate * desc->weight_decay) : 0;
     f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
     f.correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
-    f.key = gpt_mix(gpt_mix(rounding->seed) ^ (uint64_t)desc->update);
+    f.key = gpt_mix(gpt_mix(a->rounding.seed) ^ (uint64_t)desc->update);
     return f;
 }
 
@@ -612,17 +611,18 @@ GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_re
 }
 
 /* Elements [begin, end). */
-GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2, memo_type states,
-                            const gpt_real* gradient, double gradient_scale,
-                            const gpt_adamw_desc* desc, const gpt_rounding* rounding, int64_t begin,
-                            int64_t end) {
-    const gpt_adamw_factors f = gpt_adamw_factors_make(desc, rounding, gradient_scale);
+GPT_FUNCTION void gpt_adamw(const gpt_adamw_args* a, int64_t begin, int64_t end) {
+    const gpt_adamw_factors f = gpt_adamw_factors_of(a);
+    gpt_real* parameters = gpt_out(a->parameters, 0);
     for (int64_t i = begin; i < end; i++) {
-        gpt_real m = gpt_load(moments1, states, i), v = gpt_load(moments2, states, i);
-        gpt_adamw_element(&parameter[i], &m, &v, states, gradient[i], rounding->first + i, &f);
-        gpt_store(moments1, states, i, m);
-        gpt_store(moments2, states, i, v);
+        gpt_real m = gpt_load(a->moments1, a->states, i), v = gpt_load(a->moments2, a->states, i);
+        gpt_adamw_element(&parameters[i], &m, &v, a->states, *gpt_in(a->gradients, i),
+                          a->rounding.first + i, &f);
+        gpt_store(a->moments1, a->states, i, m);
+        gpt_store(a->moments2, a->states, i, v);
     }
+    for (int64_t i = begin; i < end && a->weights; i++)
+        gpt_store(a->weights, MEMO_TYPE_BF16, i, parameters[i]);
 }
 
 #endif

@@ -204,9 +204,8 @@ static void gpt_step(void* user, memo_session* session) {
         inputs = gpt_tokens_of(batch);
         targets = inputs + n_rows;
         model->begins = gpt_begins_of(batch, n_rows);
-        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
-                                  gpt_staged(model, model->place), gpt_batch_bytes(&model->config),
-                                  &model->error);
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, batch, gpt_staged(model, model->place),
+                 gpt_batch_bytes(&model->config));
         if (!model->status && model->attention && model->config.documents)
             gpt_make_exchanges(model);
     }
@@ -251,8 +250,8 @@ static int64_t gpt_totals_bytes(const gpt_model* model) {
 /* Copies the totals to the host, and clears them for the next step. */
 static void gpt_end_step(gpt_model* model) {
     gpt_join_sums(model);
-    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
-                             model->totals, GPT_N_SUMMED * (int64_t)sizeof(double), &model->error));
+    gpt_copy(model, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
+             GPT_N_SUMMED * (int64_t)sizeof(double));
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
 }
 
@@ -266,17 +265,15 @@ static void gpt_stage_update(gpt_model* model, const gpt_update_values* desc) {
 /* All updates on the host of the step before are over: this step's forward has waited for them. */
 static void gpt_hand_update(gpt_model* model) {
     gpt_handed_update* to = model->handed;
-    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, &to->values,
-                             model->update, (int64_t)sizeof to->values, &model->error));
-    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, &to->squares,
-                             &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof to->squares,
-                             &model->error));
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->values, model->update, (int64_t)sizeof to->values);
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->squares, &model->totals[GPT_TOTAL_SQUARES],
+             (int64_t)sizeof to->squares);
 }
 
 static void gpt_enqueue_update(gpt_model* model) {
     snprintf(model->phase, sizeof model->phase, "update");
-    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
-                             model->host_update, (int64_t)sizeof *model->update, &model->error));
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update,
+             (int64_t)sizeof *model->update);
     gpt_join_sums(model);
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
@@ -508,9 +505,8 @@ static void gpt_initialize_numbers(gpt_model* model) {
     for (int64_t row = 0; row < model->n_rows && !model->status; row += n) {
         n = gpt_min(most, model->n_rows - row);
         for (int64_t i = 0; i < n; i++) numbers[i] = gpt_token_of(&model->share, row + i);
-        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
-                                  model->token_numbers + row, numbers, n * (int64_t)sizeof *numbers,
-                                  &model->error);
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, model->token_numbers + row, numbers,
+                 n * (int64_t)sizeof *numbers);
         gpt_synchronize(model);
     }
     memset(numbers, 0, (size_t)n_bytes); /* the session measures with zeros */
@@ -566,8 +562,7 @@ static void gpt_initialize(gpt_model* model) {
     gpt_initialize_rope(model);
     *model->host_update = model->handed->values = none;
     model->handed->squares = 0;
-    GPT_DO(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
-                            model->host_update, (int64_t)sizeof none, &model->error));
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update, (int64_t)sizeof none);
     gpt_synchronize(model);
 }
 

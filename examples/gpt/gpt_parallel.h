@@ -55,17 +55,18 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     const memo_type type = gpt_sum_type(model->config.type);
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_count(gpt_whole_bucket(model, bucket));
-    const int64_t n_part = model->zero ? n / model->share.n_ranks : n;
+    const int64_t n_part = n / model->share.n_ranks;
     if (gpt_is_idle(model)) return;
     char* gradients = gpt_gradient(model, begin);
-    char* part = gradients + (model->zero ? gpt_sum_bytes(model, model->share.rank * n_part) : 0);
-    gpt_announce_ranges(model, model->compute, "sum over ranks", gradients, gpt_sum_bytes(model, n),
-                        part, gpt_sum_bytes(model, n_part));
-    GPT_TRY(model, model->zero
-                       ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
-                                             n_part, type, MEMO_REDUCTION_SUM, &model->error)
-                       : memo_all_reduce(model->gradient, model->compute, gradients, part, n, type,
-                                         MEMO_REDUCTION_SUM, &model->error));
+    char* part = gradients + gpt_sum_bytes(model, model->share.rank * n_part);
+    if (!model->zero) {
+        gpt_all_reduce(model, model->gradient, "sum over ranks", gradients, n, type);
+        return;
+    }
+    gpt_announce_ranges(model, "sum over ranks", gradients, gpt_sum_bytes(model, n), part,
+                        gpt_sum_bytes(model, n_part));
+    GPT_TRY(model, memo_reduce_scatter(model->gradient, model->compute, gradients, part, n_part,
+                                       type, MEMO_REDUCTION_SUM, &model->error));
     if (model->zero == 2)
         gpt_add(model, "add to the rank's part", type,
                 gpt_address(model, GPT_GRADIENTS, begin + model->share.rank * n_part), part,
@@ -99,14 +100,10 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
         const gpt_rows rows = gpt_part_rows_of(part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        const int64_t n_bytes = gpt_sum_bytes(model, gpt_count(rows));
         if (!ranks || !gpt_count(rows)) continue;
-        char* sum = gpt_address(model, GPT_GRADIENTS, rows.begin);
-        gpt_announce_ranges(model, model->compute, "sum over tensor ranks", sum, n_bytes, sum,
-                            n_bytes);
-        GPT_TRY(model, memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
-                                       gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
-                                       &model->error));
+        gpt_all_reduce(model, ranks, "sum over tensor ranks",
+                       gpt_address(model, GPT_GRADIENTS, rows.begin), gpt_count(rows),
+                       gpt_sum_type(model->config.type));
     }
 }
 
@@ -187,13 +184,9 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
 }
 
 static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {
-    double* totals = model->totals + first;
-    const int64_t n_bytes = (end - first) * (int64_t)sizeof(double);
     if (!ranks || ranks->size == 1) return;
-    gpt_announce_ranges(model, model->compute, "totals over ranks", totals, n_bytes, totals,
-                        n_bytes);
-    GPT_TRY(model, memo_all_reduce(ranks, model->compute, totals, totals, end - first,
-                                   MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error));
+    gpt_all_reduce(model, ranks, "totals over ranks", model->totals + first, end - first,
+                   MEMO_TYPE_F64);
 }
 
 /* Sums loss and votes over all ranks, and the squares if each rank has only its own part.  Tensor
@@ -206,13 +199,9 @@ static void gpt_reduce_totals(gpt_model* model) {
 /* Gathers the parts of a bucket's weights, after each rank has updated its own part. */
 static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
     const gpt_rows own = gpt_part_at(model, bucket, model->share.rank);
-    const int64_t n_bytes = gpt_n_bytes(model, gpt_count(own)), n_ranks = model->share.n_ranks;
     if (!model->zero || gpt_is_idle(model) || model->is_measured) return;
-    char* weights = gpt_weight(model, gpt_bucket_begin(model, bucket));
-    gpt_announce_ranges(model, model->compute, "gather parameters", gpt_weight(model, own.begin),
-                        n_bytes, weights, n_bytes * n_ranks);
-    GPT_TRY(model, memo_all_gather(model->gradient, model->compute, gpt_weight(model, own.begin),
-                                   weights, gpt_count(own), model->config.type, &model->error));
+    gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, own.begin),
+                   gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(own));
 }
 
 /* --- the update --- */

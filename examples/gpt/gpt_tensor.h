@@ -40,20 +40,17 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_rows part =
         gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), 0);
     const int64_t n_rows = part.end, hidden = model->config.hidden;
-    const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
-    const int64_t q = hidden / tensor;
-    const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
-    const int64_t attention = hidden + 2 * q +
-                              (gpt_is_mixed(&model->config)      ? hidden + 2 * kv
-                               : gpt_has_masters(&model->config) ? 2 * kv
+    const gpt_widths w = gpt_even_widths(&model->config);
+    const int64_t attention = hidden + 2 * w.q +
+                              (gpt_is_mixed(&model->config)      ? hidden + 2 * w.kv
+                               : gpt_has_masters(&model->config) ? 2 * w.kv
                                                                  : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
     const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->wide + at->up_wide))
-                              : n_rows * (2 * hidden + (1 + gpt_n_products(&model->config)) *
-                                                           gpt_wide(&model->config) / tensor);
+                              : n_rows * (2 * hidden + w.wide + w.up);
     return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
-           gpt_sum_bytes(model, n_rows * heads + chunk) + 8 * 64;
+           gpt_sum_bytes(model, n_rows * w.heads + chunk) + 8 * 64;
 }
 
 /* With slices memo_blocks runs one layer of one slice at a time, otherwise all layers. */
@@ -86,7 +83,7 @@ static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, c
     snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)block / 2,
              'a' + (int)call->part % 26);
     t->is_in_block = 1;
-    t->is_forward = t->is_backward = 0;
+    t->direction = 0;
     t->block = block;
     t->part = call->part;
     t->work_used = 0;
@@ -126,25 +123,19 @@ static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
 
 /* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This
  * rank first adds the sum of its block to its slice. */
-static void gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree, int32_t next) {
+static void gpt_gather_slices(gpt_model* model, int32_t degree, int32_t next) {
     const gpt_tensor_state* t = &model->tensor;
     const gpt_rows part = gpt_part_rows(model, t->part);
     const gpt_rows from = gpt_group_rows(model, part, degree),
                    to = gpt_group_rows(model, part, next);
-    const gpt_array x = t->is_forward ? t->x : t->dx;
+    const gpt_array x = t->direction > 0 ? t->x : t->dx;
     memo_comm* across = gpt_pair(model, degree, next)->across;
-    const memo_stream compute = model->compute;
-    model->compute = stream; /* where the sum is */
-    if (t->is_forward)
+    if (t->direction > 0)
         gpt_add_output(model, t->block, from);
     else
         gpt_add_gradient(model, from);
-    model->compute = compute;
-    gpt_announce_ranges(model, stream, "gather rows", gpt_at(x, to.begin), gpt_bytes(x, to),
-                        gpt_at(x, to.begin), gpt_bytes(x, to));
-    GPT_TRY(model, memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
-                                   gpt_count(from) * model->config.hidden, model->config.type,
-                                   &model->error));
+    gpt_all_gather(model, across, "gather rows", gpt_at(x, from.begin), gpt_at(x, to.begin),
+                   gpt_count(from) * model->config.hidden);
 }
 
 /* The collective of the block that was called last.  memo_blocks calls it right after the block. */
@@ -154,19 +145,16 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
     const gpt_tensor_state* t = &model->tensor;
     const int64_t n = t->sum_end - t->sum_begin;
     const int32_t degree = gpt_degree_at(model, t->block);
-    const int32_t next = t->is_forward || t->is_backward
-                             ? gpt_degree_at(model, t->block + (t->is_forward ? 1 : -1))
-                             : 0;
+    const int32_t next = t->direction ? gpt_degree_at(model, t->block + t->direction) : 0;
     memo_comm* ranks = gpt_ranks_of(model, degree);
+    const memo_stream compute = model->compute;
     char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
     if (n == 0) return MEMO_STATUS_OK;
-    if (ranks->size > 1) { /* not sub-batches alone, nor a block of one rank */
-        gpt_announce_ranges(model, stream, "sum over ranks", sum, gpt_n_bytes(model, n), sum,
-                            gpt_n_bytes(model, n));
-        GPT_TRY(model, memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction,
-                                       &model->error));
-    }
-    if (next > degree) gpt_gather_slices(model, stream, degree, next);
+    model->compute = stream; /* where the sum is */
+    if (ranks->size > 1)     /* not sub-batches alone, nor a block of one rank */
+        gpt_all_reduce(model, ranks, "sum over ranks", sum, n, call->type);
+    if (next > degree) gpt_gather_slices(model, degree, next);
+    model->compute = compute;
     return gpt_finish(model, error);
 }
 
@@ -192,7 +180,7 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
     memset(need, 0, sizeof need);
     for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
     gpt_enter_block(model, call, rows);
-    model->tensor.is_forward = 1;
+    model->tensor.direction = 1;
     if (call->block % 2 == 0)
         gpt_compute_attention(model, layer, need, rows, model->tensor.partial);
     else
@@ -268,7 +256,7 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
                                       memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "backward");
-    model->tensor.is_backward = 1;
+    model->tensor.direction = -1;
     if (call->block < gpt_n_blocks(model) - 1 &&
         gpt_degree_at(model, model->tensor.block + 1) >= gpt_degree_at(model, model->tensor.block))
         gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
@@ -394,6 +382,7 @@ static void gpt_take_partial_sums(gpt_model* model) {
     t->gradient.address = gpt_offset(t->partial.address, n_bytes);
 }
 
+/* Does nothing unless the first degree is the smaller one. */
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
     memo_degree_comms* pair = gpt_pair(model, degree, larger);
     if (degree < larger && !pair->tensor && !model->status)
@@ -412,8 +401,8 @@ static void gpt_create_pairs(gpt_model* model) {
          block++) {
         const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
         gpt_create_pair(model, degree, all);
-        gpt_create_pair(model, gpt_min(degree, next) == degree ? degree : next,
-                        degree < next ? next : degree);
+        gpt_create_pair(model, degree, next);
+        gpt_create_pair(model, next, degree);
     }
 }
 
