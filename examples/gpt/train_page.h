@@ -108,10 +108,9 @@ static void page_put_policies(memo_text* t, const job* j) {
 
 /* ---- rows of each tensor, layer by layer ---------------------------------------------------- */
 
-/* Rows that leave the device: -1: the tensor is kept. */
+/* Rows that leave the device; -1: the tensor is kept. */
 static int64_t page_rows(const memo_swap_desc* swap, int32_t layer, int32_t tensor) {
-    if (swap->rows) return swap->rows[(int64_t)layer * swap->n_tensors + tensor];
-    return (int64_t)(swap->alpha * (double)swap->n_rows);
+    return swap->rows[(int64_t)layer * swap->n_tensors + tensor];
 }
 
 static void page_put_rows(memo_text* t, const job* j) {

@@ -151,9 +151,7 @@ static void picture_put_axis(step_picture* p) {
 static void picture_put_legend(step_picture* p) {
     double x = PICTURE_LEFT;
     for (int kind = 0; kind < N_PICTURE_KINDS; kind++) {
-        memo_text_put(&p->text, "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>\n", x,
-                      p->top + 4, picture_kinds[kind].color);
-        svg_text(&p->text, x + 17, p->top + 15, "start", picture_kinds[kind].label);
+        svg_key(&p->text, x, p->top + 4, picture_kinds[kind].color, picture_kinds[kind].label);
         x += 40 + 7.5 * (double)strlen(picture_kinds[kind].label);
     }
     p->top += 24;
@@ -256,12 +254,9 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
     svg_text(&t, LEFT + WIDTH / 2, TOP + HEIGHT + 20, "middle",
              "requests of memory, from the first forward to the last backward");
     for (int i = 0, n = 0; i < N_OWNERS; i++) {
-        const int x = LEFT + n % 3 * 260, y = TOP + HEIGHT + 36 + n / 3 * 22;
         if (!(bands[i] > 0) && i < N_OWNERS - 1) continue;
+        svg_key(&t, LEFT + n % 3 * 260, TOP + HEIGHT + 36 + n / 3 * 22, owners[i][1], owners[i][0]);
         n++;
-        memo_text_put(&t, "<rect x='%d' y='%d' width='12' height='12' fill='%s'/>\n", x, y,
-                      owners[i][1]);
-        svg_text(&t, x + 17, y + 11, "start", owners[i][0]);
     }
     memo_text_put(&t, "</svg>\n");
     return memo_text_write(&t, path, error);

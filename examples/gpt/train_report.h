@@ -155,6 +155,12 @@ static void svg_number(memo_text* t, double x, double y, const char* anchor, dou
                   value, unit);
 }
 
+/* A color of the legend, and what it means. */
+static void svg_key(memo_text* t, double x, double y, const char* color, const char* label) {
+    memo_text_put(t, "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>\n", x, y, color);
+    svg_text(t, x + 17, y + 11, "start", label);
+}
+
 /* Returns 1, 2 or 5 times a power of ten: the distance of ticks of which `range` has `most` at
  * most. */
 static double svg_tick(double range, int most) {

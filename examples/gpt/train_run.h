@@ -140,27 +140,22 @@ typedef struct team {
     thread_ranks ranks; /* n 0: closed */
     run runs[THREAD_RANKS_MAX];
     job* j;
-    memo_policy policy;
-    int flags;
     memo_status (*function)(run* r, job* j, memo_error* error); /* of the current call */
 } team;
 
-static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_error* error) {
+/* rank, policy and flags are set. */
+static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
-    const int is_lifted = (call->flags & RUN_LIFTED) != 0;
-    const int is_measured = (call->flags & RUN_MEASURED) != 0;
+    const int is_lifted = (r->flags & RUN_LIFTED) != 0;
+    const int is_measured = (r->flags & RUN_MEASURED) != 0;
     memo_profile profile;
     gpt_desc desc = {0};
 
     /* Rank and tokens. */
-    memset(r, 0, sizeof *r);
-    *o = call->j->options;
+    *o = j->options;
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
-    r->rank = rank;
-    r->policy = call->policy;
-    r->flags = call->flags;
-    r->reports = train_rank_reports(rank);
+    r->reports = train_rank_reports(r->rank);
     r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
@@ -169,9 +164,9 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
                              : gpt_no_memory("the tokens of a micro-batch", error);
 
     /* What the model runs on. */
-    if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
+    if (!status) status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
     if (!status)
-        status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
+        status = train_device_open(&r->device, o, r->rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
 #ifdef TRAIN_NCCL
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
@@ -183,11 +178,11 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
-    if (call->j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
+    if (j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
     if (o->ranks > 1) session.agree = train_agree;
-    session.user = rank;
+    session.user = r->rank;
     desc.config = train_config(o);
-    desc.plan = call->j->plans[call->policy];
+    desc.plan = j->plans[r->policy];
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
@@ -200,21 +195,14 @@ static memo_status run_create(run* r, thread_rank* rank, const team* call, memo_
 #endif
     if (!status && is_measured) {
         status = gpt_measure(&desc, &profile, error);
-        if (!status && r->reports) call->j->profile = profile;
+        if (!status && r->reports) j->profile = profile;
     }
     return status;
 }
 
-static run* run_of(thread_rank* rank) {
-    team* t = (team*)rank->user;
-    return &t->runs[rank - t->ranks.ranks];
-}
-static memo_status create_on_rank(thread_rank* rank, memo_error* error) {
-    return run_create(run_of(rank), rank, (const team*)rank->user, error);
-}
 static memo_status call_on_rank(thread_rank* rank, memo_error* error) {
-    const team* t = (const team*)rank->user;
-    run* r = run_of(rank);
+    team* t = (team*)rank->user;
+    run* r = &t->runs[rank - t->ranks.ranks];
     train_device_enter(&r->device);
     memo_status status = t->function(r, t->j, error);
     if (r->reports && r->stops) interrupted = t->j->stops = 1;
@@ -241,8 +229,6 @@ static memo_status team_open(team* t, job* j, memo_policy policy, int flags, mem
     memo_host_device_desc desc = memo_host_device_desc_default();
     memset(t, 0, sizeof *t);
     t->j = j;
-    t->policy = policy;
-    t->flags = flags;
     if (!(flags & RUN_LIFTED)) {
         desc.device_memory_bytes = o->device_memory;
         desc.host_memory_bytes = o->host_memory;
@@ -250,8 +236,13 @@ static memo_status team_open(team* t, job* j, memo_policy policy, int flags, mem
     desc.to_host_bytes_per_s = (double)o->link_bandwidth;
     desc.to_device_bytes_per_s = (double)o->link_bandwidth;
     memo_status status = train_ranks_open(&t->ranks, &desc, (int32_t)o->ranks, error);
-    if (status) return status;
-    if ((status = thread_ranks_call(&t->ranks, create_on_rank, t, error))) team_close(t);
+    for (int32_t i = 0; i < t->ranks.n; i++) {
+        t->runs[i].rank = &t->ranks.ranks[i];
+        t->runs[i].policy = policy;
+        t->runs[i].flags = flags;
+    }
+    if (!status) status = team_call(t, run_create, error);
+    if (status) team_close(t);
     return status;
 }
 
