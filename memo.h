@@ -41,7 +41,7 @@
  *     }
  *
  *     memo_status train(memo_device* device, memo_error* error) {
- *         memo_arena_desc record = memo_arena_desc_default(), replay = record;
+ *         memo_arena_desc record = {0}, replay = record;
  *         memo_arena *dry = NULL, *arena = NULL;
  *         memo_plan* plan = NULL;
  *         memo_status status = memo_trace_create(&record.trace, error);
@@ -63,13 +63,13 @@
  * RULES.  A function that can fail returns memo_status and takes a memo_error, which may be NULL;
  * the message names the object, the problem, the value and what would work.  Only calls inside a
  * micro-batch of memo_plan.h's session do not: memo_session_end returns the error.  A desc is a
- * plain struct in which zero means default, unless a field's comment names another default; start
- * from memo_x_desc_default().  A function that creates an object gives NULL on failure; destroying
- * NULL does nothing.  memo_x_get_y fills a
- * struct, or returns a handle or an address.  There is no global state.  After creation no function
- * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
- * object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements
- * are counted in 64 bits.
+ * plain struct in which zero means default, unless a field's comment names another default.  Start
+ * with {0} in C, with {} in C++, or with MEMO_ZERO(type) in either.  A function that creates an
+ * object gives NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a struct, or
+ * returns a handle or an address.  There is no global state.  After creation no function allocates,
+ * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
+ * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
+ * 64 bits.
  *
  * GLOSSARY.  Terms of all four headers.
  *
@@ -151,6 +151,13 @@
 #define MEMO_INLINE MEMO_FUNCTION __host__ __device__
 #else
 #define MEMO_INLINE MEMO_FUNCTION
+#endif
+
+/* A value of a type, all zero. */
+#if defined(__cplusplus)
+#define MEMO_ZERO(type) type()
+#else
+#define MEMO_ZERO(type) ((type){0})
 #endif
 
 #ifdef MEMO_STATIC
@@ -476,7 +483,6 @@ typedef struct memo_op_desc {
     const memo_range* writes;
     int64_t n_writes;
 } memo_op_desc;
-MEMO_API memo_op_desc memo_op_desc_default(void);
 
 /* Types of numbers. */
 typedef enum memo_type {
@@ -735,7 +741,6 @@ typedef struct memo_arena_stats {
 
 typedef struct memo_arena memo_arena;
 
-MEMO_API memo_arena_desc memo_arena_desc_default(void);
 /* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
  * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and the
  * free bytes), OUT_OF_HOST_MEMORY. */
@@ -795,7 +800,6 @@ typedef struct memo_host_device_stats {
 
 #define MEMO_HOST_ARGS_BYTES 640
 
-MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
 /* Waits for all streams, then frees all memory of the device. */
@@ -821,7 +825,7 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *
  *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
  *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
- *     memo_swap_desc desc = memo_swap_desc_default();
+ *     memo_swap_desc desc = {0};
  *     desc.device = device;  desc.compute_stream = stream;
  *     desc.tensors = tensors;  desc.n_tensors = 2;
  *     desc.n_layers = 32;  desc.n_rows = 65536;  desc.tile_rows = 256;  desc.alpha = 0.5;
@@ -1070,7 +1074,6 @@ typedef struct memo_swap_stats {
 
 typedef struct memo_swap memo_swap;
 
-MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
@@ -1268,14 +1271,6 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 
 /* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
 #define MEMOB_STREAMS 64
-
-/* Defines TYPE_default, whose fields are all zero. */
-#define MEMOB_ZERO_DEFAULT(type)                                                                   \
-    type type##_default(void) {                                                                    \
-        type desc;                                                                                 \
-        memset(&desc, 0, sizeof desc);                                                             \
-        return desc;                                                                               \
-    }
 
 /* The functions of a device: that every engine calls, that every device of memo has, and others. */
 #define MEMOB_DEVICE_NEEDS(X)                                                                      \
@@ -3900,10 +3895,6 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     return MEMO_STATUS_OK;
 }
 
-/* --- operations in words --- */
-
-MEMOB_ZERO_DEFAULT(memo_op_desc)
-
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     memo_range range;
     range.begin = (uint64_t)(uintptr_t)address;
@@ -3986,8 +3977,6 @@ struct memo_arena {
     memob_map addresses; /* address -> first slot */
     memob_arrays arrays; /* events, steps, slots */
 };
-
-MEMOB_ZERO_DEFAULT(memo_arena_desc)
 
 /* --- blocks of the device --- */
 
@@ -5305,8 +5294,6 @@ MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error*
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
 
-MEMOB_ZERO_DEFAULT(memo_host_device_desc)
-
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
     static const char name[] = "memo_host_device_desc";
@@ -5679,7 +5666,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
                                      memob_spill_op* op, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (device->annotate) {
-        memo_op_desc what = memo_op_desc_default();
+        memo_op_desc what = MEMO_ZERO(memo_op_desc);
         memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
         /* Files that are open at the same time need different names. */
         in_file.begin =
@@ -5932,8 +5919,6 @@ typedef struct memob_swap_placement {
     int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
-
-MEMOB_ZERO_DEFAULT(memo_swap_desc)
 
 /* --- the table of rows --- */
 
@@ -8287,7 +8272,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
     memo_range reads[MEMO_STATES_MAX], writes[MEMO_STATES_MAX];
-    memo_op_desc what = memo_op_desc_default();
+    memo_op_desc what = MEMO_ZERO(memo_op_desc);
     for (int32_t s = 0; s < states->n_states; s++) {
         if (!(used >> s & 1)) continue;
         reads[what.n_reads] = memob_range_at(memob_states_get_host_address(states, layer, s),

@@ -8,7 +8,7 @@
  * EXAMPLE: a program for the host device runs here without changes.
  *
  *     memo_device* device; memo_stream compute; memo_error error;
- *     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+ *     memo_cuda_device_desc desc = {0};
  *     memo_cuda_device_create(&desc, &device, &error);
  *     memo_stream_create(device, "compute", 0, &compute, &error);
  *     // ... arena, swap engine, recorder with this device; your own kernels:
@@ -134,7 +134,6 @@ typedef struct memo_cuda_device_stats {
     double host_alloc_s;
 } memo_cuda_device_stats;
 
-MEMO_API memo_cuda_device_desc memo_cuda_device_desc_default(void);
 /* Errors: UNSUPPORTED (no GPU, no driver, no such ordinal; phantom memory on a GPU without virtual
  * memory management), INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE. */
 MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
@@ -1890,8 +1889,6 @@ MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
  * runs on it. */
-
-MEMOB_ZERO_DEFAULT(memo_cuda_device_desc)
 
 const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
     static const char* const names[] = {"none", "huge pages of the pool, registered",

@@ -72,8 +72,6 @@ typedef struct memo_plan_desc {
     int64_t n_offers;
 } memo_plan_desc;
 
-MEMO_API memo_plan_desc memo_plan_desc_default(void);
-
 /* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section
  * 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
@@ -236,7 +234,6 @@ typedef struct memo_swap_plan {
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
-MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
  * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
  * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
@@ -263,7 +260,7 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
- *     memo_session_desc desc = memo_session_desc_default();
+ *     memo_session_desc desc = {0};
  *     desc.tensors = tensors;  desc.n_tensors = 2;
  *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
  *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
@@ -730,8 +727,6 @@ typedef struct memo_step_plan {
     int32_t fits;
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
 } memo_step_plan;
-
-MEMO_API memo_session_desc memo_session_desc_default(void); /* all zero */
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
  * (shapes).  It runs micro-batches of each shape with a backward for measure_s, 5 to 12 of them, or
@@ -5086,7 +5081,7 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 /* Plans a level with a share of the effort. */
 MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, double share,
                                     memo_error* error) {
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memoi_effort own = memoi_effort_take(effort, share);
     desc.time_limit_s = fmax(own.deadline - memob_now_s(), 1e-6);
     desc.node_limit = memob_max(own.nodes_left, 1);
@@ -5205,8 +5200,6 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
 
-MEMOB_ZERO_DEFAULT(memo_plan_desc)
-
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -5319,7 +5312,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     static const char name[] = "memo_plan_desc";
-    memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
+    memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
     const char* engine = "greedy";
     int64_t target, culprit;
     memoi_effort effort;
@@ -5871,8 +5864,6 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  *
  * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
  * each layer: kept, or how many tiles are swapped. */
-
-MEMOB_ZERO_DEFAULT(memo_swap_plan_desc)
 
 void memo_swap_plan_destroy(memo_swap_plan* plan) {
     if (!plan) return;
@@ -7655,8 +7646,6 @@ struct memo_session {
     memoi_beside beside;
 };
 
-MEMOB_ZERO_DEFAULT(memo_session_desc)
-
 const char* memo_policy_name(memo_policy policy) {
     static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
                                                        "swap", "alpha", "rows"};
@@ -8181,7 +8170,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
                                       : i / n_slices];
 
     swap = &own->plan.swap;
-    *swap = memo_swap_desc_default();
+    *swap = MEMO_ZERO(memo_swap_desc);
     swap->n_places = n_places;
     swap->n_order = n_of_engine;
     if (n_turns) swap->order = order;
@@ -8336,7 +8325,7 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
 
 #ifndef MEMO_NO_HOST_DEVICE
     if (computes && !s->device) {
-        memo_host_device_desc host = memo_host_device_desc_default();
+        memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
         status = memo_host_device_create(&host, &s->own_device, error);
         s->device = s->own_device;
         s->desc.computes_on_host = 1;
@@ -10435,7 +10424,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
  * there is memory for twice the activations, which costs nothing unless it is written. */
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
-    memo_arena_desc dry = memo_arena_desc_default();
+    memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
     int64_t n_bytes;
@@ -10486,7 +10475,7 @@ MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
 MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
     desc.trace = s->part->plan->trace;
@@ -11318,7 +11307,7 @@ MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error)
 
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
 

@@ -19,9 +19,9 @@
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
  *         memo_host_attention local = {device, 0};         // computes a rank's part, on the host
- *         memo_sharding_desc sharding = memo_sharding_desc_default();
- *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
- *         memo_exchange_desc causal = memo_exchange_desc_default();
+ *         memo_sharding_desc sharding = {0};
+ *         memo_sp_attention_desc desc = {0};
+ *         memo_exchange_desc causal = {0};
  *         memo_sp_attention* attention = NULL;
  *         memo_exchange* exchange = NULL;
  *         memo_status status;
@@ -323,7 +323,6 @@ typedef struct memo_comm_threads_desc {
     double bytes_per_s;
 } memo_comm_threads_desc;
 
-MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
 /* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
  * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
@@ -388,7 +387,6 @@ typedef struct memo_comm_nccl_desc {
     void* failed_user;
 } memo_comm_nccl_desc;
 
-MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
 /* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
@@ -442,7 +440,6 @@ typedef struct memo_mesh {
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
 
-MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
 /* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
  * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
@@ -532,7 +529,6 @@ typedef struct memo_sharding {
     int64_t n_pieces;
 } memo_sharding;
 
-MEMO_API memo_sharding_desc memo_sharding_desc_default(void);
 /* Every rank makes a sharding.  Only documents take memory, which copies of the sharding share.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
@@ -629,7 +625,6 @@ typedef struct memo_mask {
     const int64_t *key_first, *key_end;
 } memo_mask;
 
-MEMO_API memo_mask memo_mask_default(void);
 /* A query sees the keys at positions [*begin, *end); begin = end if there are none.  O(log
  * n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
@@ -881,7 +876,6 @@ typedef struct memo_sp_attention_tensors {
 
 typedef struct memo_sp_attention memo_sp_attention;
 
-MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
 /* Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                                       memo_sp_attention_sizes* sizes,
@@ -911,7 +905,6 @@ typedef struct memo_exchange_desc {
  * plan once a batch, for each kind of mask.  All layers with these masks share the plan. */
 typedef struct memo_exchange memo_exchange;
 
-MEMO_API memo_exchange_desc memo_exchange_desc_default(void);
 /* All ranks of the sequence group must call this, each from its thread.  Computes and allocates
  * everything on the host that passes need, so that passes do neither.  Enqueues a barrier of ring
  * and ulysses on the desc's stream, which compares the descs, shardings and masks of all ranks; it
@@ -990,8 +983,6 @@ typedef struct memo_blocks_schedule_desc {
     int32_t splits_sequence;
 } memo_blocks_schedule_desc;
 
-MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
-
 /* --- running the blocks ---
  *
  * The trainer supplies a function for each piece of a block.  Once per pass the trainer calls
@@ -1055,7 +1046,6 @@ typedef struct memo_blocks_desc {
 
 typedef struct memo_blocks memo_blocks;
 
-MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
 /* Each rank calls this independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
  * OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
@@ -1178,7 +1168,6 @@ typedef struct memo_loss_tensors {
 
 typedef struct memo_loss memo_loss;
 
-MEMO_API memo_loss_desc memo_loss_desc_default(void);
 /* Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                               memo_error* error);
@@ -1261,7 +1250,6 @@ typedef struct memo_scan_desc {
 
 typedef struct memo_scan memo_scan;
 
-MEMO_API memo_scan_desc memo_scan_desc_default(void);
 /* Each rank calls it independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
  * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
  * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
@@ -3024,7 +3012,7 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
 MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const memoi_row_arrays* arrays,
                                      memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     memo_range reads[MEMO_REDUCE_MAX], writes[6];
     for (int i = 0; i < arrays->n; i++) {
         const memoi_row_matrix* m = &arrays->all[i];
@@ -3988,8 +3976,6 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     return status;
 }
 
-MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
-
 /* *are_peers: set if a device is not a host device. */
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, int32_t* are_peers,
                                            memo_error* error) {
@@ -4692,8 +4678,6 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     return memoi_nccl_join(child, "split", ncclSuccess, part, status, error);
 }
 
-MEMOB_ZERO_DEFAULT(memo_comm_nccl_desc)
-
 /* Rank and size of the desc, or of the environment. */
 MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
                                    memo_error* error) {
@@ -4806,8 +4790,6 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
 #endif /* MEMO_SP_NCCL */
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
-
-MEMOB_ZERO_DEFAULT(memo_mesh_desc)
 
 /* The axes in the order in which messages list them, and the groups of more than one axis. */
 enum {
@@ -4942,8 +4924,6 @@ const char* memo_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
     return MEMOI_NAME(names, kind, "no sharding");
 }
-
-MEMOB_ZERO_DEFAULT(memo_sharding_desc)
 
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
@@ -5549,7 +5529,7 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
 MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t n_bytes) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     op.name = name;
     op.reads = reads;
     op.n_reads = n_reads;
@@ -5608,8 +5588,6 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
 
 /* ---- >>masks ------------------------------------------------------------------------------------
  * Knows: positions and documents.  Knows nothing of ranks, shardings or devices. */
-
-MEMOB_ZERO_DEFAULT(memo_mask)
 
 /* Positions from the query's own on that it sees; 0: no limit. */
 MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
@@ -6799,7 +6777,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
 MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b, int64_t n_q,
                                int64_t n_k) {
     int64_t bytes = memo_type_bytes(b->type);
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     const memo_range reads[] = {
         MEMOI_RING_RANGE(b, q, q, n_q, bytes), MEMOI_RING_RANGE(b, k, k, n_k, bytes),
         MEMOI_RING_RANGE(b, v, v, n_k, bytes), MEMOI_RING_RANGE(b, d_out, out, n_q, bytes),
@@ -7133,9 +7111,6 @@ struct memo_sp_attention {
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
     void* memory;                    /* owned; NULL: the user's, or none */
 };
-
-MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
-MEMOB_ZERO_DEFAULT(memo_exchange_desc)
 
 /* --- shapes and sizes --- */
 
@@ -7695,7 +7670,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     const memo_sharding* const shardings[2] = {sharding, &shape->key_sharding};
     const int64_t n_steps = (int64_t)shape->sharding.ring * shape->n_parts;
     const memo_stream stream = plan->attention->target.streams[MEMOI_TARGET_COMPUTE];
-    const memo_mask causal = memo_mask_default();
+    const memo_mask causal = MEMO_ZERO(memo_mask);
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
@@ -8133,8 +8108,6 @@ const char* memo_blocks_order_name(memo_blocks_order order) {
     return MEMOI_NAME(names, order, "no order");
 }
 
-MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
-
 #define MEMOI_BLOCKS_MAX (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
 
 typedef enum memoi_blocks_kind {
@@ -8226,7 +8199,7 @@ MEMOI void memoi_blocks_announce(memo_blocks* b, memoi_blocks_kind kind,
                              kind == MEMOI_BLOCKS_REDUCE_BACKWARD || (is_end && b->is_backward);
     const memo_range range = memob_range_at(has_gradient ? buffers->gradient : buffers->output,
                                             buffers->count * memo_type_bytes(b->desc.type));
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     char name[40];
     memoi_blocks_name(name, kind, call->block, call->part);
     op.name = name;
@@ -8418,8 +8391,6 @@ MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
 /* ---- >>block runs -------------------------------------------------------------------------------
  * Knows: creation, passes and layers.  Knows nothing of the order of operations. */
 
-MEMOB_ZERO_DEFAULT(memo_blocks_desc)
-
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
     const memo_block_functions* f = &desc->functions;
@@ -8610,8 +8581,6 @@ struct memo_loss {
     float *parts, *losses;
     void* memory; /* owned; NULL: the user's */
 };
-
-MEMOB_ZERO_DEFAULT(memo_loss_desc)
 
 /* Buffers of one tile.  Returns their bytes. */
 MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
@@ -8828,8 +8797,6 @@ struct memo_scan {
     memo_label agreed;
     int32_t has_rows;
 };
-
-MEMOB_ZERO_DEFAULT(memo_scan_desc)
 
 static const char* const memoi_scan_fields[MEMO_LABEL_FIELDS] = {
     "memo_scan: a pass on one rank, another pass on another",

@@ -237,7 +237,7 @@ static void print_machine(void) {
 
 /* Records the requests once, plans them, and creates the arena that replays. */
 static memo_plan* plan_events(void) {
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     memo_trace* trace;
     memo_plan* plan;
     check(memo_trace_create(&trace, &error));
@@ -251,7 +251,7 @@ static memo_plan* plan_events(void) {
     planned_bytes = plan->peak_bytes;
 
     /* Addresses without memory: nobody writes to them. */
-    desc = memo_arena_desc_default();
+    desc = MEMO_ZERO(memo_arena_desc);
     desc.plan = plan;
     desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* addresses only */
     desc.memory_bytes = plan->peak_bytes;

@@ -88,7 +88,7 @@ static memo_status weights(void* context, const memo_block_call* call, memo_erro
 }
 
 static memo_blocks_desc desc_of(rank* r, const memo_device* device, memo_block_buffers* buffers) {
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc desc = {0};
     memset(buffers, 0, N_PARTS * sizeof *buffers);
     for (int s = 0; s < N_PARTS; s++) {
         buffers[s].output = r->buffers[2 * s];
@@ -124,7 +124,7 @@ static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, me
 
 /* Runs once more under a recorder, which puts events around every operation. */
 static memo_status run_recorded(rank* r, memo_error* error) {
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder_desc recorder_desc = {0};
     memo_recorder* recorder;
     memo_blocks* blocks = NULL;
     memo_block_buffers buffers[N_PARTS];
@@ -193,8 +193,8 @@ static void* rank_main(void* argument) {
 /* measured: the slowest rank of the fastest run. */
 static memo_status measure(const bench* b, double bytes_per_s, double* measured_s, double* busy,
                            double* collective_s, memo_error* error) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = {0};
+    memo_comm_threads_desc comm_desc = {0};
     memo_device* devices[N_RANKS];
     memo_comm* comms[N_RANKS];
     pthread_t threads[N_RANKS];

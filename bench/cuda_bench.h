@@ -61,10 +61,10 @@ static inline double elapsed_s(const memo_device* device, memo_event begin, memo
 static inline memo_device* new_device(void) {
     memo_device* device = NULL;
 #ifdef __CUDACC__
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
     check(memo_cuda_device_create(&desc, &device, &error));
 #else
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc);
     check(memo_host_device_create(&desc, &device, &error));
 #endif
     return device;

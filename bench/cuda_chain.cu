@@ -233,7 +233,7 @@ static void run(const policy* w, const gemm* g, const void* a, const void* b, co
 }
 
 static void announce(const policy* w, const char* what, int32_t layer) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {};
     char name[48];
     if (!w->device->annotate) return;
     snprintf(name, sizeof name, "%s %d", what, (int)layer);
@@ -460,7 +460,7 @@ static void backward_attention(const policy* w) {
 
 static void open_chain(void) {
     const int64_t n = options.n_tokens;
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     desc.host_limit = MEMO_CUDA_HOST_WARN; /* the free memory of some machines grows with use */
     desc.log.write = write_line;
     desc.log.user = stderr;
@@ -610,7 +610,7 @@ static void synchronize(const policy* w) {
 
 static memo_swap_desc swap_desc(const policy* w, memo_tensor* tensors) {
     static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g", "statistics"};
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_desc desc = {};
     memset(tensors, 0, N_TENSORS * sizeof *tensors);
     for (int t = 0; t < N_TENSORS; t++) {
         tensors[t].name = names[t];
@@ -766,7 +766,7 @@ static void write_timeline(const memo_schedule* schedule, const memo_simulation*
 /* Prints the waits of the compute stream in one recorded step, measured and simulated, and the
  * rates of the copies. */
 static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes_per_s) {
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = {};
     memo_recorder* recorder;
     memo_schedule* schedule;
     memo_simulation *measured, *simulated;

@@ -62,7 +62,7 @@ static void print(const char* name, double n_bytes, double seconds) {
 
 int main(int argc, char** argv) {
     int log2_elements = argc > 1 ? atoi(argv[1]) : 30;
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     int64_t n, n_rows;
     char* small;
     double seconds;

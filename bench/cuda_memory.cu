@@ -51,7 +51,7 @@ static void pin_by_cuda(const char* name, int64_t size_bytes) {
 }
 
 static void pinning(int64_t size_bytes) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     desc.host_limit = MEMO_CUDA_HOST_WARN; /* the free memory of some machines grows with use */
     printf("### Pinned memory, %.0f GiB\n\n| how | time |\n|---|---|\n", (double)size_bytes / GIB);
     CHECK_CUDA(cudaFree(NULL));
@@ -168,7 +168,7 @@ static void phantoms(void) {
     printf(
         "### Phantom memory, 2 TiB of addresses\n\n| chunk | made | given back |\n|---|---|---|\n");
     for (int64_t chunk : chunks) {
-        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_cuda_device_desc desc = {};
         memo_device* device;
         double begin_s = now_s(), made_s;
         desc.phantom_bytes = 2048 * GIB;
@@ -190,7 +190,7 @@ static void phantoms(void) {
 
 int main(int argc, char** argv) {
     int64_t pinned_gib = argc > 1 ? atoll(argv[1]) : 16;
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device;
     if (pinned_gib < 1) {
         fprintf(stderr, "cuda_memory: PINNED_GIB must be 1 or more\n");

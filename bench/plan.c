@@ -278,7 +278,7 @@ static int32_t n_threads = 1;
 
 static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
                           int64_t capacity, double limit, uint64_t seed) {
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = {0};
     memo_error error;
     outcome result;
     memo_status status;
@@ -1778,7 +1778,7 @@ static int64_t count_reuses(const memo_plan* plan) {
 /* A plan with offers at a cost each; 0 if it misses the capacity. */
 static int buy_waits(memo_plan* plan, const memo_trace* trace, int n_streams, int64_t capacity,
                      double cost_s, double limit) {
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = {0};
     memo_error error;
     memo_status status;
     memo_wait* offers = list_waits(plan, n_streams, cost_s, &desc.n_offers);

@@ -128,9 +128,9 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
                                          const ring_costs* costs, memo_recorder** recorder,
                                          memo_schedule** schedule, memo_error* error) {
     char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_sp_attention_desc desc = *rank_desc;
-    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
@@ -197,7 +197,7 @@ static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* pa
                                      double duration_s, int64_t link_bytes,
                                      const int32_t* more_streams, int32_t n_more,
                                      memo_error* error) {
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     if (op->kind == MEMO_OP_RECORD)
         return memo_schedule_add_record(all, first_event + op->event, streams[op->stream], error);
     if (op->kind == MEMO_OP_WAIT)

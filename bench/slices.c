@@ -123,7 +123,7 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t t, int
 /* The session of a plan, or NULL if none fits. */
 static memo_session* open_session(model* m, int64_t slice_rows, int64_t device_bytes,
                                   int64_t host_bytes, memo_step_plan** plan) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session* session = NULL;
     memo_profile profile;
     memo_status status;
@@ -177,7 +177,7 @@ static void run_case(int is_real, double copy, double device_layers, double host
     const int64_t device_bytes = (int64_t)(device_layers * (double)layer_bytes);
     const int64_t host_bytes = (int64_t)(host_layers * (double)layer_bytes);
     const double forward_s = is_real ? 0.12 : 0.1; /* real work: about so much */
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = {0};
     double figures[N_FIGURES][REPETITIONS_MAX];
     memo_step_plan *whole_plan, *plan;
     memo_session *whole, *session;

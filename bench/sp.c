@@ -122,8 +122,8 @@ typedef struct rank_args {
 } rank_args;
 
 static memo_sp_attention_desc desc_of(const run* r) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = {0};
+    memo_sharding_desc sharding_desc = {0};
     memo_error error;
     sharding_desc.kind = r->sharding;
     sharding_desc.ring = r->ring;
@@ -140,11 +140,11 @@ static void* rank_main(void* argument) {
     const rank_args* args = (const rank_args*)argument;
     run* r = args->r;
     memo_device* device = r->devices[args->rank];
-    memo_mesh_desc mesh_desc = memo_mesh_desc_default();
+    memo_mesh_desc mesh_desc = {0};
     memo_sp_attention_desc desc = desc_of(r);
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
-    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange_desc causal = {0};
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
@@ -219,8 +219,8 @@ static void* rank_main(void* argument) {
 }
 
 static void run_ranks(run* r) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_comm_threads_desc desc = {0};
+    memo_host_device_desc device_desc = {0};
     int32_t n = r->ring * r->ulysses;
     pthread_t threads[MAX_RANKS];
     rank_args args[MAX_RANKS];
@@ -247,7 +247,7 @@ static void run_ranks(run* r) {
 static double simulated_s(const run* r, int is_backward) {
     memo_sp_attention_desc desc = desc_of(r);
     ring_costs costs;
-    memo_mask mask = memo_mask_default();
+    memo_mask mask = {0};
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
     memo_error error;
@@ -373,12 +373,12 @@ static double report_groups(int32_t ring, int32_t groups, double ratio, int repe
 /* ---- the host's attention, and memory ---- */
 
 static void report_host_attention(void) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+    memo_host_device_desc device_desc = {0};
+    memo_sp_attention_desc desc = {0};
+    memo_sharding_desc sharding_desc = {0};
     memo_sp_attention_tensors t;
     memo_sp_attention* attention = NULL;
-    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange_desc causal = {0};
     memo_exchange* exchange = NULL;
     memo_host_attention state;
     memo_device* device = NULL;
@@ -472,9 +472,9 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     enum { RING = 64, N_TOKENS_HOST = 1 << 20, N_PLANS = 9, N_CALLS = 51 };
     char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
     int64_t* begins = (int64_t*)calloc((size_t)n_documents + 1, sizeof *begins);
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
-    memo_mask mask = memo_mask_default();
+    memo_sharding_desc sharding_desc = {0};
+    memo_exchange_desc exchange_desc = {0};
+    memo_mask mask = {0};
     memo_sharding sharding;
     memo_sp_attention_tensors t;
     memo_error error;
@@ -504,8 +504,8 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     exchange_desc.masks = &mask;
 
     for (int32_t rank = 0; rank < RING; rank++) {
-        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_recorder_desc recorder_desc = {0};
+        memo_sp_attention_desc desc = {0};
         memo_recorder* recorder = NULL;
         memo_sp_attention* attention = NULL;
         memo_exchange* exchange = NULL;
@@ -560,8 +560,8 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
 static void report_memory(void) {
     printf("scratch of a rank with 8192 tokens, 32 heads, 8 key heads of 128, bf16:");
     for (int32_t ring = 1; ring <= 64; ring *= 4) {
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
+        memo_sp_attention_desc desc = {0};
+        memo_sharding_desc sharding_desc = {0};
         memo_sp_attention_sizes sizes;
         memo_error error;
         sharding_desc.ring = ring;
@@ -584,9 +584,9 @@ static void report_memory(void) {
 /* Causal attention of 131,072 tokens on a zigzag ring of 16, 32 heads, 8 key heads of 128, bf16:
  * 600 TFLOP/s, links of 50 GB/s and 10 us.  window 0: none. */
 static void report_window(int64_t window, int32_t rounds_gradients) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-    memo_mask mask = memo_mask_default();
+    memo_sp_attention_desc desc = {0};
+    memo_sharding_desc sharding_desc = {0};
+    memo_mask mask = {0};
     memo_error error;
     ring_costs costs;
     int64_t n_pairs = 0;

@@ -60,8 +60,8 @@ static void update_host(void* user, memo_session* session, int32_t layer) {
 
 /* A throttled device, and the session of one way to update. */
 static memo_session_desc open_chain(chain* c, double bytes_per_s, memo_update on, int is_fused) {
-    memo_host_device_desc host = memo_host_device_desc_default();
-    memo_session_desc desc = memo_session_desc_default();
+    memo_host_device_desc host = {0};
+    memo_session_desc desc = {0};
     host.to_host_bytes_per_s = host.to_device_bytes_per_s = bytes_per_s;
     check(memo_host_device_create(&host, &c->host, &error));
     check(memo_stream_create(c->host, "compute", 0, &c->stream, &error));

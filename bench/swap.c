@@ -30,7 +30,7 @@ typedef struct run {
 /* A layer's computation: a sleep on the compute stream, announced with its duration. */
 static void compute(memo_device* host, const memo_device* device, memo_stream stream,
                     const char* name, double duration_s) {
-    memo_op_desc what = memo_op_desc_default();
+    memo_op_desc what = {0};
     if (duration_s <= 0) return;
     what.name = name;
     what.duration_s = duration_s;
@@ -77,9 +77,9 @@ static void simulate(memo_schedule* schedule, double bytes_per_s, run* result) {
 static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha,
                    double bytes_per_s, double recompute_s) {
     static const int widths[] = {1, 1, 14};
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_host_device_desc host_desc = {0};
+    memo_recorder_desc recorder_desc = {0};
+    memo_swap_desc desc = {0};
     memo_tensor tensors[3];
     memo_device* host;
     memo_recorder* recorder;

@@ -202,8 +202,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
                       int64_t device_bytes, int64_t host_bytes, double disk_bytes_per_s,
                       int repetitions, outcome* worst) {
     static fixed_plan plans[N_PLANS_MAX];
-    memo_swap_desc desc = memo_swap_desc_default();
-    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_swap_desc desc = {0};
+    memo_swap_plan_desc plan_desc = {0};
     memo_kind_times times;
     double recompute_s_per_row[2 * N_TENSORS];
     memo_swap_plan* plan;
@@ -273,7 +273,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
                       {"little host", 2.6, 1.2, 0},
                       {"enough host", 1.9, 3, 0},
                       {"host and disk", 2.1, 1.2, 1}};
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_host_device_desc host_desc = {0};
     const char* directory = disk_over_link > 0 ? folder() : NULL;
     memo_profile profile;
     trainer t;
@@ -355,8 +355,8 @@ static void set_kind(kinds_case* c, int32_t kind, double us, double attention_us
 static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_rows) {
     const double attention_us = 0.92 * (double)n_rows / 65536;
     memset(c, 0, sizeof *c);
-    c->swap = memo_swap_desc_default();
-    c->desc = memo_swap_plan_desc_default();
+    c->swap = MEMO_ZERO(memo_swap_desc);
+    c->desc = MEMO_ZERO(memo_swap_plan_desc);
     c->swap.n_layers = n_layers;
     c->swap.n_rows = n_rows;
     c->swap.tile_rows = 1024;
@@ -673,7 +673,7 @@ static void print_law(void) {
     memo_kind_times kind;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
-    memo_swap_times times = memo_swap_times_default();
+    memo_swap_times times = {0};
     memoi_rows_planner p;
     clock_t begin;
     gpt_layers(gpt, per_row, &kind, &swap, &desc, 32, 65536);

@@ -49,8 +49,8 @@ static memo_status steps(const memo_arena_desc* desc, int n_steps, memo_error* e
 }
 
 int main(void) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_arena_desc record = memo_arena_desc_default(), replay = memo_arena_desc_default();
+    memo_host_device_desc device_desc = {0};
+    memo_arena_desc record = {0}, replay = {0};
     memo_device* device = NULL;
     memo_trace* trace = NULL;
     memo_plan* plan = NULL;

@@ -45,8 +45,8 @@ static memo_status step(memo_swap* swap, memo_error* error) {
 int main(void) {
     const memo_tensor tensors[] = {{"x", sizeof(float), MEMO_TENSOR_SWAPPED, 0},
                                    {"sine", sizeof(float), MEMO_TENSOR_ROWS, 0}};
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_host_device_desc device_desc = {0};
+    memo_swap_desc desc = {0};
     memo_device* device = NULL;
     memo_swap* swap = NULL;
     memo_swap_sizes sizes;

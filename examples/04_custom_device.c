@@ -67,7 +67,7 @@ static memo_status use(const memo_device* d, memo_error* error) {
 int main(void) {
     static const char* const names[] = {"to host", "to device",
                                         "on device"}; /* by memo_copy_kind */
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     memo_device *host = NULL, device;
     memo_error error;
     memo_status status = memo_host_device_create(&desc, &host, &error);

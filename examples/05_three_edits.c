@@ -94,7 +94,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     const memo_session_output outputs[] = {
         {"grads", grads, sizeof grads, MEMO_TYPE_F32, L}}; /* gradients add up */
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};

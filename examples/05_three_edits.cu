@@ -127,7 +127,7 @@ static void setup(void* user, memo_session* session) {
 /* Edit 3: create the session and run. */
 static memo_status train(const memo_device* device, memo_stream compute, int64_t device_bytes,
                          float* gradients, memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {};
     memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
@@ -155,7 +155,7 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
 }
 
 int main(void) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     memo_stream compute = NULL;
     memo_error error;

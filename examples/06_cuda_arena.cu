@@ -51,8 +51,8 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
 }
 
 int main(void) {
-    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
-    memo_arena_desc record = memo_arena_desc_default(), replay = memo_arena_desc_default();
+    memo_cuda_device_desc device_desc = {};
+    memo_arena_desc record = {}, replay = {};
     memo_device* device = NULL;
     memo_trace* trace = NULL;
     memo_plan* plan = NULL;

@@ -81,7 +81,7 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
     const memo_tensor tensors[] = {
         {"x", H * sizeof(float), is_swapped ? MEMO_TENSOR_SWAPPED : MEMO_TENSOR_KEPT, 0},
         {"z", H * sizeof(float), is_swapped ? MEMO_TENSOR_ROWS : MEMO_TENSOR_KEPT, 0}};
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_desc desc = {};
     memo_swap* swap;
 
     desc.device = d;
@@ -112,7 +112,7 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
 }
 
 int main(void) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     const int64_t w_bytes = sizeof(float) * DW, x_bytes = sizeof(float) * ROWS * H;
     memo_device* d = NULL;
     memo_stream stream = NULL;

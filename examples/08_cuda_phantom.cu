@@ -46,8 +46,8 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
 
 int main(void) {
     const int64_t n_tokens = 1 << 20;
-    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_cuda_device_desc device_desc = {};
+    memo_arena_desc desc = {};
     memo_device* device = NULL;
     memo_stream stream = NULL;
     memo_trace* trace = NULL;

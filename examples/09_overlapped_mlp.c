@@ -137,7 +137,7 @@ static void fill(float* to, int n, float value) {
 static memo_status train(thread_rank* rank, memo_error* error) {
     static mlp all[N_RANKS];
     mlp* m = &all[rank->comm->rank];
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc desc = {0};
     memo_block_buffers buffers[N_PARTS];
     memo_blocks* blocks;
     memo_status status;

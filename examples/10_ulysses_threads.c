@@ -49,10 +49,10 @@ static memo_status reduce(void* device, memo_stream stream, const memo_latent_bl
 }
 
 static memo_status attend(thread_rank* r, memo_error* error) {
-    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sharding_desc sharding_desc = {0};
+    memo_sp_attention_desc desc = {0};
     memo_host_attention state = {r->device, 0};
-    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange_desc causal = {0};
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     memo_sp_attention_sizes sizes;

@@ -47,7 +47,7 @@ typedef struct rank_state {
 } rank_state;
 
 static memo_status sharding_of(int batch, memo_sharding* sharding, memo_error* error) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding_desc desc = {0};
     desc.kind = MEMO_SHARDING_DOCUMENTS;
     desc.ring = N_RANKS;
     desc.n_tokens = N_TOKENS;
@@ -71,7 +71,7 @@ static memo_status check_schedule(memo_recorder* recorder, memo_error* error) {
 
 static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_error* error) {
     /* Without masks: causal, within the sharding's documents. */
-    memo_exchange_desc desc = memo_exchange_desc_default();
+    memo_exchange_desc desc = {0};
     memo_exchange_info info;
     int32_t me = r->comm->rank;
     desc.sharding = &s->sharding;
@@ -107,9 +107,9 @@ static memo_status train_batch(thread_rank* r, rank_state* s, int batch, memo_er
 }
 
 static memo_status train(thread_rank* r, memo_error* error) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {0};
     memo_host_attention state = {r->device, 0};
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder_desc recorder_desc = {0};
     memo_recorder* recorder = NULL;
     rank_state* s = (rank_state*)calloc(1, sizeof *s);
     memo_status status;

@@ -96,10 +96,10 @@ static memo_status attend_by_graph(memo_comm* comm, memo_stream stream,
 
 /* A rank's rows; each checks its own. */
 static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error* error) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sharding_desc sharding = {};
+    memo_sp_attention_desc desc = {};
     memo_sp_attention_tensors t = {};
-    memo_exchange_desc causal = memo_exchange_desc_default();
+    memo_exchange_desc causal = {};
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
@@ -149,8 +149,8 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
 }
 
 int main() {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
-    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+    memo_comm_nccl_desc desc = {}; /* from the environment */
+    memo_cuda_device_desc device_desc = {};
     const char* local_rank = getenv("LOCAL_RANK");
     memo_device* device = NULL;
     memo_comm* comm = NULL;

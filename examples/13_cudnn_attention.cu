@@ -99,11 +99,11 @@ static void reference(const std::vector<bf16>* in, std::vector<double>* to) {
 }
 
 static memo_status check(memo_device* device, attention_blocks* c, memo_error* error) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sharding_desc sharding = {};
+    memo_sp_attention_desc desc = {};
     memo_sp_attention_tensors t = {};
-    memo_mask mask = memo_mask_default();
-    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_mask mask = {};
+    memo_exchange_desc exchange_desc = {};
     memo_sp_attention* attention = NULL;
     memo_exchange *exchange = NULL, *window = NULL;
     std::vector<bf16> in[4]; /* q, k, v, d_out */
@@ -179,7 +179,7 @@ static memo_status check(memo_device* device, attention_blocks* c, memo_error* e
 }
 
 int main() {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     attention_plans plans;
     attention_blocks c = {&plans, false, 0, NULL};

@@ -63,8 +63,8 @@ static memo_status work(memo_device* host, memo_device* d, float** x, int with_w
 }
 
 static memo_status find_races(int with_wait, const char* path, memo_error* error) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_host_device_desc host_desc = {0};
+    memo_recorder_desc desc = {0};
     memo_device* host = NULL;
     memo_recorder* recorder = NULL;
     memo_schedule* schedule;

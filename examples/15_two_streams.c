@@ -26,7 +26,7 @@ static memo_status price_wait(double* cost_s, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *cost_s = 0;
     for (int with_wait = 0; with_wait < 2 && !status; with_wait++) {
-        memo_op_desc write = memo_op_desc_default(), read = write, other = write;
+        memo_op_desc write = {0}, read = write, other = write;
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
         int32_t written, has_read;
@@ -60,8 +60,8 @@ static memo_status price_wait(double* cost_s, memo_error* error) {
 
 /* The peaks of the step: with its own waits, and if the plan may buy one of this cost. */
 static memo_status plan_step(double cost_s, int64_t peaks_bytes[2], memo_error* error) {
-    memo_arena_desc desc = memo_arena_desc_default();
-    memo_plan_desc plan_desc = memo_plan_desc_default();
+    memo_arena_desc desc = {0};
+    memo_plan_desc plan_desc = {0};
     memo_wait offer = {0, 1, 1, 0, 0}; /* after the free of x, before the request of y */
     memo_arena* arena = NULL;
     memo_plan* plan = NULL;
@@ -124,9 +124,9 @@ static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo
 static memo_status predict(memo_device* host, double* makespan_s, memo_error* error) {
     memo_kind_times layer = {0};
     memo_tensor tensor = {"input", ROW_BYTES, MEMO_TENSOR_SWAPPED, 0};
-    memo_swap_desc desc = memo_swap_desc_default();
-    memo_swap_times times = memo_swap_times_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_swap_desc desc = {0};
+    memo_swap_times times = {0};
+    memo_recorder_desc recorder_desc = {0};
     memo_recorder* recorder = NULL;
     memo_schedule *promised = NULL, *recorded;
     memo_simulation* simulation = NULL;
@@ -173,7 +173,7 @@ static memo_status predict(memo_device* host, double* makespan_s, memo_error* er
 }
 
 int main(void) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_host_device_desc host_desc = {0};
     memo_device* host = NULL;
     memo_error error;
     int64_t peaks_bytes[2] = {0, 0};

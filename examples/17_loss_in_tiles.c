@@ -71,7 +71,7 @@ static memo_status gradients(void* context, const memo_loss_tile* tile, memo_err
 }
 
 static memo_status train(thread_rank* r, classifier* c, memo_error* error) {
-    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_desc desc = {0};
     memo_loss_tensors tensors = {0};
     memo_loss_sizes sizes;
     memo_loss* loss = NULL;

@@ -95,7 +95,7 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
                                          {.n_rows = 77, .shape = SHORT},
                                          {.shape = VALIDATION}};
     const memo_session_output outputs[] = {{"d_w", t->d_w, sizeof t->d_w, MEMO_TYPE_F32, L}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     memo_status status;

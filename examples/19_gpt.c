@@ -339,7 +339,7 @@ static void init(trainer* t) {
 static memo_status train(trainer* t, const memo_text* text, int64_t device_bytes, float* losses,
                          memo_error* error) {
     const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d, MEMO_TYPE_F32, 0}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session* session = NULL;
     memo_session_info info;
     memo_status status;

@@ -358,7 +358,7 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
                          const memo_text* text, int64_t device_bytes, float* losses,
                          memo_error* error) {
     const memo_session_output outputs[] = {{"gradients", &t->d, sizeof t->d, MEMO_TYPE_F32, 0}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {};
     memo_session* session = NULL;
     memo_session_info info;
 
@@ -406,7 +406,7 @@ int main(int argc, char** argv) {
     static params kept;
     const double mib = argc > 2 ? atof(argv[2]) : 0.9;
     float losses[2][N_STEPS];
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     memo_stream compute = NULL;
     memo_text text = {NULL, 0, 0, 0};

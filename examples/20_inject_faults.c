@@ -99,7 +99,7 @@ static memo_status step(trainer* t, memo_session* session, memo_error* error) {
 /* The whole trainer on a device: `device` for memo, t->host for its own kernels. */
 static memo_status open_trainer(trainer* t, const memo_device* device, memo_session** session,
                                 memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     static int64_t rows[L][2]; /* of each layer, inp is swapped and hidden half recomputed */
     for (int l = 0; l < L; l++) t->w[l] = -0.1f, rows[l][INP] = T, rows[l][HIDDEN] = T / 2;
     desc.device = device, desc.compute_stream = t->stream;
@@ -130,7 +130,7 @@ typedef struct result {
 
 static result train(int64_t failing_call, double delay_s, uint64_t seed) {
     static trainer t;
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     memo_host_device_stats stats;
     memo_session* session = NULL;
     memo_faults faults;

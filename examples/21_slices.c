@@ -133,8 +133,8 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
 /* A step of n rows in slices, on a device that has no more memory than planned. */
 static memo_status run(trainer* t, int64_t n, int64_t slice_rows, memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_session_desc desc = {0};
+    memo_host_device_desc host = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     memo_device* device = NULL;

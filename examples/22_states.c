@@ -114,7 +114,7 @@ static memo_status copy_weights(memo_session* session, float* w, int reads, memo
 }
 
 static memo_status train(int64_t device_bytes, float* weights, memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};

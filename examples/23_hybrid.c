@@ -247,7 +247,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
 /* Trains on a device that has no more memory than planned; prints a line. */
 static memo_status train(trainer* t, memo_session_desc desc, memo_error* error) {
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     memo_device* device = NULL;
@@ -278,7 +278,7 @@ static memo_status train(trainer* t, memo_session_desc desc, memo_error* error) 
 
 int main(void) {
     static trainer first, t;
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_status status = MEMO_STATUS_OK;
     memo_error error;
     int n_same = 0;

@@ -125,7 +125,7 @@ LAUNCH(run)
 
 static memo_status rank_main(thread_rank* r, memo_error* error) {
     layer* l = calloc(1, sizeof *l);
-    memo_scan_desc desc = memo_scan_desc_default();
+    memo_scan_desc desc = {0};
     memo_scan_tensors forward = {NULL, l->state, NULL}, backward = {NULL, l->d_state, NULL};
     memo_scan* scan = NULL;
     int64_t begins[5];

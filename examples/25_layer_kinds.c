@@ -84,7 +84,7 @@ static memo_status train(const char* name, int has_kinds, int has_traffic, int64
                          memo_error* error) {
     static const memo_traffic traffic[N_KINDS] = {{0, 0, 0, 0},
                                                   {0, sizeof weights, 0, 0}}; /* to the device */
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.layer_kinds = layer_kinds;

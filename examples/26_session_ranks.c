@@ -73,7 +73,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 static memo_status train(thread_rank* r, memo_error* error) {
     trainer* t = (trainer*)r->user + r->comm->rank;
     const memo_session_output outputs[] = {{"d_w", t->d_w, sizeof t->d_w, MEMO_TYPE_F32, L}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session;
     memo_status status;

@@ -75,7 +75,7 @@ int main(void) {
     static const char* const names[] = {"no mistake", "recompute begins with row 0",
                                         "backward reads an ended layer"};
     static const memo_session_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     float right[N_MISTAKES][L];
     memo_error error;
     int n_wrong = 0;

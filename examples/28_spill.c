@@ -52,7 +52,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* A session with budgets, and a micro-batch.  A budget that is too small is printed. */
 static memo_status train(const char* name, memo_policy policy, int64_t host_bytes,
                          const char* folder, memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     desc.tensors = acts, desc.n_tensors = 2;

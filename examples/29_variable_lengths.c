@@ -67,7 +67,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* Runs all micro-batches; each takes the last of n_shapes that has room. */
 static memo_status train(int32_t n_shapes, memo_error* error) {
     const memo_session_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session;
     int64_t sum = 0, most = 0;

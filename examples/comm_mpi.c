@@ -37,7 +37,7 @@ static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream
     int32_t next = (comm->rank + 1) % comm->size;
     int32_t previous = (comm->rank + comm->size - 1) % comm->size;
     int64_t mine = comm->rank, before = -1, sum = -1, half_sum = -1;
-    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh_desc desc = {0};
     memo_mesh* mesh;
     memo_status status;
     desc.ulysses = comm->size % 2 ? 1 : 2;
@@ -64,7 +64,7 @@ static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream
 }
 
 int main(int argc, char** argv) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     memo_device* device = NULL;
     memo_stream stream;
     memo_comm* comm;

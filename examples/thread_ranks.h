@@ -95,7 +95,7 @@ static void thread_ranks_close(thread_ranks* team) {
 static memo_status thread_ranks_open(thread_ranks* team, const memo_host_device_desc* device_desc,
                                      const memo_comm_threads_desc* comm_base, int32_t n,
                                      memo_error* error) {
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    memo_comm_threads_desc comm_desc = MEMO_ZERO(memo_comm_threads_desc);
     memo_status status = MEMO_STATUS_OK;
     memset(team, 0, sizeof *team);
     if (n < 1 || n > THREAD_RANKS_MAX)
@@ -127,7 +127,7 @@ static memo_status thread_ranks_run_on(
 static inline memo_status
 thread_ranks_run(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* error),
                  void* user, memo_error* error) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc);
     return thread_ranks_run_on(&desc, NULL, n, function, user, error);
 }
 

@@ -62,7 +62,6 @@ typedef struct memo_hooks_stats {
 
 typedef struct memo_hooks memo_hooks;
 
-MEMO_API memo_hooks_desc memo_hooks_desc_default(void);
 /* Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error);
@@ -174,7 +173,7 @@ MEMOI memo_status memoi_hooks_hash(memo_hooks* h, void* address, int64_t size_by
  * is_last: also creates the engine. */
 MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int64_t* layer_bytes, int32_t* kinds,
                                       int is_last, memo_error* error) {
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
     memo_tensor sizes[MEMOI_HOOKS_SIZES];
     uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
     int64_t most = 0, unit;
@@ -266,8 +265,6 @@ MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t* layer_bytes, int32_t*
 }
 
 /* --- calls --- */
-
-MEMOB_ZERO_DEFAULT(memo_hooks_desc)
 
 MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks** hooks,
                                        memo_error* error) {

@@ -15,7 +15,7 @@
  * EXAMPLE: the fastest layout of a model on two nodes of eight GPUs.
  *
  *     int main(void) {
- *         memo_parallel_desc desc = memo_parallel_desc_default();
+ *         memo_parallel_desc desc = {0};
  *         memo_parallel_list* list;
  *         memo_error error;
  *         memo_status status;
@@ -207,8 +207,6 @@ typedef struct memo_parallel_desc {
     int32_t max_pipeline;
     int32_t max_chunks; /* of a stage, powers of two; 0: 1, no interleaving */
 } memo_parallel_desc;
-
-MEMO_API memo_parallel_desc memo_parallel_desc_default(void);
 
 /* Elements of a layer's matrices, and of the model: q, k, v, output and MLP; embedding,
  * classifier. */
@@ -460,8 +458,6 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
-
-MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
     static const char* const names[] = {"tensor",     "ulysses",  "ring",    "gradients",
@@ -853,8 +849,8 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, int32_t n_group
     const memo_parallel_model* m = &s->desc->model;
     const double size = fmax(m->head_size, m->v_head_size);
     const double tokens = (double)s->desc->sequence * (double)s->desc->micro_batch;
-    memo_sharding_desc sharding = memo_sharding_desc_default();
-    memo_sp_attention_desc attention = memo_sp_attention_desc_default();
+    memo_sharding_desc sharding = MEMO_ZERO(memo_sharding_desc);
+    memo_sp_attention_desc attention = MEMO_ZERO(memo_sp_attention_desc);
     sharding.kind = s->desc->is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
     sharding.ring = s->l->ring;
     sharding.ulysses = s->l->ulysses;

@@ -346,7 +346,6 @@ typedef struct memo_recorder_desc {
     int32_t is_timed;
 } memo_recorder_desc;
 
-MEMO_API memo_recorder_desc memo_recorder_desc_default(void);
 MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
@@ -433,7 +432,6 @@ typedef struct memo_swap_times {
     double update_s_per_byte, update_host_s_per_byte;
     int32_t n_steps; /* 0: 1 */
 } memo_swap_times;
-MEMO_API memo_swap_times memo_swap_times_default(void);
 
 /* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
  * writes operations down.  The streams are "compute" and, if rows move, "to host", "to device" and
@@ -1414,7 +1412,7 @@ MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t i) {
 /* An operation of buffer b: its malloc, or a later request. */
 MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, int is_malloc,
                                    memo_error* error) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     memo_range place;
     place.begin = (uint64_t)(p->is_second ? p->plan->buffers[b].offset_bytes : b);
     place.end = place.begin + (uint64_t)(p->is_second ? memob_buffer_bytes(p->plan, b) : 1);
@@ -2922,7 +2920,7 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
 }
 
 MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     int64_t n_streams = 0, n_ranges[2] = {0, 0};
     int list = -1; /* of ranges that the current word belongs to; -1: streams */
     memo_error reason;
@@ -3434,7 +3432,7 @@ MEMOI memo_status memoi_rec_after_event_record(memo_recorder* r, memo_event even
 
 MEMOI memo_status memoi_rec_after_event_wait(memo_recorder* r, memo_event event, memo_stream stream,
                                              memo_status status, memo_error* error) {
-    memo_op_desc none = memo_op_desc_default();
+    memo_op_desc none = MEMO_ZERO(memo_op_desc);
     int32_t known = 0;
     if (!status && !r->is_paused) status = memoi_rec_event(r, event, &known, error);
     if (status || r->is_paused || r->known[known] != MEMOI_RECORD_OUTSIDE)
@@ -3462,7 +3460,7 @@ MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream
                                             int64_t row_bytes, int64_t n_rows, memo_status status,
                                             memo_error* error) {
     static const char* const names[] = {"to host", "to device", "on device"};
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     const int64_t n = memob_max(n_rows, 1);
     if (!status && !r->is_paused) { /* the inner device has checked the sizes */
         if (n > MEMOB_BYTES_MAX / 64 ||
@@ -3488,7 +3486,7 @@ MEMOI memo_status memoi_rec_after_copy(memo_recorder* r, memo_stream stream, mem
 MEMOI memo_status memoi_rec_after_fill(memo_recorder* r, memo_stream stream, void* to,
                                        int32_t value, int64_t n, memo_status status,
                                        memo_error* error) {
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     memo_range written = memob_range_at(to, n);
     (void)value;
     desc.name = "fill";
@@ -3551,7 +3549,7 @@ MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, me
 
 memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
                                    memo_error* error, int n_accesses, ...) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     memo_range ranges[2][16]; /* read, written */
     va_list accesses;
     if (!device->annotate) return MEMO_STATUS_OK;
@@ -3568,8 +3566,6 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
 }
 
 /* --- the recorder itself --- */
-
-MEMOB_ZERO_DEFAULT(memo_recorder_desc)
 
 memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                  memo_error* error) {
@@ -3785,8 +3781,6 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
 #define MEMOI_SWAP_DEVICE_BASE MEMOB_DEVICE_ALIGNMENT
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 
-MEMOB_ZERO_DEFAULT(memo_swap_times)
-
 /* After a failure, whose status it keeps, it adds nothing more. */
 typedef struct memoi_swap_generator {
     const memo_device* device; /* of a recorder */
@@ -3819,7 +3813,7 @@ MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, int32_t step, int3
 /* An operation on the ranges, the first n_reads of which it reads. */
 MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
                                        int64_t n_reads) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
     op.name = name;
     op.duration_s = duration_s;
     op.reads = g->ranges;
@@ -3858,7 +3852,7 @@ MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, int32_t step, in
     int64_t n_bytes[2];
     memob_swap_traffic(&g->desc, step, is_backward, times, n_bytes);
     for (int i = 0; i < 2; i++) {
-        memo_op_desc op = memo_op_desc_default();
+        memo_op_desc op = MEMO_ZERO(memo_op_desc);
         if (n_bytes[i] <= 0 || g->status) continue;
         op.name = "traffic";
         op.link_bytes = n_bytes[i];
@@ -4039,7 +4033,7 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
 
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g;
     memob_walk walk = {NULL,
@@ -4160,8 +4154,8 @@ memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
                                  memo_schedule** schedule, memo_error* error) {
     /* More parts than these are refused. */
     const int64_t n_parts = desc->n_parts ? memob_min(desc->n_parts, 1 << 20) : 2;
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_blocks_desc run = memo_blocks_desc_default();
+    memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
+    memo_blocks_desc run = MEMO_ZERO(memo_blocks_desc);
     memo_block_functions* functions = &run.functions;
     memo_block_buffers* buffers;
     memoi_blocks_generator g;

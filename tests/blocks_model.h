@@ -464,7 +464,7 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
     const model_setup* setup = &all->setup;
     const int32_t degree = setup->degrees[k];
     memo_blocks_desc* desc = &m->desc;
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_block_buffers buffers[MAX_SPLIT];
     m->setup = setup;
     m->rank = rank;

@@ -460,7 +460,7 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
 /* Random degrees whose product is the size. */
 static void case_meshes(rank_case* c) {
     for (int i = 0; i < 4; i++) {
-        memo_mesh_desc desc = memo_mesh_desc_default();
+        memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
         int32_t* const degrees[] = {&desc.data, &desc.pipeline, &desc.tensor, &desc.ring,
                                     &desc.ulysses};
         int32_t rest = c->comm->size;
@@ -480,7 +480,7 @@ static void case_refused_calls(rank_case* c) {
     float x[4] = {1, 2, 3, 4};
     memo_collective_call unknown = {
         (memo_collective)7, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, 1, x, x};
-    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
     memo_mesh* mesh;
 #define REFUSED(call, expected_status)                                                             \
     do {                                                                                           \

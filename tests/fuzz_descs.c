@@ -487,7 +487,7 @@ static void fuzz_blocks(fuzz_bytes* in) {
 static int fuzz_is_amount(double value) { return value >= 0; }
 
 static void fuzz_layouts(fuzz_bytes* in) {
-    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_desc desc = {0};
     memo_parallel_layout layout;
     memo_parallel_prediction prediction;
     memo_parallel_list* list = NULL;

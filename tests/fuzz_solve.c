@@ -9,7 +9,7 @@
 #include "fuzz.h"
 
 static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = {0};
     desc.engine = engine;
     desc.capacity_bytes = capacity;
     desc.node_limit = 200;

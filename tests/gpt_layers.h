@@ -22,8 +22,8 @@ static MEMO_UNUSED void gpt_layers(memo_tensor* gpt, double* recompute_s_per_row
     static const double us[GPT_TENSORS] = {-1, 0,      0.004, 0.0475, 0.0475, 0.0475, 0,
                                            0,  0.0475, 0,     0.004,  0.19,   0.015};
     double attention_us = 0.92 * (double)n_rows / 65536;
-    *swap = memo_swap_desc_default();
-    *desc = memo_swap_plan_desc_default();
+    *swap = MEMO_ZERO(memo_swap_desc);
+    *desc = MEMO_ZERO(memo_swap_plan_desc);
     for (int t = 0; t < GPT_TENSORS; t++) {
         gpt[t] = table[t];
         recompute_s_per_row[t] = 1e-6 * (table[t].rule == MEMO_TENSOR_WHOLE ? attention_us : us[t]);

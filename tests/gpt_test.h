@@ -14,7 +14,7 @@
 /* The swap engine's view of a model with a table of rows. */
 static inline memo_swap_desc gpt_swap_desc(const gpt_desc* desc,
                                            memo_tensor tensors[GPT_N_TENSORS]) {
-    memo_swap_desc swap = memo_swap_desc_default();
+    memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
     gpt_fill_tensors(&desc->config, tensors);
     for (int t = GPT_INPUT; t < GPT_N_TENSORS && !desc->rows; t++)
         tensors[t].rule = MEMO_TENSOR_KEPT;
@@ -245,7 +245,7 @@ static inline int64_t gpt_test_peak(gpt_config config, memo_policy policy, doubl
  * left. */
 static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     gpt_desc real = *desc;
     memo_swap_sizes sizes;
     memo_status status;

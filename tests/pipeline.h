@@ -468,7 +468,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     memset(s, 0, sizeof *s);
     s->p = p;
     s->number = number;
-    s->desc = memo_session_desc_default();
+    s->desc = MEMO_ZERO(memo_session_desc);
     for (int32_t t = 0; t < P_N_TENSORS; t++) {
         s->tensors[t].name = names[t];
         s->tensors[t].row_bytes = 8 * P_WORDS;

@@ -730,7 +730,7 @@ static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* 
 /* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents.
  * intervals: room for 2 n_tokens. */
 static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
-    memo_mask mask = memo_mask_default();
+    memo_mask mask = MEMO_ZERO(memo_mask);
     mask.kind = c->mask;
     mask.key_first = c->key_first;
     mask.key_end = c->key_end;
@@ -753,7 +753,7 @@ static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
 
 static memo_status sharding_of_case(const attention_case* c, memo_sharding* sharding,
                                     memo_error* error) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
     desc.kind = c->sharding;
     desc.ring = c->ring;
     desc.ulysses = c->ulysses;
@@ -775,7 +775,7 @@ static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* 
     memcpy(keys.document_begins, c->key_begins, sizeof keys.document_begins);
     if (c->key_sharding != MEMO_SHARDING_DOCUMENTS) return sharding_of_case(&keys, sharding, error);
     {
-        memo_sharding_desc desc = memo_sharding_desc_default();
+        memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
         desc.kind = c->key_sharding;
         desc.ring = c->ring;
         desc.ulysses = c->ulysses;
@@ -867,10 +867,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
                                                       share_bytes;
     memo_host_attention state;
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
-    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
     memo_mask masks[MAX_BATCH];
     int64_t* intervals = (int64_t*)malloc((size_t)(2 * c->n_batch * c->n_tokens) * 8);
@@ -1107,8 +1107,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
 /* A rank of the case, with its device, a stream on it, and its communicator of all ranks. */
 static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_stream stream,
                             memo_comm* comm, memo_error* error) {
-    memo_mesh_desc mesh_desc = memo_mesh_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_mesh_desc mesh_desc = MEMO_ZERO(memo_mesh_desc);
+    memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder = NULL;
     memo_device* device = host;
     memo_mesh* mesh = NULL;
@@ -1145,8 +1145,8 @@ static int world_run(world* all) {
     const int32_t n_ranks = all->c->ring * all->c->ulysses;
     memo_error error;
     pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = MEMO_ZERO(memo_host_device_desc);
+    memo_comm_threads_desc comm_desc = MEMO_ZERO(memo_comm_threads_desc);
     comm_desc.are_peers = all->c->are_peers;
     memo_status status =
         thread_ranks_run_on(&device_desc, &comm_desc, n_ranks, thread_rank_run, all, &error);
@@ -1288,15 +1288,15 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
-    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sharding_desc sharding = MEMO_ZERO(memo_sharding_desc);
     memo_sharding rows[2];
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     char* at[N_TENSORS];
     memo_sp_attention_tensors own;
     memo_sp_attention* attention = NULL;
-    memo_exchange_desc exchange_desc = memo_exchange_desc_default();
+    memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
-    memo_mask mask = memo_mask_default();
+    memo_mask mask = MEMO_ZERO(memo_mask);
     memo_host_attention state;
     memo_error error;
     state.device = device;
@@ -1330,7 +1330,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
             ends[0][1][i] = ends[1][1][i] = i + 1;
             ends[1][0][i] = i / 20;
         }
-        mask = memo_mask_default();
+        mask = MEMO_ZERO(memo_mask);
         mask.key_first = ends[IS_ODD("key_first")][0];
         mask.key_end = ends[0][1];
     }

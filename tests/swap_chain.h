@@ -40,7 +40,7 @@ typedef struct chain {
 /* Tensors without rules and bytes yet. */
 static MEMO_UNUSED void chain_init(chain* c, int32_t n_tensors) {
     memset(c, 0, sizeof *c);
-    c->desc = memo_swap_desc_default();
+    c->desc = MEMO_ZERO(memo_swap_desc);
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = n_tensors;
     for (int32_t t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";

@@ -719,7 +719,7 @@ TEST(bad_descs_are_named) {
     refuses(&desc, bad, "begin at the same time");
     memo_plan_destroy(plan);
 
-    desc = memo_arena_desc_default();
+    desc = MEMO_ZERO(memo_arena_desc);
     desc.trace = trace;
     desc.memory = memory;
     desc.device = fresh_device(1 << 20);

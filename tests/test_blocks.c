@@ -159,7 +159,7 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
 
 /* As thread_ranks_run, over links of that rate. */
 static void measured_start(memo_status (*function)(thread_rank* rank, memo_error* e), void* user) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_host_device_desc device_desc = {0};
     memo_comm_threads_desc comm_desc = {.bytes_per_s = measured_bytes_per_s};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, MEASURED_RANKS, function, user, &error));
 }
@@ -233,7 +233,7 @@ static void idle_blocks(memo_blocks_desc* desc, thread_rank* rank, memo_block_bu
 }
 
 static memo_status run_refusals(thread_rank* rank, memo_error* e) {
-    memo_blocks_desc desc = memo_blocks_desc_default(), bad;
+    memo_blocks_desc desc = {0}, bad;
     own_blocks* blocks = NULL;
     float values[2][2][8];
     memo_block_buffers buffers[2];
@@ -298,7 +298,7 @@ static memo_status end_of_stream(thread_rank* rank, memo_status status, memo_err
 static memo_status run_unlike(thread_rank* rank, memo_error* e) {
     static float values[3][2][2][8];
     const char* const* words = (const char* const*)rank->user;
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc desc = {0};
     own_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
     const int me = rank->comm->rank, is_other_pass = words[1] != NULL;
@@ -352,7 +352,7 @@ static memo_comm comm_of_keeper(label_keeper* keeper) {
  * of the pass. */
 static memo_status run_labels(thread_rank* rank, memo_error* e) {
     static float values[2][2][8];
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc desc = {0};
     own_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
     label_keeper keeper;
@@ -396,7 +396,7 @@ static memo_status count_destroyed(void* context, memo_stream stream, memo_error
 
 static memo_status run_priority(thread_rank* rank, memo_error* e) {
     static float values[2][2][8];
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc desc = {0};
     memo_block_buffers buffers[2];
     memo_blocks* blocks = NULL;
     label_keeper keeper;

@@ -61,7 +61,7 @@ static int is_close(double a, double b) {
 
 static void set_problem(problem* p, int n_blocks, int n_parts) {
     memset(p, 0, sizeof *p);
-    p->desc = memo_blocks_schedule_desc_default();
+    p->desc = MEMO_ZERO(memo_blocks_schedule_desc);
     p->desc.n_blocks = n_blocks;
     p->desc.n_parts = n_parts;
 }

@@ -39,7 +39,7 @@ typedef struct {
 } rig;
 
 static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
-    memo_comm_threads_desc plain = memo_comm_threads_desc_default();
+    memo_comm_threads_desc plain = {0};
     memset(g, 0, sizeof *g);
     g->start_s = now_s();
     memo_host_device_desc host = {.queue_operations = 256};
@@ -917,7 +917,7 @@ TEST(invalid_descs_are_refused) {
     memo_device *devices[MEMO_REDUCE_MAX + 1], other, *none = NULL;
     memo_comm* comm = NULL;
     memo_comm_threads_desc desc = {.n_ranks = 1, .devices = devices};
-    devices[0] = new_device(memo_host_device_desc_default());
+    devices[0] = new_device(MEMO_ZERO(memo_host_device_desc));
     for (int r = 1; r <= MEMO_REDUCE_MAX; r++) devices[r] = devices[0];
     for (int i = 0; i < 7; i++) {
         memo_comm_threads_desc bad = desc;

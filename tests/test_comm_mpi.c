@@ -20,7 +20,7 @@ static double start_s; /* of this world */
 static int world_begin(double timeout_s, int is_debug) {
     start_s = MPI_Wtime();
     memset(&rank, 0, sizeof rank);
-    device = new_device(memo_host_device_desc_default());
+    device = new_device(MEMO_ZERO(memo_host_device_desc));
     if (!device) return 0;
     for (int i = 0; i < CASE_STREAMS; i++)
         CHECK_OK(memo_stream_create(device, "comm", 0, &rank.streams[i], &error));

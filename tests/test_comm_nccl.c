@@ -46,7 +46,7 @@ static void keep_failure(void* user, const memo_error* why) {
 }
 
 static int world_begin(void) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
+    memo_comm_nccl_desc desc = {0}; /* from the environment */
     memset(&rank, 0, sizeof rank);
     desc.join_timeout_s = 60;
     desc.timeout_s = 60;
@@ -332,7 +332,7 @@ TEST(an_id_of_the_callers_own_serves) {
 #ifdef FAKE_NCCL
 /* A later world may meet elsewhere. */
 TEST(a_rank_without_memory_leaves_the_environment_alone) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    memo_comm_nccl_desc desc = {0};
     memo_comm* comm = NULL;
     fake_fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
     CHECK_IS(memo_comm_create_nccl(&desc, &comm, &error), ==, MEMO_STATUS_DEVICE);

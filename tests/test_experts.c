@@ -302,7 +302,7 @@ static memo_status faulty(thread_rank* t, memo_error* e) {
 }
 
 TEST(a_fault_gives_every_rank_a_status) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     for (int fault = 0; fault < N_FAULTS; fault++) {
         thread_ranks team;
         CHECK_OK(thread_ranks_open(&team, &desc, NULL, 3, &error));
@@ -317,7 +317,7 @@ TEST(a_fault_gives_every_rank_a_status) {
 }
 
 TEST(invalid_experts_are_refused) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_host_device_desc device_desc = {0};
     thread_ranks team;
     memo_experts* experts;
     CHECK_OK(thread_ranks_open(&team, &device_desc, NULL, 2, &error));

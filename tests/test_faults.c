@@ -12,7 +12,7 @@ static memo_status annotate(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream s
 /* Word by word, so that a function that is added to the table is not forgotten. */
 TEST(every_function_is_wrapped) {
     const size_t first = offsetof(memo_device, device_alloc), word = sizeof(void (*)(void));
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_device inner = *host;
     memo_faults f;
     size_t n_wrapped = 0, n_passed = 0;
@@ -47,7 +47,7 @@ static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
 }
 
 TEST(the_chosen_calls_fail) {
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_stream stream = NULL;
     memo_faults f;
     char byte = 0;
@@ -85,7 +85,7 @@ TEST(the_chosen_calls_fail) {
 /* Two streams; the second reads what the first writes.  Returns in how many of 40 rounds it was not
  * there. */
 static int stale_reads(int waits, double delay_s) {
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_stream from, to;
     memo_event written = NULL;
     memo_faults f;

@@ -997,7 +997,7 @@ TEST(an_operation_is_rounded_once) {
     uint16_t x[N * K], w[M * K], y[N * M];
     memo_stream stream;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    own_run run = {.host = new_device(memo_host_device_desc_default())};
+    own_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     own_memory void* scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
@@ -1031,7 +1031,7 @@ TEST(an_operation_is_rounded_once) {
 
 TEST(sums_stay_float_in_bf16) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    own_run run = {.host = new_device(memo_host_device_desc_default())};
+    own_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     gpt_test_check_sums(run.host, &run.kernels);
@@ -1119,7 +1119,7 @@ TEST(recorded_steps_have_no_race) {
         if (trial % 2) desc.rows = random_rows(&config);
         gpt_test_run run = {0};
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
-        run.host = new_device(memo_host_device_desc_default());
+        run.host = new_device(MEMO_ZERO(memo_host_device_desc));
         memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = run.host});
         gpt_test_attach(&run, &desc);
         desc.device = memo_recorder_get_device(recorder);
@@ -1158,8 +1158,8 @@ TEST(a_model_chooses_its_rows) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
     own_history expected = train_kept(&config), result = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    memo_session_desc budgets = memo_session_desc_default();
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_session_desc budgets = {0};
+    memo_host_device_desc host = {0};
     memo_session_info info;
     memo_profile profile;
     memo_tensor tensors[GPT_N_TENSORS];
@@ -1209,12 +1209,12 @@ TEST(any_budget_gives_the_same_bits) {
         if (trial % 5 == 0) config.slice_rows = 8;
         gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         const int64_t n = gpt_n_parameters(&config), all = gpt_test_peak(config, 0, 0);
-        memo_session_desc budgets = memo_session_desc_default();
+        memo_session_desc budgets = {0};
         own_history expected = train_kept(&config), result = history_make(&config);
         own_memory char* moments = (char*)allocate(4 * n, sizeof(gpt_real));
         own_run kept, run = {0};
         double losses[2][4] = {{0}};
-        memo_host_device_desc host = memo_host_device_desc_default();
+        memo_host_device_desc host = {0};
         CHECK_OK(gpt_test_open(&desc, &kept, &error));
         CHECK_OK(train(kept.model, &config, N_STEPS, &expected));
 
@@ -1279,7 +1279,7 @@ TEST(any_failing_call_is_reported) {
     int is_done = 0;
     own_run run = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
-    run.host = new_device(memo_host_device_desc_default());
+    run.host = new_device(MEMO_ZERO(memo_host_device_desc));
     if (!run.host || !run.plan) return;
     gpt_test_attach(&run, &desc);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
@@ -1359,7 +1359,7 @@ TEST(impossible_configurations_are_refused) {
  * by hand; twice as large do not fit, and fewer are not tried. */
 TEST(a_plan_takes_the_largest_slices_that_fit) {
     const gpt_config config = gpt_test_config(2, 16, 2, 1, 8192, 1, 128, 0);
-    memo_session_desc budgets = memo_session_desc_default();
+    memo_session_desc budgets = {0};
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_step_plan *plan = NULL, *given = NULL;
     budgets.policy = MEMO_POLICY_RECOMPUTE; /* plans without a search */
@@ -1417,7 +1417,7 @@ TEST(invalid_tables_are_refused) {
 
 TEST(too_small_a_device_is_refused) {
     gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), MEMO_POLICY_SWAP, 0);
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = {0};
     own_run run = {0};
     memo_swap_sizes sizes = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));

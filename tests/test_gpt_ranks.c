@@ -268,7 +268,7 @@ TEST(impossible_ranks_are_refused) {
         CHECK_ERROR(gpt_swap_sizes(&desc, &sizes, &error), UNSUPPORTED, "--slice-rows");
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);
-    own_run run = {.host = new_device(memo_host_device_desc_default())};
+    own_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
     gpt_test_attach(&run, &desc);
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
@@ -334,7 +334,7 @@ TEST(bad_checkpoints_are_refused) {
     char path[250], other_path[250], aside[260], victim[260], *text;
     struct stat info;
     int64_t n_bytes, step = -1;
-    gpt_test_run run = {.host = new_device(memo_host_device_desc_default())};
+    gpt_test_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
     memo_test_path(path, "checkpoint");
     gpt_save save = {.path = path, .aside = 0xab};
     memo_test_path(other_path, "checkpoint_of_no_step");

@@ -85,7 +85,7 @@ static void random_trainer(trainer* r) {
                 is_uniform && l > 0 ? r->sizes[0][t] : memo_test_int(0, SIZE_MAX_BYTES);
     }
     r->late_layer = memo_test_int(0, 3) ? -1 : (int32_t)memo_test_int(0, r->n_layers - 1);
-    r->desc = memo_hooks_desc_default();
+    r->desc = MEMO_ZERO(memo_hooks_desc);
     r->desc.computes_on_host = memo_test_int(0, 3) == 0;
     r->desc.least_bytes = memo_test_int(0, 1) ? 0 : 200;
     r->desc.log.write = keep_line;
@@ -238,7 +238,7 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
 TEST(recorded_steps_have_no_race) {
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
         own_device* host = new_host(0);
-        memo_recorder_desc desc = memo_recorder_desc_default();
+        memo_recorder_desc desc = {0};
         trainer r;
         desc.device = host;
         own_recorder* recorder = new_recorder(desc);
@@ -291,7 +291,7 @@ TEST(a_fault_at_any_call_loses_nothing) {
 }
 
 TEST(the_audit_names_what_differs) {
-    memo_hooks_desc desc = memo_hooks_desc_default();
+    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     trainer lines; /* keeps lines of the log */
     char a[64], b[64];
@@ -335,7 +335,7 @@ TEST(the_audit_names_what_differs) {
 }
 
 TEST(wrong_calls_are_refused) {
-    memo_hooks_desc desc = memo_hooks_desc_default();
+    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     void* address = NULL;
     int64_t token = 0, stale;
@@ -363,7 +363,7 @@ TEST(wrong_calls_are_refused) {
 
 TEST(an_order_unlike_the_plans_is_refused) {
     own_device* host = new_host(0);
-    memo_hooks_desc desc = memo_hooks_desc_default();
+    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     int64_t tokens[6];
     void* address = NULL;

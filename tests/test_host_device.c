@@ -29,7 +29,7 @@ typedef struct {
 } rig;
 
 static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
-    memo_host_device_desc plain = memo_host_device_desc_default();
+    memo_host_device_desc plain = {0};
     memset(r, 0, sizeof *r);
     CHECK_OK(memo_host_device_create(desc ? desc : &plain, &r->device, &error));
     if (!r->device) return 0;
@@ -211,7 +211,7 @@ TEST(copies_go_both_ways) {
 
 TEST(rows_keep_their_strides) {
     own_rig r;
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
     if (!rig_begin(&r, &desc, 1)) return;
     for (int round = 0; round < 60; round++) {
@@ -238,7 +238,7 @@ TEST(a_stream_keeps_order) {
     own_rig r;
     own_memory int64_t* log = (int64_t*)calloc(N, sizeof *log);
     int64_t n_log = 0, n_wrong = 0;
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     desc.queue_operations = 37; /* wraps often, and is full often */
     if (!rig_begin(&r, &desc, 1)) return;
     for (int64_t i = 0; i < N; i++) {
@@ -490,7 +490,7 @@ TEST(several_streams_fail_at_once) {
 
 /* All calls that request bookkeeping memory. */
 static memo_status build_something(memo_error* e) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     own_device* device = NULL;
     memo_stream streams[2];
     memo_event event;
@@ -538,17 +538,17 @@ TEST(arguments_are_checked) {
     memset(no_context, 0, sizeof no_context);
     if (!rig_begin(&r, NULL, 1) || !rig_begin(&other, NULL, 1)) return;
 #define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
-    desc = memo_host_device_desc_default();
+    desc = MEMO_ZERO(memo_host_device_desc);
     desc.device_memory_bytes = -1;
     INVALID(memo_host_device_create(&desc, &device, &error));
     CHECK(device == NULL);
-    desc = memo_host_device_desc_default();
+    desc = MEMO_ZERO(memo_host_device_desc);
     desc.to_host_bytes_per_s = -1;
     INVALID(memo_host_device_create(&desc, &device, &error));
-    desc = memo_host_device_desc_default();
+    desc = MEMO_ZERO(memo_host_device_desc);
     desc.to_device_bytes_per_s = memo_test_nan();
     INVALID(memo_host_device_create(&desc, &device, &error));
-    desc = memo_host_device_desc_default();
+    desc = MEMO_ZERO(memo_host_device_desc);
     desc.queue_operations = -1;
     INVALID(memo_host_device_create(&desc, &device, &error));
     INVALID(memo_host_device_create(NULL, &device, &error));
@@ -623,7 +623,7 @@ TEST(sleeps_overlap_on_streams) {
 TEST(copies_take_their_time) {
     enum { N = 4000000 };
     own_rig r;
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     own_memory char* a = (char*)calloc(N, 1);
     own_memory char* b = (char*)calloc(N, 1);
     own_memory char* c = (char*)calloc(N, 1);

@@ -543,7 +543,7 @@ TEST(attention_memory_is_that_of_memo_sp) {
     for (int n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_sp_attention_desc a = memo_sp_attention_desc_default();
+        memo_sp_attention_desc a = {0};
         memo_sp_attention_sizes sizes;
         int64_t most = 0;
         if (!random_legal(&d, &l) || l.ulysses * l.ring == 1) continue;
@@ -1230,7 +1230,7 @@ TEST(latent_rows_travel_instead_of_keys) {
         near(memo_parallel_layer_parameters(&keys.model) - memo_parallel_layer_parameters(&d.model),
              5120.0 * 128 * 320 - 576 * (5120 + 128.0 * 320)));
     CHECK(q.memory.activations_bytes < p.memory.activations_bytes && q.time.step_s < p.time.step_s);
-    memo_sp_attention_desc a = memo_sp_attention_desc_default();
+    memo_sp_attention_desc a = {0};
     memo_sp_attention_sizes sizes;
     memo_sharding_desc sharding = {.kind = MEMO_SHARDING_ZIGZAG, .ring = 8, .n_tokens = 131072};
     CHECK_OK(memo_sharding_make(&sharding, &a.sharding, &error));

@@ -606,7 +606,7 @@ TEST(another_scale_is_refused_on_all_ranks) {
 static memo_device* host;
 static memo_stream host_stream;
 static void open_host(void) {
-    host = new_device(memo_host_device_desc_default());
+    host = new_device(MEMO_ZERO(memo_host_device_desc));
     CHECK_OK(memo_stream_create(host, "compute", 0, &host_stream, &error));
 }
 
@@ -655,7 +655,7 @@ TEST(runs_on_a_recorder) {
 }
 
 TEST(sizes_and_refusals) {
-    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_desc desc = {0};
     memo_loss_sizes sizes;
     memo_loss* loss;
     CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -703,7 +703,7 @@ TEST(sizes_and_refusals) {
 /* A table of older code ends after the entries that a loss needs; the page after it cannot be
  * read. */
 TEST(nothing_behind_a_short_table_is_read) {
-    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_desc desc = {0};
     const int64_t n_bytes =
         (int64_t)(offsetof(memo_device, row_kernel) + sizeof desc.device->row_kernel);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);

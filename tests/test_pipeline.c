@@ -143,7 +143,7 @@ TEST(orders_have_no_race) {
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
-        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_host_device_desc desc = {0};
         random_stage(&p, &s);
         desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = i % 3 ? 0 : 5e6;
         own_device* host = new_device(desc);
@@ -174,7 +174,7 @@ TEST(orders_have_no_race) {
 /* --- predicted times --- */
 
 static void take_time(const stage* s, double duration_s) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {0};
     op.duration_s = duration_s;
     CHECK_OK(memo_annotate(s->device, s->stream, &op, &error));
 }
@@ -225,7 +225,7 @@ static void random_times(const stage* s, memo_profile* times) {
 /* The time between the marks before and after the second order. */
 static double simulate_step(stage* s, const memo_step_plan* plan) {
     const memo_profile* times = times_link(s);
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     own_recorder* recorder = record(s, host);
     memo_schedule* schedule = NULL;
     memo_session* session = NULL;
@@ -760,7 +760,7 @@ TEST(every_call_of_an_order_may_fail) {
     int64_t k = 1, n_failed = 0;
     for (int late = 0; late < 2; late++) {
         for (k = 1;; k++) {
-            own_device* host = new_device(memo_host_device_desc_default());
+            own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
             memo_faults faults;
             memo_session* session = NULL;
             memo_step_plan* plan = NULL;

@@ -375,7 +375,7 @@ TEST(no_effort_is_left_over) {
 
 TEST(search_meets_brute_force) {
     for (int k = 0; k < 2000; k++) {
-        memo_plan_desc desc = memo_plan_desc_default();
+        memo_plan_desc desc = {0};
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
         solve_valid(plan, &desc, k);
         int64_t least = brute_force(plan);
@@ -694,7 +694,7 @@ TEST(greedy_runs_beat_an_order_search) {
     for (int k = 0; k < 6; k++) {
         features with = {0, 1, 1};
         own_plan* plan = random_plan(150, 1000, with);
-        memo_plan_desc desc = memo_plan_desc_default();
+        memo_plan_desc desc = {0};
         own_problem problem;
         pose(plan, &problem);
         desc.node_limit = 200 * 150; /* shared with greedy runs, eight items placed a node */

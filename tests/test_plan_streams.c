@@ -425,7 +425,7 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
 /* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows
  * only where the check refuses the plan. */
 TEST(the_arena_makes_bought_waits) {
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     int n_raced = 0, n_faults = 0;
     for (int round = 0; round < 150; round++) {
         own_trace* trace = random_trace(45, 3, 0, 0, 0);
@@ -536,7 +536,7 @@ TEST(the_cheapest_waits_are_bought) {
     int n_bought = 0, n_dear = 0;
     for (int round = 0; round < 400; round++) {
         own_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
-        memo_plan_desc desc = memo_plan_desc_default();
+        memo_plan_desc desc = {0};
         own_plan *plan = plan_of_trace(trace, 1), *other = plan_of_trace(trace, 1);
         memo_wait offers[8];
         int64_t bare, full, n;

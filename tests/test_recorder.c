@@ -412,7 +412,7 @@ TEST(times_match_the_device) {
 
 TEST(an_open_operation_ends_with_the_schedule) {
     own_rig g = rig_open(0, 1);
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = {0};
     CHECK_OK(memo_annotate(g.d, g.compute, &desc, &error));
     fake_launch(g.f, g.compute, 4);
     CHECK_OK(g.f->device.stream_synchronize(g.f, g.compute, &error));
@@ -424,7 +424,7 @@ TEST(pauses_leave_no_trace_but_a_sync) {
     own_rig g = rig_open(1, 1);
     memo_device* d = g.d;
     memo_stream later;
-    memo_op_desc desc = memo_op_desc_default();
+    memo_op_desc desc = {0};
     char a[64], b[64];
     int32_t is_done;
     CHECK_OK(memo_fill(d, g.compute, a, 0, 64, &error)); /* 0 */
@@ -482,10 +482,10 @@ TEST(recorders_stack) {
 
 TEST(shorter_tables_are_understood) {
     fake* f = fake_create(1);
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = {0};
     memo_recorder* recorder;
     memo_stream stream;
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {0};
     CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.device = &f->device;
     f->device.struct_bytes = 8;
@@ -539,7 +539,7 @@ static memo_status short_run(fake* f) {
     memo_stream a = NULL, b = NULL;
     memo_event event = NULL;
     memo_schedule* s;
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {0};
     char bytes[64];
     memo_recorder_desc desc = {.device = &f->device, .is_timed = 1};
     memo_status status = memo_recorder_create(&desc, &recorder, &error);
@@ -588,7 +588,7 @@ TEST(no_memory_is_an_error) {
 TEST(paper_records_what_nothing_runs) {
     static const memo_op_kind kinds[] = {MEMO_OP_RUN, MEMO_OP_RECORD, MEMO_OP_WAIT,
                                          MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = {0};
     memo_recorder* recorder;
     memo_stream first, second;
     memo_event event;

@@ -581,7 +581,7 @@ TEST(run_on_a_host_stream) {
     static float from[N], sum[N], dots[1];
     static uint16_t narrow[N];
     static const char* const names[] = {"cast", "add", "row sums"};
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_device* device = memo_recorder_get_device(recorder);
     memo_stream stream;

@@ -260,7 +260,7 @@ static void convolve(scan_rank* me, int is_backward) {
 }
 
 static memo_scan_desc desc_of(const scan_case* c, scan_rank* me, thread_rank* t) {
-    memo_scan_desc desc = memo_scan_desc_default();
+    memo_scan_desc desc = {0};
     desc.device = t->device;
     desc.stream = t->stream;
     desc.comm = t->comm;
@@ -432,8 +432,8 @@ static memo_status other_rank(thread_rank* t, memo_error* e) {
 TEST(a_rank_that_differs_is_named_on_all_ranks) {
     static const char* const names[] = {"",     "m_count", "row_begins", "document_begins",
                                         "pass", "rank"};
-    const memo_host_device_desc device = memo_host_device_desc_default();
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    const memo_host_device_desc device = {0};
+    memo_comm_threads_desc desc = {0};
     thread_ranks team;
     desc.timeout_s = 0.2;
     for (int other = ALIKE; other <= ABSENT; other++) {
@@ -451,7 +451,7 @@ TEST(a_rank_that_differs_is_named_on_all_ranks) {
 }
 
 TEST(invalid_arguments) {
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = {0};
     own_device* device = new_device(host);
     thread_rank t = {.device = device};
     scan_case c = {0};

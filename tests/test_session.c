@@ -142,7 +142,7 @@ static void step(void* user, memo_session* s) {
 static void random_model(model* m) {
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
-    m->desc = memo_session_desc_default();
+    m->desc = MEMO_ZERO(memo_session_desc);
     m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     m->desc.tensors = m->tensors;
@@ -352,7 +352,7 @@ static void tight_model(model* m) {
                                           {"lse", 4, MEMO_TENSOR_WHOLE, 3}};
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
-    m->desc = memo_session_desc_default();
+    m->desc = MEMO_ZERO(memo_session_desc);
     m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     memcpy(m->tensors, tensors, sizeof tensors);
@@ -570,7 +570,7 @@ TEST(a_plan_is_written_and_read) {
     memo_session *s = NULL, *again = NULL;
     memo_session_info a;
     memo_step_plan *plan = NULL, *above = NULL;
-    memo_swap_times times = memo_swap_times_default();
+    memo_swap_times times = {0};
     memo_schedule* schedule = NULL;
     static const char* const words[] = {"rows      layers", "attention, lse",
                                         "limit     ",       "predicted ",
@@ -784,7 +784,7 @@ static void open_rank(int32_t rank) {
 
 /* Runs the ranks; 1 if all agreed equally often, on as many values. */
 static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_host_device_desc device_desc = {0};
     int32_t is_even = 1;
     memo_comm_threads_desc comm_desc = {.timeout_s = 20};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
@@ -1018,9 +1018,7 @@ TEST(policies_are_compared_without_a_device) {
     double step_s[MEMO_N_POLICIES];
     model m;
     tight_model(&m);
-    memo_session_desc zero, initial = memo_session_desc_default();
-    memset(&zero, 0, sizeof zero);
-    CHECK(!memcmp(&zero, &initial, sizeof zero) && zero.policy == MEMO_POLICY_MEMO);
+    CHECK(MEMO_ZERO(memo_session_desc).policy == MEMO_POLICY_MEMO);
     open_device(&m, 256 << 10, 0);
     m.desc.device_bytes = 200 << 10;
     CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
@@ -1193,7 +1191,7 @@ TEST(searches_are_rare) {
 
 /* Lines of a tensor are of layers that have it. */
 static void rows_of_kinds(const model* m) {
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_desc desc = {0};
     memo_text text = {NULL, 0, 0, 0};
     int64_t rows[8][4] = {{64, 8, 1, 1},   {64, 0, 0, 0},  {64, 8, 2, 2}, {64, 16, 3, 3},
                           {64, 0, 64, 64}, {64, 16, 4, 4}, {64, 0, 0, 0}, {64, 16, 5, 5}};
@@ -1971,7 +1969,7 @@ static void c_make(computer* c, int is_checked) {
     memcpy(c->tensors, tensors, sizeof tensors);
     memcpy(c->buffers, declared, sizeof declared);
     for (int t = 0; t < 3; t++) c->places[t] = t;
-    c->desc = memo_session_desc_default();
+    c->desc = MEMO_ZERO(memo_session_desc);
     c->desc.n_outputs = MEMO_NO_OUTPUTS;
     c->desc.user = c;
     c->desc.tensors = c->tensors;

@@ -260,7 +260,7 @@ TEST(the_check_finds_wrong_shardings) {
 
 TEST(invalid_arguments_are_refused) {
     static const int64_t begins[] = {0, 3, 8};
-    memo_sharding_desc plain = memo_sharding_desc_default(), documents;
+    memo_sharding_desc plain = {0}, documents;
     memo_sharding sharding;
     plain.n_tokens = 8;
     CHECK_OK(memo_sharding_make(&plain, &sharding, &error));

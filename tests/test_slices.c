@@ -285,7 +285,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     m->buffers[B_STATE_GRADIENT].first = MEMO_PASS_BACKWARD;
     m->n_rows = n_rows;
     m->document_rows = 11; /* no multiple of a slice */
-    m->desc = memo_session_desc_default();
+    m->desc = MEMO_ZERO(memo_session_desc);
     m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.tensors = m->tensors;
     m->desc.n_tensors = N_TENSORS;
@@ -571,7 +571,7 @@ static int64_t fail_every_call(int is_checked) {
     model_init(&good, 12, 4, MEMO_POLICY_SWAP);
     model_run_once(&good, 11);
     for (k = 1; !is_done && k < 10000; k += 1 + k / (is_checked ? 20 : 60)) {
-        own_device* host = new_device(memo_host_device_desc_default());
+        own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
         memo_faults f;
         memo_host_device_stats stats;
         memo_faults_init(&f, host);
@@ -700,7 +700,7 @@ static void is_near(double a, double b) {
 
 /* The times of its passes on the virtual device. */
 static memo_profile measured(model* m) {
-    own_device* inner = new_device(memo_host_device_desc_default());
+    own_device* inner = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_device device = virtual_device(inner);
     memo_profile p;
     memo_stream stream = NULL;

@@ -148,7 +148,7 @@ static void random_documents(attention_case* c, int64_t most) {
 static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                       int64_t n_tokens, int32_t n_q_heads, int32_t n_kv_heads,
                                       int32_t head_size, memo_type type) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {0};
     memo_sharding_desc sharding = {
         .kind = kind, .ring = ring, .ulysses = ulysses, .n_tokens = n_tokens};
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
@@ -168,7 +168,7 @@ static memo_sp_attention_sizes sizes_of(const memo_sp_attention_desc* desc) {
 /* A device of its own, and the host's attention on it. */
 static memo_device* open_device(memo_stream* stream, memo_host_attention* state,
                                 memo_attention* attention) {
-    memo_device* device = new_device(memo_host_device_desc_default());
+    memo_device* device = new_device(MEMO_ZERO(memo_host_device_desc));
     CHECK_OK(memo_stream_create(device, "compute", 0, stream, &error));
     state->device = device;
     state->n_scores = 0;
@@ -710,7 +710,7 @@ TEST(saturated_scores_are_finite) {
 TEST(masks_are_intervals) {
     for (int i = 0; i < 200; i++) {
         attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
-        memo_mask mask = memo_mask_default();
+        memo_mask mask = {0};
         int64_t begin, end, n = 0;
         memo_run run;
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
@@ -1177,7 +1177,7 @@ TEST(groups_of_rings_have_no_race) {
  * reference. */
 TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {0};
     memo_sp_attention* attention = NULL;
     memo_host_attention state;
     memo_device* device = open_device(&desc.stream, &state, &desc.attention);
@@ -1388,7 +1388,7 @@ TEST(gradients_of_replicas_are_summed_in_fp32) {
 /* Of the operations whose names contain this. */
 static int64_t link_bytes_of(const memo_sp_attention_desc* desc, int is_backward,
                              const char* name) {
-    const memo_mask mask = memo_mask_default();
+    const memo_mask mask = {0};
     own_schedule* schedule = schedule_of(desc, &mask, is_backward, NULL, NULL);
     int64_t n_bytes = 0;
     for (int64_t i = 0; i < schedule->n_ops; i++)
@@ -1588,7 +1588,7 @@ TEST(groups_hide_the_exchange) {
         for (int n_groups = 1; n_groups <= 8; n_groups *= 2) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, 1, 4, 1024, 32, 32, 64, MEMO_TYPE_F32);
-            memo_mask mask = memo_mask_default();
+            memo_mask mask = {0};
             own_times* simulation = NULL;
             double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
             desc.ulysses_groups = n_groups;
@@ -1656,7 +1656,7 @@ TEST(degree_1_costs_nothing) {
             memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 1024, 8, 8, 64,
                                                   type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32);
             memo_sp_attention_sizes sizes = sizes_of(&desc);
-            memo_mask mask = memo_mask_default();
+            memo_mask mask = {0};
             CHECK_IS(sizes.saved_bytes, ==, 0);
             if (!type) CHECK_IS(sizes.device_bytes, ==, 1024 * 8 * 4); /* row dots */
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
@@ -1678,7 +1678,7 @@ TEST(ulysses_copies_one_side_only) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64, heads[i][0],
                         heads[i][1], 4, MEMO_TYPE_F32);
-            memo_mask mask = memo_mask_default();
+            memo_mask mask = {0};
             attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
             int64_t n_copies = 0, n_bytes = 0, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
             int is_backward = k % 2, is_replicated, to_heads;
@@ -1907,7 +1907,7 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
     run_result* result = &run->all.results[r->comm->rank];
     latent_args latent = {&run->all, result, r->device, {0}, 0, 0};
     memo_host_attention state = {r->device, 0};
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {0};
     memo_exchange_desc exchange_desc = {.has_sinks = c->has_sinks};
     memo_mask mask = {.first_query = k * run->slice_tokens, .window_before = c->window};
     memo_sp_attention* attention = NULL;
@@ -2063,8 +2063,8 @@ static memo_status disagree(thread_rank* rank, memo_error* e) {
 
 /* Over threads, and over peers. */
 static void run_disagreement(disagreement* one) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = {0};
+    memo_comm_threads_desc desc = {0};
     for (desc.are_peers = 0; desc.are_peers < 2; desc.are_peers++)
         CHECK_OK(thread_ranks_run_on(&device_desc, &desc, one->ring * one->ulysses, disagree, one,
                                      &error));
@@ -2206,7 +2206,7 @@ TEST(invalid_arguments_are_refused) {
     memo_sp_attention *attention = NULL, *other = NULL;
     memo_exchange_desc exchange_desc = {0};
     memo_exchange* exchange = NULL;
-    memo_mask mask = memo_mask_default();
+    memo_mask mask = {0};
     memo_host_attention state;
     memo_device* device = NULL;
     float data[4][2 * 8 * 2 * 4];
@@ -2302,13 +2302,13 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(wrong.key_first = right, "key_end: NULL");
     REFUSED((wrong.key_first = wrong.key_end = right), "first_query or documents");
     wrong_first[6] = 8;
-    REFUSED((wrong = memo_mask_default(), wrong.key_first = wrong_first, wrong.key_end = ends),
+    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = wrong_first, wrong.key_end = ends),
             "[6]: invalid (8, 7)");
     wrong_first[6] = 5;
     wrong_first[7] = 4;
-    REFUSED((wrong = memo_mask_default(), wrong.key_first = wrong_first, wrong.key_end = ends),
+    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = wrong_first, wrong.key_end = ends),
             "[7]: invalid (4, 8)");
-    REFUSED((wrong = memo_mask_default(), wrong.key_first = ends, wrong.key_end = too_far),
+    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = ends, wrong.key_end = too_far),
             "[7]: invalid (8, 9)");
     REFUSED(wrong.first_query = -1, "first_query");
     REFUSED(wrong.n_documents = 1000000000000000000, "n_documents");

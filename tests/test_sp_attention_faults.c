@@ -112,7 +112,7 @@ typedef struct rank_run {
 /* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {0};
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = {.has_sinks = 1};
@@ -205,7 +205,7 @@ static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* c
     const int64_t begins[] = {0, N_TOKENS, 2 * N_TOKENS};
     memo_scan_tensors t = {NULL, r->tensors[OUT], r->tensors[V]};
     memo_scan* scan = NULL;
-    memo_scan_desc desc = memo_scan_desc_default();
+    memo_scan_desc desc = {0};
     desc.device = table;
     desc.stream = stream;
     desc.comm = comm;
@@ -258,7 +258,7 @@ static double now_s(void) {
 
 /* Both ranks, on fresh devices and a fresh communicator. */
 static void run_ranks(rank_run* ranks) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_host_device_desc device_desc = {0};
     memo_device* devices[2] = {NULL, NULL};
     memo_comm* comms[2];
     pthread_barrier_t finished;

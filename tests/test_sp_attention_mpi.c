@@ -16,7 +16,7 @@
 #include "sp_attention_cases.h"
 
 static int world_run(world* all) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = {0};
     memo_device* device;
     memo_stream stream;
     memo_comm* comm;
@@ -85,7 +85,7 @@ TEST(ranks_that_disagree_are_refused) {
                                 MEMO_SHARDING_ZIGZAG,
                                 mpi_size > 1 ? mpi_size - 1 : -1,
                                 0};
-            memo_host_device_desc desc = memo_host_device_desc_default();
+            memo_host_device_desc desc = {0};
             memo_device* device;
             memo_comm* comm;
             memo_stream stream;

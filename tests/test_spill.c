@@ -49,7 +49,7 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
 static int n_files_before;
 static void open_host(chain* c) {
     n_files_before = n_open_files();
-    c->device = c->host = new_device(memo_host_device_desc_default());
+    c->device = c->host = new_device(MEMO_ZERO(memo_host_device_desc));
 }
 
 /* Everything given back, nothing in the folder. */
@@ -354,7 +354,7 @@ TEST(every_operation_may_fail) {
 
 /* A slow file shows as stall, in the time that the schedule says. */
 TEST(a_slow_file_takes_its_time) {
-    memo_swap_times times = memo_swap_times_default();
+    memo_swap_times times = {0};
     memo_schedule* schedule = NULL;
     memo_swap_stats stats;
     own_chain c;
@@ -384,7 +384,7 @@ TEST(large_operations_go_in_parts) {
     static const int64_t sizes[] = {4096, (int64_t)16 << 20, ((int64_t)16 << 20) + 4096,
                                     ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
     const int64_t most = (int64_t)72 << 20;
-    own_device* host = new_device(memo_host_device_desc_default());
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_stream stream;
     memob_spill_file file;
     memob_spill_op op[2];

@@ -372,7 +372,7 @@ TEST(recorded_steps_have_no_race) {
     int64_t n_waits = 0, n_redundant = 0;
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
         own_device* host = new_host(0);
-        memo_recorder_desc desc = memo_recorder_desc_default();
+        memo_recorder_desc desc = {0};
         model m;
         desc.device = host;
         own_recorder* recorder = new_recorder(desc);
@@ -501,7 +501,7 @@ static memo_status dropper_wait(void* context, memo_event event, memo_stream str
 /* Races of recorded steps of a model with a file, or with updates on the host. */
 static int64_t races_without(int32_t stream, int32_t event, int on_host) {
     own_device* host = new_host(0);
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = {0};
     model m;
     int64_t n_races;
     desc.device = host;
@@ -829,7 +829,7 @@ static void random_trainer(trainer* t) {
     for (int32_t layer = 0; layer < LAYERS_MAX; layer++)
         t->kinds[layer] = (int32_t)memo_test_int(0, 1);
     memo_session_desc* d = &t->desc;
-    *d = memo_session_desc_default();
+    *d = MEMO_ZERO(memo_session_desc);
     d->n_outputs = MEMO_NO_OUTPUTS;
     d->tensors = t->tensors;
     d->n_tensors = N_TENSORS;
@@ -860,7 +860,7 @@ static void random_trainer(trainer* t) {
 /* Runs a few steps in a session with a budget; 0: none.  Returns the hash of all states. */
 static uint64_t hash_of_training(trainer* t, int64_t device_bytes, int64_t host_bytes,
                                  memo_step_plan* plan) {
-    memo_host_device_desc capacity = memo_host_device_desc_default();
+    memo_host_device_desc capacity = {0};
     own_device* device = NULL;
     memo_session* s = NULL;
     uint64_t words[600], hash = 1;
@@ -1004,7 +1004,7 @@ typedef struct timed_trainer {
 } timed_trainer;
 
 static void take_time(const timed_trainer* t, double duration_s) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {0};
     op.name = "compute";
     op.duration_s = duration_s;
     CHECK_OK(memo_annotate(t->device, t->stream, &op, &error));
@@ -1088,7 +1088,7 @@ static void simulate_steps(timed_trainer* t, const memo_step_plan* plan, double*
     const double small_s[2] = {t->profile.copies[0].out_s, t->profile.copies[0].back_s};
     const double file_s[2] = {t->profile.file.out_s, t->profile.file.back_s}; /* of 1000 bytes */
     own_device* host = new_host(0);
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = {0};
     memo_schedule* schedule = NULL;
     memo_session* s = NULL;
     double marks_s[2 * STEPS];
@@ -1504,7 +1504,7 @@ static memo_status plan_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
 
 /* Sizes, uses, kinds or a fused update of one rank alone are an error on all ranks. */
 TEST(ranks_with_other_states_are_an_error) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_host_device_desc device_desc = {0};
     memo_comm_threads_desc comm_desc = {.timeout_s = 20};
     for (int round = 0; round < 5; round++) {
         const uint64_t seed = memo_test_random();
@@ -1690,7 +1690,7 @@ TEST(large_models) {
         memo_profile profile;
         memo_state states[12];
         int n_states = 0;
-        memo_session_desc d = memo_session_desc_default();
+        memo_session_desc d = {0};
         own_step_plan* plan = NULL;
         for (int use = 0; use < 3; use++) /* in the order in which they are streamed */
             for (int part = 0; part < 3; part++) {
@@ -1993,7 +1993,7 @@ TEST(without_host_memory_sessions_with_states_are_an_error) {
     CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
     CHECK_OK(memo_session_plan(&t.desc, NULL, &plan, &error));
     while (next_refusal(&r, status)) {
-        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_host_device_desc desc = {0};
         memo_device* host = NULL;
         memo_session* s = NULL;
         int64_t n_halved = 0;
@@ -2012,7 +2012,7 @@ TEST(without_host_memory_states_are_an_error) {
     refusal r = {0};
     memo_status status = MEMO_STATUS_OK;
     while (next_refusal(&r, status)) {
-        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_host_device_desc desc = {0};
         memo_device* host = NULL;
         model m;
         memo_test.state = 5;

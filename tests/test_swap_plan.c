@@ -49,8 +49,8 @@ static double random_rate(const problem* p, double row_bytes) {
 static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     int n_tiles_max = 1;
     memset(p, 0, sizeof *p);
-    p->swap = memo_swap_desc_default();
-    p->desc = memo_swap_plan_desc_default();
+    p->swap = MEMO_ZERO(memo_swap_desc);
+    p->desc = MEMO_ZERO(memo_swap_plan_desc);
     connect(p);
     p->swap.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 12);
     p->swap.n_tensors = (int32_t)memo_test_int(1, n_tensors_max);
@@ -574,8 +574,8 @@ TEST(many_slices_are_planned_quickly) {
     memo_tensor tensors[N];
     double per_row[N], all_s = 0, all_bytes = 0, begin_s;
     memo_kind_times times;
-    memo_swap_desc swap = memo_swap_desc_default();
-    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap = {0};
+    memo_swap_plan_desc desc = {0};
     own_swap_plan* plan = NULL;
     memset(tensors, 0, sizeof tensors);
     memset(&times, 0, sizeof times);
@@ -695,7 +695,7 @@ TEST(little_memory_is_used_well) {
 /* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
 TEST(what_fits_only_in_parts_is_found) {
     own_swap_plan* plan = NULL;
-    problem p = {.swap = memo_swap_desc_default(), .desc = memo_swap_plan_desc_default()};
+    problem p = {.swap = MEMO_ZERO(memo_swap_desc), .desc = MEMO_ZERO(memo_swap_plan_desc)};
     connect(&p);
     p.swap.n_layers = 4;
     p.swap.n_tensors = 3;
@@ -741,8 +741,8 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
     problem* p = &k->p;
     const double bytes_per_s = (memo_test_real() + 0.1) * 65536;
     memset(k, 0, sizeof *k);
-    p->swap = memo_swap_desc_default();
-    p->desc = memo_swap_plan_desc_default();
+    p->swap = MEMO_ZERO(memo_swap_desc);
+    p->desc = MEMO_ZERO(memo_swap_plan_desc);
     connect(p);
     p->swap.n_layers = (int32_t)(is_small ? 4 : memo_test_int(3, 16));
     p->swap.n_tensors = is_small ? 2 : (int32_t)memo_test_int(1, TENSORS_MAX);
@@ -1173,8 +1173,8 @@ TEST(no_table_of_kinds_is_shorter) {
 /* One tensor, 6 layers, copies half as long as a forward. */
 static void simple_problem(problem* p) {
     memset(p, 0, sizeof *p);
-    p->swap = memo_swap_desc_default();
-    p->desc = memo_swap_plan_desc_default();
+    p->swap = MEMO_ZERO(memo_swap_desc);
+    p->desc = MEMO_ZERO(memo_swap_plan_desc);
     connect(p);
     p->swap.n_layers = 6;
     p->swap.n_tensors = 1;
@@ -1533,11 +1533,11 @@ static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t 
 
 TEST(costs_of_copies_and_calls_are_measured) {
     static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
-    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_host_device_desc host = {0};
     memo_profile profile;
     sleeper m = {0};
     sleeping = &m;
-    m.desc = memo_session_desc_default();
+    m.desc = MEMO_ZERO(memo_session_desc);
     host.to_host_bytes_per_s = host.to_device_bytes_per_s = 1e8;
     CHECK_OK(memo_host_device_create(&host, &m.host, &error));
     CHECK_OK(memo_stream_create(m.host, "compute", 0, &m.desc.compute_stream, &error));
@@ -1624,7 +1624,7 @@ TEST(little_memory_is_measured_by_small_copies) {
     memo_profile profile;
     memo_device* host = NULL;
     for (int i = 0; i < 4; i++) { /* of the device, of the host */
-        memo_host_device_desc host_desc = memo_host_device_desc_default();
+        memo_host_device_desc host_desc = {0};
         const int64_t bytes = i < 2 ? 1 << 20 : 1 << 16;
         if (i % 2)
             host_desc.host_memory_bytes = bytes;
@@ -1652,14 +1652,14 @@ TEST(slow_links_are_refused) {
     memo_host_device_destroy(host);
 
     /* And a file's. */
-    host = new_device(memo_host_device_desc_default());
+    host = new_device(MEMO_ZERO(memo_host_device_desc));
     CHECK_ERROR(memoi_profile_measure(host, 1 << 16, chain_folder(), 100, &profile, &error),
                 UNSUPPORTED, "spill_bytes_per_s");
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
 }
 
 TEST(a_disk_is_measured) {
-    memo_swap_desc swap = memo_swap_desc_default();
+    memo_swap_desc swap = {0};
     memo_kind_times times;
     own_device* host = new_device(
         (memo_host_device_desc){.to_host_bytes_per_s = 200e6, .to_device_bytes_per_s = 200e6});

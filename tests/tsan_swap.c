@@ -49,7 +49,7 @@ static memo_status gated_stream_create(void* context, const char* name, int32_t 
 int main(int argc, char** argv) {
     static const memo_tensor_rule rules[] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS,
                                              MEMO_TENSOR_ROWS};
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_host_device_desc host_desc = {0};
     memo_device* host = NULL;
     chain c;
     chain_init(&c, 3);

@@ -432,8 +432,8 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     memo_tensor tensors[3];
     double recompute_s_per_row[3];
     memo_kind_times times;
-    memo_swap_desc swap = memo_swap_desc_default();
-    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
+    memo_swap_plan_desc desc = MEMO_ZERO(memo_swap_plan_desc);
     memo_swap_plan* plan;
     memo_error error;
     memo_status status;

@@ -125,7 +125,7 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
                                     int is_backward) {
     static const memo_blocks_order orders[OASES_N_SCHEDULES] = {
         MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_PIPELINED, MEMO_BLOCKS_CROSS, MEMO_BLOCKS_FINE};
-    memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+    memo_blocks_schedule_desc desc = MEMO_ZERO(memo_blocks_schedule_desc);
     memo_block_times times[2 * OASES_MAX_BLOCKS];
     memo_schedule* pass = NULL;
     memo_simulation* simulation = NULL;

@@ -40,7 +40,7 @@ static inline memo_parallel_layout layout_of(layout_4d row) {
 /* The paper's conditions: degrees divide the heads, and the ring sends gradients in bf16. */
 static inline memo_parallel_desc layout_desc(const layout_model* m, const layout_cluster* c,
                                              double tokens, int batch, int micro_batch) {
-    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_desc desc = MEMO_ZERO(memo_parallel_desc);
     desc.model = m->shape;
     desc.cluster = *c;
     desc.sequence = (int64_t)tokens;

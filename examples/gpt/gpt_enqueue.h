@@ -470,7 +470,7 @@ static memo_range gpt_range(const void* address, int64_t n_bytes) {
 /* Tells a recorder of the next operation. */
 static void gpt_announce(gpt_model* model, const char* what, const memo_range* reads,
                          int64_t n_reads, const memo_range* writes, int64_t n_writes) {
-    memo_op_desc announced = memo_op_desc_default();
+    memo_op_desc announced = MEMO_ZERO(memo_op_desc);
     char name[96];
     if (gpt_is_idle(model) || !model->device.annotate) return;
     snprintf(name, sizeof name, "%s: %s", model->phase, what);
@@ -683,7 +683,7 @@ static int32_t gpt_ulysses_groups(const memo_sp_attention_desc* desc) {
 
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share,
                                           int64_t slice) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     desc.sharding = share->layout;
     if (share->layout.slice_tokens)
         memo_sharding_slice(&share->layout, slice, &desc.sharding, &desc.key_sharding);
@@ -810,9 +810,9 @@ static void gpt_make_exchanges(gpt_model* model) {
     const int64_t n_parts = documents      ? gpt_degree(model->config.sub_batches)
                             : slice_tokens ? model->n_slices
                                            : 1;
-    memo_exchange_desc desc = memo_exchange_desc_default();
+    memo_exchange_desc desc = MEMO_ZERO(memo_exchange_desc);
     for (int64_t i = 0; i < n; i++) {
-        model->masks[i] = memo_mask_default();
+        model->masks[i] = MEMO_ZERO(memo_mask);
         if (model->config.window < model->config.sequence)
             model->masks[i].window_before = model->config.window;
         if (documents) model->masks[i].document_begins = begins + i * (documents + 1);

@@ -219,7 +219,7 @@ typedef struct gpt_share {
 
 /* Requires a valid config. */
 static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
-    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
     memo_sharding sliced;
     gpt_share share;
     memset(&share, 0, sizeof share);

@@ -656,7 +656,7 @@ static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
 
 /* The caller's budgets, and the model. */
 static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc) {
-    memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
+    memo_session_desc s = desc->session ? *desc->session : MEMO_ZERO(memo_session_desc);
     memo_tensor* tensors = model->tensors;
     gpt_fill_tensors(&desc->config, tensors);
     if (model->most_slices && !gpt_is_mixed(&desc->config))

@@ -419,7 +419,7 @@ static void gpt_destroy_blocks(gpt_model* model) {
 
 static void gpt_create_blocks(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
-    memo_blocks_desc blocks = memo_blocks_desc_default();
+    memo_blocks_desc blocks = MEMO_ZERO(memo_blocks_desc);
     memo_block_buffers* buffers;
     if (!gpt_is_split(&model->config)) return;
     buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);

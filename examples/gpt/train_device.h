@@ -113,7 +113,7 @@ static void train_device_close(train_device* d) {
 static memo_status train_device_open(train_device* d, const train_options* o,
                                      const thread_rank* rank, int64_t device_memory,
                                      int64_t host_memory, memo_error* error) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
     (void)rank;
     memset(d, 0, sizeof *d);
     desc.ordinal = train_gpu;

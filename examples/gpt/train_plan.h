@@ -93,7 +93,7 @@ static int64_t train_staged_bytes(const train_options* o) {
 /* Returns the budgets and the policy of a rank's session. */
 static memo_session_desc train_session(const train_options* o, memo_policy policy) {
     const int64_t n_staged = train_staged_bytes(o);
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;

@@ -140,7 +140,7 @@ static void train_lose_peer(void* unused, const memo_error* why) {
  * environment has or allows these, no file system needs to be shared, and nothing is added to what
  * NCCL listens to anyway.  Ctrl-C ends the program while it waits for the others. */
 static memo_status train_join(memo_error* error) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    memo_comm_nccl_desc desc = MEMO_ZERO(memo_comm_nccl_desc);
     struct sigaction later, now;
     if (train_world) return MEMO_STATUS_OK;
     desc.rank = (int32_t)train_place.rank;
@@ -202,7 +202,7 @@ static void train_close_nccl(thread_ranks* team) {
     memset(team, 0, sizeof *team);
 }
 static memo_status train_open_nccl(thread_ranks* team, memo_error* error) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
     memset(team, 0, sizeof *team);
     desc.ordinal = train_gpu;
     memo_status status = memo_cuda_device_create(&desc, &team->devices[0], error);
@@ -228,7 +228,7 @@ static void train_ranks_close(thread_ranks* team) {
  * NCCL. */
 static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
                                     int32_t n_ranks, memo_error* error) {
-    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    memo_comm_threads_desc comm_desc = MEMO_ZERO(memo_comm_threads_desc);
 #ifdef TRAIN_NCCL
     if (n_ranks > 1) return train_open_nccl(team, error);
 #endif
@@ -334,7 +334,7 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
 }
 
 static memo_mesh_desc train_mesh_desc(const train_options* o) {
-    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
     desc.data = (int32_t)o->data;
     desc.ring = (int32_t)o->ring;
     desc.ulysses = (int32_t)o->ulysses;

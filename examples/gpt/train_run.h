@@ -127,7 +127,7 @@ static void run_destroy(run* r) {
 }
 
 static memo_status run_create_recorder(run* r, memo_error* error) {
-    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder_desc desc = MEMO_ZERO(memo_recorder_desc);
     desc.device = r->device.device;
     desc.is_timed = 1;
     memo_status status = memo_recorder_create(&desc, &r->recorder, error);
@@ -226,7 +226,7 @@ static void team_close(team* t) {
 /* Opens a new model of a planned policy on each rank. */
 static memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error) {
     const train_options* o = &j->options;
-    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc);
     memset(t, 0, sizeof *t);
     t->j = j;
     if (!(flags & RUN_LIFTED)) {

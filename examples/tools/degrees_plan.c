@@ -305,7 +305,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
 
     memo_status status = MEMO_STATUS_OK;
     for (size_t k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
-        memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+        memo_blocks_schedule_desc desc = {0};
         memo_schedule* schedule;
         memo_simulation* simulation = NULL;
 
@@ -324,7 +324,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
 
 /* Prints both passes on the same streams, one after the other. */
 static memo_status write_timeline(const options* o, memo_error* error) {
-    memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+    memo_blocks_schedule_desc desc = {0};
     memo_schedule* schedule;
     memo_simulation* simulation = NULL;
     memo_status status;

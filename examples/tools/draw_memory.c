@@ -36,7 +36,7 @@ static const char frame[] = "fill=\"none\" stroke=\"#404040\" stroke-width=\"0.6
  * is slow. */
 static memo_status make_plan(double share, double host_share, const char* spill_directory,
                              memo_step_plan** plan, memo_error* error) {
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_profile profile;
     const double all_bytes = 56.0 * C * T * L;
     memset(&profile, 0, sizeof profile);
@@ -83,7 +83,7 @@ static void begin(memo_text* svg, int width, int height, const char* title) {
 /* Every tensor of every layer at its address. */
 static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_error* error) {
     const double left = 70, top = 40, column = 76, height = 420;
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_host_device_desc host_desc = {0};
     memo_device* host = NULL;
     memo_swap_desc desc = plan->swap;
     memo_swap* swap = NULL;
@@ -242,7 +242,7 @@ static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* devic
         {"gradients of k and v", 0, 8 * KV, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
          0, 0},
         {"scratch", 0, 6 * FFN, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0}};
-    memo_session_desc desc = memo_session_desc_default();
+    memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_status status;
     desc.tensors = table, desc.n_tensors = 9;

@@ -320,7 +320,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
 }
 
 static memo_parallel_desc make_desc(const options* o) {
-    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_desc desc = {0};
     const numbers* n = &o->n;
     const double keys = n->window > 0 ? fmin(n->window, n->sequence) : n->sequence;
     const cluster_rates rates =

@@ -141,7 +141,7 @@ static const char* const run_mechanisms[] = {"all",  "rates", "shapes",  "chunks
 static inline memo_status run_predict(const published_run* run, run_mechanism without,
                                       memo_parallel_prediction* prediction, memo_error* error) {
     const cluster_preset* preset = &clusters[cluster_find("h100")];
-    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_desc desc = MEMO_ZERO(memo_parallel_desc);
     memo_parallel_layout layout = run->layout;
     const cluster_rates rates =
         cluster_rates_of(without == RUN_NO_RATES ? NULL : preset, (double)run->sequence);

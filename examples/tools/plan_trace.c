@@ -130,7 +130,7 @@ static int parse_options(int argc, char** argv, options* o) {
     int which;
 
     memset(o, 0, sizeof *o);
-    o->solve = memo_plan_desc_default();
+    o->solve = MEMO_ZERO(memo_plan_desc);
     o->alignment_bytes = 1;
     for (int i = 1; i < argc; i++) {
         const char* name = argv[i];

@@ -10,7 +10,7 @@ int main(void) {
     memo_error error;
     memo_trace* trace;
     memo_plan* plan;
-    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_status status = memo_trace_create(&trace, &error);
     if (status) return 1;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;

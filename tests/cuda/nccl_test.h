@@ -63,8 +63,8 @@ static memo_comm* nccl_world; /* NULL: this rank has not joined */
 static memo_device* cuda_device;
 
 TEST(ranks_join) {
-    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
-    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+    memo_comm_nccl_desc desc = MEMO_ZERO(memo_comm_nccl_desc); /* from the environment */
+    memo_cuda_device_desc device_desc = MEMO_ZERO(memo_cuda_device_desc);
     int is_concurrent = 0;
     memo_error error;
     desc.join_timeout_s = 60;

@@ -559,7 +559,7 @@ TEST(what_cudnn_lacks_is_computed_otherwise) {
 /* For `ring` x `ulysses` ranks; NULL: it works. */
 static void check_shapes(memo_sp_attention_desc desc, int32_t ring, int32_t ulysses,
                          int64_t n_tokens, int64_t window, int64_t documents, const char* refusal) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sharding_desc sharding = {};
     std::vector<attention_shape> shapes;
     sharding.ring = ring;
     sharding.ulysses = ulysses;
@@ -574,7 +574,7 @@ static void check_shapes(memo_sp_attention_desc desc, int32_t ring, int32_t ulys
 
 /* Nor do windows and documents work over a ring. */
 TEST(a_sharding_with_padding_is_refused) {
-    const memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    const memo_sp_attention_desc desc = {};
     check_shapes(desc, 2, 1, 31, 0, 0, "31 tokens");
     check_shapes(desc, 2, 1, 32, 0, 1, "without a ring; Ulysses works");
     check_shapes(desc, 2, 1, 32, 1, 0, "without a ring; Ulysses works");
@@ -583,7 +583,7 @@ TEST(a_sharding_with_padding_is_refused) {
 
 /* One key head of a rank cannot be divided. */
 TEST(groups_that_differ_are_refused) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_desc desc = {};
     desc.n_q_heads = 8;
     desc.n_kv_heads = 2;
     desc.head_size = 8;

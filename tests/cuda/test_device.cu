@@ -401,7 +401,7 @@ TEST(host_memory_is_shared_by_ranks) {
 }
 
 TEST(host_limits_can_be_lifted) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     for (int limit = MEMO_CUDA_HOST_REFUSE; limit <= MEMO_CUDA_HOST_IGNORE; limit++) {
         memo_device* device = NULL;
         void* address = NULL;
@@ -422,7 +422,7 @@ TEST(host_limits_can_be_lifted) {
 }
 
 TEST(memory_has_a_capacity_and_a_peak) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_cuda_device_stats stats;
     memo_device* device = NULL;
     void *a, *b;
@@ -470,18 +470,18 @@ TEST(untimed_events_have_no_time) {
 }
 
 TEST(refuses_wrong_descs) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_cuda_device_desc desc = {};
+    memo_host_device_desc host_desc = {};
     memo_device *device = NULL, *host = NULL;
     desc.host_chunk_bytes = ((int64_t)64 << 30) + 1;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    desc = memo_cuda_device_desc_default();
+    desc = MEMO_ZERO(memo_cuda_device_desc);
     desc.phantom_bytes = -1;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.phantom_bytes = MIB;
     desc.phantom_chunk_bytes = (int64_t)1 << 62;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    desc = memo_cuda_device_desc_default();
+    desc = MEMO_ZERO(memo_cuda_device_desc);
     desc.ordinal = 1000;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_UNSUPPORTED && !device);
     CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
@@ -500,7 +500,7 @@ TEST(refuses_wrong_descs) {
 TEST(exportable_memory_is_taken_and_given_back) {
     static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
                                         "cuMemSetAccess"};
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     const int n_objects = fake_n_objects();
     memo_cuda_device_stats stats;
     memo_device* device = NULL;
@@ -540,7 +540,7 @@ TEST(exportable_memory_is_taken_and_given_back) {
 /* 2 TiB of addresses. */
 TEST(phantom_memory_repeats_one_chunk) {
     NEED_RIG(device);
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* made = NULL;
     unsigned char* host;
     void *memory, *address = NULL;
@@ -574,7 +574,7 @@ TEST(phantom_memory_repeats_one_chunk) {
 
 /* A few layers' worth of requests, some freed late. */
 static void run_requests(const memo_device* device, memo_trace* trace) {
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena_desc desc = {};
     memo_arena* arena = NULL;
     void* live[40];
     int64_t k, n_live = 0;
@@ -602,7 +602,7 @@ static void run_requests(const memo_device* device, memo_trace* trace) {
 
 TEST(phantom_records_what_a_real_run_records) {
     NEED_RIG(device);
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* phantom = NULL;
     memo_trace *real_trace, *phantom_trace;
     int64_t k, free_bytes, total_bytes;
@@ -685,7 +685,7 @@ TEST(not_ready_is_no_error) {
 
 /* Every kind of call on a device of GPU 1; `stays` looks at the thread after each. */
 static void check_each_call(int64_t phantom_bytes, const std::function<void(void)>& stays) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     memo_stream stream, other;
     memo_event event;
@@ -748,7 +748,7 @@ TEST(the_thread_s_context_stays) {
 }
 
 TEST(without_stream_waits_cuda_s_thread_runs_host_functions) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     memo_host_call call = {write_slowly, NULL, NULL};
     int number = 0;
@@ -766,7 +766,7 @@ TEST(without_stream_waits_cuda_s_thread_runs_host_functions) {
 }
 
 TEST(one_hardware_queue_is_logged) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     desc.log.write = count_log;
     for (int n = 1; n <= 8; n += 7) {
         memo_device* device = NULL;
@@ -797,7 +797,7 @@ TEST(fork_leaves_registered_memory_alone) {
  * device's number. */
 TEST(any_thread_can_make_phantom_memory) {
     std::thread other([] {
-        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_cuda_device_desc desc = {};
         memo_device* device = NULL;
         desc.phantom_bytes = 64 * MIB;
         CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
@@ -838,7 +838,7 @@ static int64_t address_space_bytes(void) {
 
 /* Pins in chunks of 32 MiB, and says so in log_text. */
 static memo_device* open_logging_device(int32_t host_threads) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     desc.host_chunk_bytes = 32 * MIB;
     desc.host_threads = host_threads;
@@ -958,7 +958,7 @@ TEST(creating_fails_at_each_call) {
                                         "cuMemAddressReserve",
                                         "cuMemMap",
                                         "cuMemSetAccess"};
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     desc.phantom_bytes = 64 * MIB;
     desc.phantom_chunk_bytes = 16 * MIB;
@@ -1012,7 +1012,7 @@ TEST(destroying_ends_whatever_cuda_says) {
     static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
     for (cudaError_t code : kept) {
         NEED_DEVICE(device);
-        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_cuda_device_desc desc = {};
         memo_device* phantom = NULL;
         void *memory, *small, *large;
         CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));

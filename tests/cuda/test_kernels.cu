@@ -274,12 +274,12 @@ static memo_status peer_round(peer* p, int round, std::vector<char>& expected) {
 
 /* GPUs 0, 1, 2 if there are as many; else a GPU is several peers. */
 static memo_status peers_open(peer* peers) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_comm_threads_desc desc = {};
     memo_device* devices[PEERS] = {};
     memo_comm* comms[PEERS] = {};
     memo_status status = MEMO_STATUS_OK;
     for (int r = 0; r < PEERS && !status; r++) {
-        memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+        memo_cuda_device_desc device_desc = {};
         peer* p = &peers[r];
         device_desc.ordinal = r;
         if (memo_cuda_device_create(&device_desc, &p->device, &error)) device_desc.ordinal = 0;
@@ -361,7 +361,7 @@ TEST(a_failing_call_of_cuda_ends_all_peers) {
 TEST(gpus_that_do_not_reach_each_other_are_named) {
     memo_device* devices[3]; /* 0, 1, 3; of the fake's four, the last one is apart */
     for (int r = 0; r < 3; r++) {
-        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_cuda_device_desc desc = {};
         desc.ordinal = r + r / 2;
         CHECK_OK(memo_cuda_device_create(&desc, &devices[r], &error));
     }

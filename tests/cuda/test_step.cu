@@ -207,7 +207,7 @@ enum { RESULT_BYTES = 2 * N_ROWS * ROW * (int)sizeof(float) };
 
 /* What is about to run, for the recorder. */
 static void announce(const model* m, const char* what, int32_t layer) {
-    memo_op_desc op = memo_op_desc_default();
+    memo_op_desc op = {};
     char name[32];
     if (!m->device->annotate) return;
     snprintf(name, sizeof name, "%s %d", what, (int)layer);
@@ -246,10 +246,10 @@ model::model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
     : owned(open_device()), device(owned) {
     memo_tensor tensors[] = {{"x", ROW * sizeof(float), x_rule, 0},
                              {"sine", ROW * sizeof(float), sine_rule, 0}};
-    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_desc desc = {};
     if (!device) return;
     if (is_timed) {
-        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        memo_recorder_desc recorder_desc = {};
         recorder_desc.device = owned;
         recorder_desc.is_timed = 1;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
@@ -347,7 +347,7 @@ TEST(forbidden_calls_are_seen) {
         "cuMemSetAccess",
 #endif
     };
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_cuda_device_desc desc = {};
     memo_device* phantom = NULL;
     memo_stream stream;
     memo_event event;
@@ -509,7 +509,7 @@ TEST(a_spoiled_capture_is_left_behind) {
 
 TEST(the_arena_reserves_the_plan_s_peak) {
     NEED_RIG(device);
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena_desc desc = {};
     memo_trace* trace = NULL;
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
