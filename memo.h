@@ -5511,15 +5511,14 @@ enum { MEMOI_SPILL_THREADS = 4 };
 typedef struct memoi_spill_part {
     const memob_spill_op* op;
     int64_t begin, n_bytes; /* of the operation's bytes */
-    memo_status status;
-    memo_error error;
+    memo_error error;       /* its status OK: none */
 } memoi_spill_part;
 
 MEMOI void* memoi_spill_run_part(void* argument) {
     memoi_spill_part* part = (memoi_spill_part*)argument;
     const memob_spill_op* op = part->op;
-    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
-                                        op->offset + part->begin, part->n_bytes, &part->error);
+    (void)memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                               op->offset + part->begin, part->n_bytes, &part->error);
     return NULL;
 }
 
@@ -5553,8 +5552,8 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
         if (is_started[k]) pthread_join(threads[k], NULL);
 #endif
     for (k = 0; k < n; k++)
-        if (parts[k].status)
-            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+        if (parts[k].error.status)
+            return memo_error_set(error, parts[k].error.status, "%s", parts[k].error.message);
     return MEMO_STATUS_OK;
 }
 
@@ -7718,7 +7717,7 @@ typedef enum memob_states_pass {
 
 /* Start from all zero. */
 typedef struct memob_states_desc {
-    const memo_device* device; /* may be NULL unless an engine is created */
+    const memo_device* device; /* checked; may be NULL unless an engine is created */
     memo_stream compute_stream;
     memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
     int32_t computes_on_host;    /* likewise */
@@ -8154,15 +8153,11 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
  * device's; of a file as memo_swap_create. */
 MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
                                       memob_states** result, memo_error* error) {
-    memo_device device;
+    memob_states* states = (memob_states*)memob_calloc(1, sizeof *states);
     memo_status status;
-    memob_states* states;
     *result = NULL;
-    status = memob_device_take(&device, desc->device, "memo_session_desc.device", error);
-    if (status) return status;
-    states = (memob_states*)memob_calloc(1, sizeof *states);
     if (!states) return memob_no_memory(error, "an engine of states");
-    memob_engine_begin(&states->engine, &device, desc->compute_stream, desc->computes_on_host);
+    memob_engine_begin(&states->engine, desc->device, desc->compute_stream, desc->computes_on_host);
     states->engine.device_memory = (char*)desc->device_memory;
     states->engine.host_memory = (char*)desc->host_memory;
     status = memob_states_init(states, desc, error);
