@@ -7,7 +7,7 @@
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H
 
-#include "attention_launch.h"
+#include "warps.h"
 #include "cudnn_graphs.h"
 #include "memo_sp.h"
 
@@ -185,10 +185,6 @@ static inline memo_status attention_get(const attention_plans* c, const attentio
 
 /* ---- between cuDNN's layout and rows --------------------------------------------------------- */
 
-#define ATTENTION_EACH(index, n)                                                                   \
-    for (int64_t index = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; index < (n);              \
-         index += (int64_t)gridDim.x * blockDim.x)
-
 /* Element (b, n, h, d) lies at b * batch + n * row + h * d. */
 struct placed_rows {
     int64_t n, h, d, row, batch;
@@ -238,7 +234,7 @@ __device__ static inline void attention_put_words(void* to, memo_type type, int6
 __global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
                                             placed_rows r, int64_t n_rows, bool adds) {
     const int in_row = (int)(r.h * r.d), lane = (int)(threadIdx.x % 32) * ATTENTION_PUT;
-    ATTENTION_EACH(thread, n_rows * 32) {
+    WARPS_EACH_THREAD(thread, n_rows * 32) {
         const int64_t i = thread / 32, base = i / r.n * r.batch + i % r.n * r.row;
         for (int c = lane; c < in_row; c += ATTENTION_AHEAD * 32 * ATTENTION_PUT) {
             attention_words words[ATTENTION_AHEAD], old[ATTENTION_AHEAD][2] = {};
@@ -266,7 +262,7 @@ __global__ static void attention_put_kernel(void* to, memo_type type, const uint
  * (n, h). */
 __global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r, int64_t total,
                                             bool is_to_rows, bool has_documents) {
-    ATTENTION_EACH(x, total) {
+    WARPS_EACH_THREAD(x, total) {
         float* at = has_documents
                         ? lse + x / r.h * r.row + x % r.h
                         : lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
@@ -282,15 +278,14 @@ __global__ static void attention_lse_kernel(float* lse, float* stats, placed_row
 __global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out,
                                             const float* row_dots, placed_rows r, placed_rows lse,
                                             int64_t total) {
-    ATTENTION_EACH(thread, total * 32) {
+    WARPS_EACH_THREAD(thread, total * 32) {
         const int64_t x = thread / 32, i = x / r.h;
         const uint16_t* from = d_out + attention_at(r, x * r.d);
         const float dot = row_dots[i / r.n * lse.batch + i % r.n * lse.row + x % r.h];
         float norm = 0;
         for (int64_t e = threadIdx.x % 32; e < r.d; e += 32)
             norm += memo_f32_from_bf16(from[e]) * memo_f32_from_bf16(from[e]);
-        for (int apart = 16; apart; apart /= 2)
-            norm += __shfl_xor_sync(0xffffffffu, norm, apart, 32);
+        norm = warps_sum(norm);
         for (int64_t e = threadIdx.x % 32; e < r.d; e += 32)
             out[x * r.d + e] =
                 memo_bf16_from_f32(norm > 0 ? memo_f32_from_bf16(from[e]) * (dot / norm) : 0.0f);
@@ -308,16 +303,16 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
             "cuDNN's attention: rows at %p with strides of %lld and %lld elements; "
             "multiples of 16 bytes would work",
             to, (long long)rows.row, (long long)rows.batch);
-    return attention_launch(stream, s.b * r.n * 32, error, attention_put_kernel, to, type, from, r,
-                            s.b * r.n, adds);
+    return warps_launch(stream, s.b * r.n * 32, error, attention_put_kernel, to, type, from, r,
+                        s.b * r.n, adds);
 }
 static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
                                              const attention_shape& s, attention_rows rows,
                                              bool is_to_rows, memo_error* error) {
     const placed_rows r = {s.n_q, s.h_q, 1, rows.row, rows.batch};
     const int64_t total = s.b * s.h_q * s.n_q;
-    return attention_launch(stream, total, error, attention_lse_kernel, lse, stats, r, total,
-                            is_to_rows, s.documents > 0);
+    return warps_launch(stream, total, error, attention_lse_kernel, lse, stats, r, total,
+                        is_to_rows, s.documents > 0);
 }
 
 /* Documents of a call: a part of them, which the kernel gets by value, so that no host memory has
@@ -331,7 +326,7 @@ struct attention_documents {
 };
 __global__ static void attention_documents_kernel(attention_documents d, int64_t* begins,
                                                   int32_t* lengths) {
-    ATTENTION_EACH(i, d.n) {
+    WARPS_EACH_THREAD(i, d.n) {
         const int64_t begin = d.on_device ? d.on_device[i] : d.begins[i];
         const int64_t end = d.on_device ? d.on_device[i + 1] : d.begins[i + 1];
         for (int k = 0; k < ATTENTION_N_BEGINS; k++) {
@@ -364,8 +359,7 @@ static inline memo_status attention_set_documents(cudaStream_t stream, const att
     if (d.on_device) {
         d.first = 0;
         d.n = s.documents;
-        if (attention_launch(stream, d.n, error, attention_documents_kernel, d, m.begins,
-                             m.lengths))
+        if (warps_launch(stream, d.n, error, attention_documents_kernel, d, m.begins, m.lengths))
             return error->status;
     }
     for (d.first = 0; d.first < s.documents && !d.on_device; d.first += d.n) {
@@ -375,8 +369,7 @@ static inline memo_status attention_set_documents(cudaStream_t stream, const att
             const int64_t document = d.first + i;
             d.begins[i] = begins ? begins[document < n ? document : n] : document ? s.n_q : 0;
         }
-        if (attention_launch(stream, d.n, error, attention_documents_kernel, d, m.begins,
-                             m.lengths))
+        if (warps_launch(stream, d.n, error, attention_documents_kernel, d, m.begins, m.lengths))
             return error->status;
     }
     (*addresses)[ATTENTION_LENGTHS] = m.lengths;
@@ -429,18 +422,15 @@ __device__ static inline float attention_stat(const attention_operands& o, int64
                                               int64_t i) {
     return o.stats[o.begins ? i * o.at_q.h + h : (b * o.at_q.h + h) * o.at_q.n + i];
 }
-enum { ATTENTION_LANE_MAX = 8, ATTENTION_TEAM_MAX = 64 }; /* elements of a head that a lane has */
-struct attention_lanes {
-    float v[ATTENTION_LANE_MAX];
-};
+enum { ATTENTION_TEAM_MAX = 64 };
 
 /* Up to two rows of the library, and the parts of their exact sums: of terms that are factors of
  * e^-max.  squares: of the terms.  weight: of a softmax; 0: the factors are final. */
 struct attention_part {
-    float sum[2][32 * ATTENTION_LANE_MAX], squares[2], max, weight;
+    float sum[2][WARPS_HEAD], squares[2], max, weight;
 };
 struct attention_sample {
-    float row[2][32 * ATTENTION_LANE_MAX];
+    float row[2][WARPS_HEAD];
     attention_part parts[ATTENTION_TEAM_MAX];
 };
 static inline int64_t attention_team(int64_t n_terms) {
@@ -448,30 +438,12 @@ static inline int64_t attention_team(int64_t n_terms) {
     return n < 1 ? 1 : n < ATTENTION_TEAM_MAX ? n : (int64_t)ATTENTION_TEAM_MAX;
 }
 
-__device__ static inline float attention_sum(float value) {
-    for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart, 32);
-    return value;
+__device__ static inline warps_head attention_row(const uint16_t* x, const placed_rows& r,
+                                                  int64_t b, int64_t n, int64_t h) {
+    return warps_load(x, MEMO_TYPE_BF16, b * r.batch + n * r.row + h * r.d, r.d);
 }
-__device__ static inline attention_lanes attention_row(const uint16_t* x, const placed_rows& r,
-                                                       int64_t b, int64_t n, int64_t h) {
-    attention_lanes row;
-    for (int i = 0; i < ATTENTION_LANE_MAX; i++) {
-        const int64_t e = threadIdx.x % 32 + 32 * i;
-        row.v[i] = e < r.d ? memo_f32_from_bf16(x[b * r.batch + n * r.row + h * r.d + e]) : 0.0f;
-    }
-    return row;
-}
-__device__ static inline float attention_dot(const attention_lanes& x, const attention_lanes& y) {
-    float sum = 0;
-    for (int i = 0; i < ATTENTION_LANE_MAX; i++) sum += x.v[i] * y.v[i];
-    return attention_sum(sum);
-}
-__device__ static inline void attention_add(attention_lanes* to, float factor,
-                                            const attention_lanes& x) {
-    for (int i = 0; i < ATTENTION_LANE_MAX; i++) to->v[i] += factor * x.v[i];
-}
-__device__ static inline void attention_write(float* to, const attention_lanes& row) {
-    for (int i = 0; i < ATTENTION_LANE_MAX; i++) to[threadIdx.x % 32 + 32 * i] = row.v[i];
+__device__ static inline void attention_write(float* to, const warps_head& row) {
+    warps_store(to, MEMO_TYPE_F32, 0, WARPS_HEAD, row, false);
 }
 /* How far row k of the library is from the exact one, in units of what is allowed. */
 static inline double attention_off(const attention_sample& s, int k, int64_t n_team) {
@@ -485,7 +457,7 @@ static inline double attention_off(const attention_sample& s, int k, int64_t n_t
         squares += f * f * s.parts[w].squares[k];
     }
     if (weight == 0) weight = 1;
-    for (int e = 0; e < 32 * ATTENTION_LANE_MAX; e++) {
+    for (int e = 0; e < WARPS_HEAD; e++) {
         double sum = 0;
         for (int64_t w = 0; w < n_team; w++)
             sum += factors[(size_t)w] * s.parts[w].sum[k][e] / weight;
@@ -508,7 +480,7 @@ __device__ static inline int64_t attention_choose(int64_t s, int64_t n_samples, 
 __global__ static void attention_check_queries_kernel(attention_operands o, const uint16_t* result,
                                                       attention_sample* samples, int64_t n_samples,
                                                       int64_t n_team, int64_t total) {
-    ATTENTION_EACH(thread, n_samples * n_team * 32) {
+    WARPS_EACH_THREAD(thread, n_samples * n_team * 32) {
         const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
         const int64_t x = attention_choose(sample, n_samples, total), h = x % o.at_q.h;
         const int64_t i = x / o.at_q.h % o.at_q.n, b = x / o.at_q.h / o.at_q.n;
@@ -516,30 +488,30 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
         attention_document(o, i, &first, &n_keys);
         if (i + o.ahead + 1 < n_keys) n_keys = i + o.ahead + 1;
         if (o.window && n_keys - o.window > first) first = n_keys - o.window;
-        const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
-        attention_lanes d_out = {}, sum = {};
+        const warps_head q = attention_row(o.q, o.at_q, b, i, h);
+        warps_head d_out = {}, sum = {};
         float max = -INFINITY, weight = 0, squares = 0, delta = 0;
         if (o.d_out) {
             d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
-            delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
+            delta = warps_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
             max = attention_stat(o, b, h, i);
         }
         for (int64_t j = first + warp; j < n_keys; j += n_team) {
-            const attention_lanes k = attention_row(o.k, o.at_k, b, j, h / o.group);
-            const attention_lanes v = attention_row(o.v, o.at_k, b, j, h / o.group);
-            const float score = o.scale * attention_dot(q, k);
+            const warps_head k = attention_row(o.k, o.at_k, b, j, h / o.group);
+            const warps_head v = attention_row(o.v, o.at_k, b, j, h / o.group);
+            const float score = o.scale * warps_dot(q, k);
             if (o.d_out) {
-                const float p = o.scale * expf(score - max), dp = attention_dot(d_out, v);
+                const float p = o.scale * expf(score - max), dp = warps_dot(d_out, v);
                 const float size = p * (fabsf(dp) + fabsf(delta));
-                attention_add(&sum, p * (dp - delta), k);
-                squares += size * size * attention_dot(k, k);
+                warps_add(&sum, p * (dp - delta), k);
+                squares += size * size * warps_dot(k, k);
             } else {
                 const float larger = fmaxf(max, score), shrink = expf(max - larger);
                 const float p = expf(score - larger);
-                for (int e = 0; e < ATTENTION_LANE_MAX; e++) sum.v[e] *= shrink;
-                attention_add(&sum, p, v);
+                for (float& e : sum.v) e *= shrink;
+                warps_add(&sum, p, v);
                 weight = weight * shrink + p;
-                squares = squares * shrink * shrink + p * p * attention_dot(v, v);
+                squares = squares * shrink * shrink + p * p * warps_dot(v, v);
                 max = larger;
             }
         }
@@ -558,13 +530,13 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
                                                    const uint16_t* d_v, attention_sample* samples,
                                                    int64_t n_samples, int64_t n_team,
                                                    int64_t total) {
-    ATTENTION_EACH(thread, n_samples * n_team * 32) {
+    WARPS_EACH_THREAD(thread, n_samples * n_team * 32) {
         const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
         const int64_t x = attention_choose(sample, n_samples, total), g = x % o.at_k.h;
         const int64_t j = x / o.at_k.h % o.at_k.n, b = x / o.at_k.h / o.at_k.n;
-        const attention_lanes k = attention_row(o.k, o.at_k, b, j, g);
-        const attention_lanes v = attention_row(o.v, o.at_k, b, j, g);
-        attention_lanes sum_k = {}, sum_v = {};
+        const warps_head k = attention_row(o.k, o.at_k, b, j, g);
+        const warps_head v = attention_row(o.v, o.at_k, b, j, g);
+        warps_head sum_k = {}, sum_v = {};
         float squares_k = 0, squares_v = 0;
         int64_t begin, end;
         attention_document(o, j, &begin, &end);
@@ -572,16 +544,16 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
         if (o.window && j - o.ahead + o.window < end) end = j - o.ahead + o.window;
         for (int64_t h = g * o.group; h < (g + 1) * o.group; h++)
             for (int64_t i = (j > o.ahead ? j - o.ahead : 0) + warp; i < end; i += n_team) {
-                const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
-                const attention_lanes d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
-                const float delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
-                const float p = expf(o.scale * attention_dot(q, k) - attention_stat(o, b, h, i));
-                const float dp = attention_dot(d_out, v);
+                const warps_head q = attention_row(o.q, o.at_q, b, i, h);
+                const warps_head d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
+                const float delta = warps_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
+                const float p = expf(o.scale * warps_dot(q, k) - attention_stat(o, b, h, i));
+                const float dp = warps_dot(d_out, v);
                 const float size = o.scale * p * (fabsf(dp) + fabsf(delta));
-                attention_add(&sum_k, o.scale * p * (dp - delta), q);
-                attention_add(&sum_v, p, d_out);
-                squares_k += size * size * attention_dot(q, q);
-                squares_v += p * p * attention_dot(d_out, d_out);
+                warps_add(&sum_k, o.scale * p * (dp - delta), q);
+                warps_add(&sum_v, p, d_out);
+                squares_k += size * size * warps_dot(q, q);
+                squares_v += p * p * warps_dot(d_out, d_out);
             }
         attention_part* part = &samples[sample].parts[warp];
         attention_write(part->sum[0], sum_k);
@@ -649,7 +621,7 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     attention_operands o;
     if (attention_run(c, call->plan, addresses, workspace, stream, error)) return error->status;
-    if (!c->samples || i != call->n_checked || s.d > 32 * ATTENTION_LANE_MAX ||
+    if (!c->samples || i != call->n_checked || s.d > WARPS_HEAD ||
         !attention_is_compared(c, call->whole))
         return MEMO_STATUS_OK;
     if (memo_cuda_check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", error))
@@ -673,16 +645,16 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     o.begins = s.documents ? (const int64_t*)addresses[ATTENTION_BEGINS] : nullptr;
     o.n_documents = s.documents;
     o.scale = s.scale;
-    if (attention_launch(stream, n_q * team_q * 32, error, attention_check_queries_kernel, o,
-                         (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT),
-                         c->samples, n_q, team_q, n_queries) ||
+    if (warps_launch(stream, n_q * team_q * 32, error, attention_check_queries_kernel, o,
+                     (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT), c->samples,
+                     n_q, team_q, n_queries) ||
         attention_read_off(c, s, s.is_backward ? "d_q" : "the output", 1, n_q, team_q, stream,
                            error))
         return error->status;
     if (s.is_backward &&
-        (attention_launch(stream, n_k * team_k * 32, error, attention_check_keys_kernel, o,
-                          (const uint16_t*)at(ATTENTION_D_K), (const uint16_t*)at(ATTENTION_D_V),
-                          c->samples, n_k, team_k, n_keys) ||
+        (warps_launch(stream, n_k * team_k * 32, error, attention_check_keys_kernel, o,
+                      (const uint16_t*)at(ATTENTION_D_K), (const uint16_t*)at(ATTENTION_D_V),
+                      c->samples, n_k, team_k, n_keys) ||
          attention_read_off(c, s, "d_k or d_v", 2, n_k, team_k, stream, error)))
         return error->status;
     call->n_checked++;
@@ -855,8 +827,8 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
         if (attention_set_documents(stream, s, b->mask.document_begins, b->mask.n_documents, m,
                                     &addresses, error) ||
             attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
-            attention_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
-                             b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
+            warps_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
+                         b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
             attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, b->d_q + q_at, MEMO_TYPE_F32, m.d_q, s, false, q_rows, true,
                           error) ||

@@ -15,13 +15,8 @@
 
 #include <math.h>
 
-#include "attention_launch.h"
-#include "memo_sp.h"
+#include "warps.h"
 
-enum {
-    EXACT_HEAD = 256, /* elements of a head, at most */
-    EXACT_WARP = 32
-};
 #ifndef EXACT_ROWS
 #define EXACT_ROWS 128 /* queries of a launch: the keys they see are passed by value */
 #endif
@@ -34,38 +29,6 @@ struct exact_part {
     bool begins;                               /* no launch came before for these queries */
     int64_t low[EXACT_ROWS], high[EXACT_ROWS]; /* a query sees positions in [low, high) */
 };
-
-/* ---- a head in the registers of a warp ------------------------------------------------------- */
-
-struct exact_head {
-    float v[EXACT_HEAD / EXACT_WARP];
-};
-__device__ static inline exact_head exact_load(const void* x, memo_type type, int64_t at,
-                                               int32_t size) {
-    exact_head head = {};
-    int k = 0;
-    for (int e = (int)threadIdx.x % EXACT_WARP; e < size; e += EXACT_WARP, k++)
-        head.v[k] = type == MEMO_TYPE_F32    ? ((const float*)x)[at + e]
-                    : type == MEMO_TYPE_BF16 ? memo_f32_from_bf16(((const uint16_t*)x)[at + e])
-                                             : memo_f32_from_f16(((const uint16_t*)x)[at + e]);
-    return head;
-}
-__device__ static inline void exact_store(float* x, int64_t at, int32_t size,
-                                          const exact_head& head, bool adds) {
-    int k = 0;
-    for (int e = (int)threadIdx.x % EXACT_WARP; e < size; e += EXACT_WARP, k++)
-        x[at + e] = adds ? x[at + e] + head.v[k] : head.v[k];
-}
-__device__ static inline float exact_dot(const exact_head& a, const exact_head& b) {
-    float sum = 0;
-    for (int k = 0; k < EXACT_HEAD / EXACT_WARP; k++) sum += a.v[k] * b.v[k];
-    for (int apart = EXACT_WARP / 2; apart; apart /= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, apart, EXACT_WARP);
-    return sum;
-}
-__device__ static inline void exact_add(exact_head* to, float factor, const exact_head& x) {
-    for (int k = 0; k < EXACT_HEAD / EXACT_WARP; k++) to->v[k] += factor * x.v[k];
-}
 
 /* The score of a product of q and k; *slope: its derivative by scale times the product. */
 __device__ static inline float exact_score(const memo_attention_block& b, float product,
@@ -107,74 +70,70 @@ __device__ static inline int64_t exact_at(const exact_part& p, int64_t batch, in
            (p.first_k + key) * (is_v ? b.v_row_stride : b.k_row_stride) +
            (int64_t)kv_head * (is_v ? b.v_head_size : b.head_size);
 }
-__device__ static inline exact_head exact_key(const exact_part& p, int64_t batch, int64_t key,
+__device__ static inline warps_head exact_key(const exact_part& p, int64_t batch, int64_t key,
                                               int32_t kv_head) {
-    return exact_load(p.block.k, p.block.type, exact_at(p, batch, key, kv_head, false),
-                      p.block.head_size);
+    return warps_load<true>(p.block.k, p.block.type, exact_at(p, batch, key, kv_head, false),
+                            p.block.head_size);
 }
-__device__ static inline exact_head exact_value(const exact_part& p, int64_t batch, int64_t key,
+__device__ static inline warps_head exact_value(const exact_part& p, int64_t batch, int64_t key,
                                                 int32_t kv_head) {
-    return exact_load(p.block.v, p.block.type, exact_at(p, batch, key, kv_head, true),
-                      p.block.v_head_size);
+    return warps_load<true>(p.block.v, p.block.type, exact_at(p, batch, key, kv_head, true),
+                            p.block.v_head_size);
 }
-
-#define EXACT_EACH_OF_WARP(item, n)                                                                \
-    for (int64_t item = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / EXACT_WARP; item < (n); \
-         item += (int64_t)gridDim.x * blockDim.x / EXACT_WARP)
 
 /* The softmax goes on from out and lse of the launches before. */
 __global__ static void exact_forward_kernel(exact_part p) {
     const memo_attention_block& b = p.block;
-    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_q * b.n_q_heads) {
+    WARPS_EACH(item, b.n_batch * p.n_q * b.n_q_heads) {
         const int64_t batch = item / b.n_q_heads / p.n_q, i = item / b.n_q_heads % p.n_q;
         const exact_query at = exact_query_of(p, batch, i, (int32_t)(item % b.n_q_heads));
-        const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
-        exact_head out = {};
+        const warps_head q = warps_load<true>(b.q, b.type, at.q, b.head_size);
+        warps_head out = {};
         float max = -INFINITY, slope;
         if (!p.begins) max = b.lse[at.lse];
         float sum = max > -INFINITY ? 1.0f : 0.0f;
-        if (sum > 0) out = exact_load(b.out, MEMO_TYPE_F32, at.out, b.v_head_size);
+        if (sum > 0) out = warps_load(b.out, MEMO_TYPE_F32, at.out, b.v_head_size);
 
         for (int64_t key = at.begin; key < at.end; key++) {
-            const exact_head k = exact_key(p, batch, key, at.kv_head);
-            const exact_head v = exact_value(p, batch, key, at.kv_head);
-            const float score = exact_score(b, exact_dot(q, k), &slope);
+            const warps_head k = exact_key(p, batch, key, at.kv_head);
+            const warps_head v = exact_value(p, batch, key, at.kv_head);
+            const float score = exact_score(b, warps_dot(q, k), &slope);
             const float larger = fmaxf(max, score);
             if (larger == -INFINITY) continue;
             const float shrink = expf(max - larger), weight = expf(score - larger);
             for (float& e : out.v) e *= shrink;
-            exact_add(&out, weight, v);
+            warps_add(&out, weight, v);
             sum = sum * shrink + weight;
             max = larger;
         }
 
         if (sum > 0)
             for (float& e : out.v) e /= sum;
-        exact_store(b.out, at.out, b.v_head_size, out, false);
+        warps_store(b.out, MEMO_TYPE_F32, at.out, b.v_head_size, out, false);
         __syncwarp(); /* every lane has read lse */
-        if (threadIdx.x % EXACT_WARP == 0) b.lse[at.lse] = sum > 0 ? max + logf(sum) : -INFINITY;
+        if (WARPS_LANE == 0) b.lse[at.lse] = sum > 0 ? max + logf(sum) : -INFINITY;
     }
 }
 
 __global__ static void exact_d_q_kernel(exact_part p) {
     const memo_attention_block& b = p.block;
-    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_q * b.n_q_heads) {
+    WARPS_EACH(item, b.n_batch * p.n_q * b.n_q_heads) {
         const int64_t batch = item / b.n_q_heads / p.n_q, i = item / b.n_q_heads % p.n_q;
         const int32_t head = (int32_t)(item % b.n_q_heads);
         const exact_query at = exact_query_of(p, batch, i, head);
         const float lse = b.lse[at.lse], row_dot = b.row_dots[at.lse];
-        const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
-        const exact_head d_out = exact_load(b.d_out, b.type, at.out, b.v_head_size);
-        exact_head d_q = {};
+        const warps_head q = warps_load<true>(b.q, b.type, at.q, b.head_size);
+        const warps_head d_out = warps_load<true>(b.d_out, b.type, at.out, b.v_head_size);
+        warps_head d_q = {};
         float slope;
         if (lse == -INFINITY) continue;
         for (int64_t key = at.begin; key < at.end; key++) {
-            const exact_head k = exact_key(p, batch, key, at.kv_head);
-            const exact_head v = exact_value(p, batch, key, at.kv_head);
-            const float weight = expf(exact_score(b, exact_dot(q, k), &slope) - lse);
-            exact_add(&d_q, b.scale * slope * weight * (exact_dot(d_out, v) - row_dot), k);
+            const warps_head k = exact_key(p, batch, key, at.kv_head);
+            const warps_head v = exact_value(p, batch, key, at.kv_head);
+            const float weight = expf(exact_score(b, warps_dot(q, k), &slope) - lse);
+            warps_add(&d_q, b.scale * slope * weight * (warps_dot(d_out, v) - row_dot), k);
         }
-        exact_store(b.d_q, at.q, b.head_size, d_q, true);
+        warps_store(b.d_q, MEMO_TYPE_F32, at.q, b.head_size, d_q, true);
     }
 }
 
@@ -182,26 +141,28 @@ __global__ static void exact_d_q_kernel(exact_part p) {
 __global__ static void exact_d_kv_kernel(exact_part p) {
     const memo_attention_block& b = p.block;
     const int32_t group = b.n_q_heads / b.n_kv_heads;
-    EXACT_EACH_OF_WARP(item, b.n_batch * p.n_k * b.n_kv_heads) {
+    WARPS_EACH(item, b.n_batch * p.n_k * b.n_kv_heads) {
         const int64_t batch = item / b.n_kv_heads / p.n_k, key = item / b.n_kv_heads % p.n_k;
         const int32_t kv_head = (int32_t)(item % b.n_kv_heads);
-        const exact_head k = exact_key(p, batch, key, kv_head);
-        const exact_head v = exact_value(p, batch, key, kv_head);
-        exact_head d_k = {}, d_v = {};
+        const warps_head k = exact_key(p, batch, key, kv_head);
+        const warps_head v = exact_value(p, batch, key, kv_head);
+        warps_head d_k = {}, d_v = {};
         float slope;
         for (int32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             for (int64_t i = 0; i < p.n_q; i++) {
                 const exact_query at = exact_query_of(p, batch, i, head);
                 if (key < at.begin || key >= at.end || b.lse[at.lse] == -INFINITY) continue;
-                const exact_head q = exact_load(b.q, b.type, at.q, b.head_size);
-                const exact_head d_out = exact_load(b.d_out, b.type, at.out, b.v_head_size);
-                const float weight = expf(exact_score(b, exact_dot(q, k), &slope) - b.lse[at.lse]);
-                const float d_score = weight * (exact_dot(d_out, v) - b.row_dots[at.lse]);
-                exact_add(&d_v, weight, d_out);
-                exact_add(&d_k, b.scale * slope * d_score, q);
+                const warps_head q = warps_load<true>(b.q, b.type, at.q, b.head_size);
+                const warps_head d_out = warps_load<true>(b.d_out, b.type, at.out, b.v_head_size);
+                const float weight = expf(exact_score(b, warps_dot(q, k), &slope) - b.lse[at.lse]);
+                const float d_score = weight * (warps_dot(d_out, v) - b.row_dots[at.lse]);
+                warps_add(&d_v, weight, d_out);
+                warps_add(&d_k, b.scale * slope * d_score, q);
             }
-        exact_store(b.d_k, exact_at(p, batch, key, kv_head, false), b.head_size, d_k, true);
-        exact_store(b.d_v, exact_at(p, batch, key, kv_head, true), b.v_head_size, d_v, true);
+        warps_store(b.d_k, MEMO_TYPE_F32, exact_at(p, batch, key, kv_head, false), b.head_size, d_k,
+                    true);
+        warps_store(b.d_v, MEMO_TYPE_F32, exact_at(p, batch, key, kv_head, true), b.v_head_size,
+                    d_v, true);
     }
 }
 
@@ -210,11 +171,11 @@ __global__ static void exact_d_kv_kernel(exact_part p) {
 static inline memo_status exact_compute(cudaStream_t stream, const exact_part& p, bool is_backward,
                                         memo_error* error) {
     const memo_attention_block& b = p.block;
-    const int64_t n_queries = b.n_batch * p.n_q * b.n_q_heads * EXACT_WARP; /* threads */
-    const int64_t n_keys = b.n_batch * p.n_k * b.n_kv_heads * EXACT_WARP;
-    if (!is_backward) return attention_launch(stream, n_queries, error, exact_forward_kernel, p);
-    if (attention_launch(stream, n_queries, error, exact_d_q_kernel, p)) return error->status;
-    return attention_launch(stream, n_keys, error, exact_d_kv_kernel, p);
+    const int64_t n_queries = b.n_batch * p.n_q * b.n_q_heads * WARPS_LANES; /* threads */
+    const int64_t n_keys = b.n_batch * p.n_k * b.n_kv_heads * WARPS_LANES;
+    if (!is_backward) return warps_launch(stream, n_queries, error, exact_forward_kernel, p);
+    if (warps_launch(stream, n_queries, error, exact_d_q_kernel, p)) return error->status;
+    return warps_launch(stream, n_keys, error, exact_d_kv_kernel, p);
 }
 
 /* The queries of a part against each run of keys that they see. */
@@ -245,11 +206,11 @@ static inline memo_status exact_block(memo_stream memo, const memo_attention_blo
     exact_part p = {};
     int64_t row = 0;
     p.block = *b;
-    if (b->head_size > EXACT_HEAD || b->v_head_size > EXACT_HEAD)
+    if (b->head_size > WARPS_HEAD || b->v_head_size > WARPS_HEAD)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "exact attention: heads of %d and %d elements; %d or fewer would work", b->head_size,
-            b->v_head_size, (int)EXACT_HEAD);
+            b->v_head_size, (int)WARPS_HEAD);
     for (int32_t r = 0; r < b->n_q_runs; row += b->q_runs[r++].count)
         for (int64_t i = 0; i < b->q_runs[r].count; i += p.n_q) {
             const int64_t left = b->q_runs[r].count - i, most = EXACT_ROWS;

@@ -9,6 +9,7 @@
 
 #include "memo_cuda.cuh"
 
+#include "warps.h"
 #include "gpt_kernels_cuda.h"
 #include "gpt_math.h"
 
@@ -22,12 +23,8 @@
 /* ---- threads and elements -------------------------------------------------------------------- */
 
 enum {
-    GPT_CUDA_THREADS = 256,
-    GPT_CUDA_BLOCKS_MAX = 132 * 32,
-    GPT_CUDA_WARP = 32,
-    GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
-    GPT_CUDA_OWNERS = 512,    /* warps that share the tokens of a group of columns; a power of 2 */
-    GPT_CUDA_AHEAD = 4,       /* accesses under way at once */
+    GPT_CUDA_OWNERS = 512, /* warps that share the tokens of a group of columns; a power of 2 */
+    GPT_CUDA_AHEAD = 4,    /* accesses under way at once */
     GPT_CUDA_GEMMS_MAX = 512
 };
 /* A matrix in one product has fewer elements: from exactly 2^31 on cuBLASLt 13.6 offers an
@@ -35,15 +32,6 @@ enum {
 #ifndef GPT_CUDA_ELEMENTS
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif
-
-#define GPT_EACH(i, n)                                                                             \
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
-         i += (int64_t)gridDim.x * blockDim.x)
-/* All lanes of a warp have the same i. */
-#define GPT_EACH_OF_WARP(i, n)                                                                     \
-    for (int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / GPT_CUDA_WARP; i < (n);    \
-         i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
-#define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
 
 /* The type of elements that a kernel gets.  -DGPT_CUDA_BF16 compiles the kernels for one type
  * alone, so that bench/cuda_sass.py finds no code of another one. */
@@ -112,15 +100,9 @@ __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, cons
     }
 }
 
-/* In a tree, the same for every lane. */
-__device__ static inline float gpt_warp_sum(float value) {
-    for (int apart = 16; apart; apart /= 2)
-        value += __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP);
-    return value;
-}
 __device__ static inline float gpt_warp_max(float value) {
     for (int apart = 16; apart; apart /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP));
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart, WARPS_LANES));
     return value;
 }
 /* A shuffle moves 32 bits. */
@@ -129,8 +111,8 @@ __device__ static inline double gpt_warp_sum_f64(double value) {
         float halves[2];
         double other;
         memcpy(halves, &value, sizeof halves);
-        halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, GPT_CUDA_WARP);
-        halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, GPT_CUDA_WARP);
+        halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, WARPS_LANES);
+        halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, WARPS_LANES);
         memcpy(&other, halves, sizeof other);
         value += other;
     }
@@ -145,9 +127,9 @@ template <int W>
 __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const gpt_dropout dropout = gpt_dropout_of(&a);
     const int64_t first_token = a.values->first_token;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const uint64_t key = gpt_token_key(&dropout, first_token + a.token_numbers[row]);
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+        for (int64_t c = WARPS_LANE * W; c < a.n_columns; c += WARPS_LANES * W) {
             const int64_t i = row * a.n_columns + c;
             float x[W], z[W], y[W];
             gpt_read<W>(x, a.x, type, i);
@@ -168,7 +150,7 @@ __global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type 
     const int of_x = KIND == GPT_KIND_SWIGLU ? 2 : 1,
               of_y = KIND == GPT_KIND_SWIGLU_BACKWARD ? 2 : 1;
     const int is_backward = KIND == GPT_KIND_GELU_BACKWARD || KIND == GPT_KIND_SWIGLU_BACKWARD;
-    GPT_EACH(g, (a.rows.end - a.rows.begin) * a.n_columns / W) {
+    WARPS_EACH_THREAD(g, (a.rows.end - a.rows.begin) * a.n_columns / W) {
         float x[of_x * W], y[of_y * W];
         for (int k = 0; k < of_x; k++) gpt_read<W>(x + k * W, a.x, type, g * of_x * W + k * W);
         for (int k = 0; k < of_y && is_backward; k++)
@@ -184,7 +166,7 @@ __global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type 
 }
 
 template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
-    GPT_EACH(g, a.n / W) {
+    WARPS_EACH_THREAD(g, a.n / W) {
         float x[W], y[W];
         gpt_read<W>(x, a.to, a.type, g * W);
         gpt_read<W>(y, a.from, a.type, g * W);
@@ -197,12 +179,12 @@ template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
  * divide the warp. */
 template <int W> __global__ static void gpt_rope_kernel(gpt_rope_args a, gpt_kernel_type type) {
     const int n_pairs = (int)a.head_size / 2, n_groups = n_pairs / W;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const float* table =
             (const float*)a.table + (a.rows.begin + row) % a.sequence * a.head_size;
         float c[W] = {}, s[W] = {};
         int held = -1;
-        for (int g = GPT_LANE; g < (int)a.n_heads * n_groups; g += GPT_CUDA_WARP) {
+        for (int g = WARPS_LANE; g < (int)a.n_heads * n_groups; g += WARPS_LANES) {
             const int j = g % n_groups * W;
             const int64_t i = (row * a.n_heads + g / n_groups) * a.head_size + j;
             float x[W], y[W];
@@ -223,7 +205,7 @@ template <int W> __global__ static void gpt_rope_kernel(gpt_rope_args a, gpt_ker
 
 __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
     const int64_t n_pairs = a.head_size / 2;
-    GPT_EACH(g, a.n_positions * n_pairs) {
+    WARPS_EACH_THREAD(g, a.n_positions * n_pairs) {
         const int64_t row = g / n_pairs, j = g % n_pairs, token = a.token_numbers[row];
         const double angle = gpt_rope_angle(token < 0 ? 0 : token % a.sequence, j, a.head_size);
         float* to = (float*)a.table + row * a.head_size + j;
@@ -233,7 +215,7 @@ __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
 }
 
 __global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type type) {
-    GPT_EACH(i, a.n) {
+    WARPS_EACH_THREAD(i, a.n) {
         const int64_t at = a.offset + i / a.n_columns * a.stride + i % a.n_columns;
         gpt_store(a.to, type, i, (float)gpt_initial_value(a.key, a.std, at));
     }
@@ -242,7 +224,7 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type ty
 /* W 4: 16 bytes a lane of each fp32 tensor, so that every sector is written at once. */
 template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_kernel_type type) {
     const gpt_adamw_factors f = gpt_adamw_factors_of(&a);
-    GPT_EACH(at, a.n / W) {
+    WARPS_EACH_THREAD(at, a.n / W) {
         const int64_t i = at * W;
         float x[W], g[W], m[W], v[W];
         gpt_read<W>(x, a.parameters, MEMO_TYPE_F32, i);
@@ -272,7 +254,7 @@ template <int W, int V> struct gpt_held_row {
             if (column(v) < hidden)
                 held[v] = *(const uint4*)(const void*)((const uint16_t*)row + column(v));
     }
-    __device__ static int64_t column(int v) { return ((int64_t)v * GPT_CUDA_WARP + GPT_LANE) * W; }
+    __device__ static int64_t column(int v) { return ((int64_t)v * WARPS_LANES + WARPS_LANE) * W; }
     __device__ void get(float* values, int v) const {
         if constexpr (V > 0)
             gpt_unpack<4>(values, held[v]);
@@ -282,14 +264,14 @@ template <int W, int V> struct gpt_held_row {
 };
 /* The vectors of a row that a lane has. */
 #define GPT_EACH_HELD(v, c, hidden)                                                                \
-    for (int v = 0; v < (V ? V : (int)(((hidden) + GPT_CUDA_WARP * W - 1) / (GPT_CUDA_WARP * W))); \
+    for (int v = 0; v < (V ? V : (int)(((hidden) + WARPS_LANES * W - 1) / (WARPS_LANES * W)));     \
          v++)                                                                                      \
         if (const int64_t c = gpt_held_row<W, V>::column(v); c < (hidden))
 
 template <int W, int V>
 __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.hidden;
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden);
         float x[W], w[W], squares = 0;
@@ -297,8 +279,8 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
             row_x.get(x, v);
             for (int k = 0; k < W; k++) squares += x[k] * x[k];
         }
-        const float rstd = gpt_rstd(gpt_warp_sum(squares) / (float)a.hidden);
-        if (GPT_LANE == 0) ((float*)a.rstd)[row] = rstd;
+        const float rstd = gpt_rstd(warps_sum(squares) / (float)a.hidden);
+        if (WARPS_LANE == 0) ((float*)a.rstd)[row] = rstd;
         GPT_EACH_HELD(v, c, a.hidden) {
             row_x.get(x, v);
             gpt_read<W>(w, a.weight, type, c);
@@ -311,7 +293,7 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
 template <int W, int V>
 __global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.hidden;
         const float rstd = ((const float*)a.rstd)[row];
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden), row_dy(a.y, type, at, a.hidden);
@@ -322,7 +304,7 @@ __global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type
             gpt_read<W>(w, a.weight, type, c);
             for (int k = 0; k < W; k++) along += dy[k] * w[k] * x[k];
         }
-        const float shrink = gpt_warp_sum(along) / (float)a.hidden * rstd * rstd * rstd;
+        const float shrink = warps_sum(along) / (float)a.hidden * rstd * rstd * rstd;
         GPT_EACH_HELD(v, c, a.hidden) {
             row_x.get(x, v);
             row_dy.get(dy, v);
@@ -339,7 +321,7 @@ template <int W>
 __global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type type, float* sums,
                                             int64_t n_chunks) {
     const int64_t n_rows = a.rows.end - a.rows.begin, n_groups = a.hidden / W;
-    GPT_EACH(g, n_chunks * n_groups) {
+    WARPS_EACH_THREAD(g, n_chunks * n_groups) {
         const int64_t c = g % n_groups * W, begin = g / n_groups * GPT_CUDA_CHUNK;
         const int64_t end = gpt_min(begin + GPT_CUDA_CHUNK, n_rows);
         float sum[W] = {};
@@ -359,7 +341,7 @@ __global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type typ
 }
 __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64_t n_chunks,
                                              int64_t n_columns) {
-    GPT_EACH(c, n_columns) {
+    WARPS_EACH_THREAD(c, n_columns) {
         float sum = 0;
         for (int64_t chunk = 0; chunk < n_chunks; chunk++) sum += sums[chunk * n_columns + c];
         to[c] += sum;
@@ -370,9 +352,9 @@ __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64
 
 template <int W>
 __global__ static void gpt_embedding_kernel(gpt_tokens_args a, gpt_kernel_type type) {
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const int64_t from = a.tokens[row] * a.n_columns;
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+        for (int64_t c = WARPS_LANE * W; c < a.n_columns; c += WARPS_LANES * W) {
             float x[W];
             gpt_read<W>(x, a.table, type, from + c);
             gpt_write<W>(a.x, type, row * a.n_columns + c, x);
@@ -385,16 +367,16 @@ __global__ static void gpt_embedding_kernel(gpt_tokens_args a, gpt_kernel_type t
  * token comes. */
 template <int W>
 __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kernel_type type) {
-    const int64_t n_rows = a.rows.end - a.rows.begin, width = GPT_CUDA_WARP * W;
-    GPT_EACH_OF_WARP(item, GPT_CUDA_OWNERS * ((a.n_columns + width - 1) / width)) {
-        const int64_t c = item / GPT_CUDA_OWNERS * width + GPT_LANE * W;
+    const int64_t n_rows = a.rows.end - a.rows.begin, width = WARPS_LANES * W;
+    WARPS_EACH(item, GPT_CUDA_OWNERS * ((a.n_columns + width - 1) / width)) {
+        const int64_t c = item / GPT_CUDA_OWNERS * width + WARPS_LANE * W;
         const int32_t owner = (int32_t)(item % GPT_CUDA_OWNERS);
         const int is_in = c < a.n_columns;
         float sum[W] = {};
         int64_t held = -1;
 
-        for (int64_t first = 0; first < n_rows; first += GPT_CUDA_WARP) {
-            const int64_t row = first + GPT_LANE;
+        for (int64_t first = 0; first < n_rows; first += WARPS_LANES) {
+            const int64_t row = first + WARPS_LANE;
             uint32_t mine = __ballot_sync(
                 0xffffffffu, row < n_rows && (a.tokens[row] & (GPT_CUDA_OWNERS - 1)) == owner);
             while (mine) {
@@ -429,7 +411,7 @@ __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kern
 template <int W>
 __device__ static inline void gpt_read_ahead(float (*x)[W], const void* row, memo_type type,
                                              int64_t at, int64_t c, int64_t n_columns) {
-    for (int i = 0; i < GPT_CUDA_AHEAD; i++, c += GPT_CUDA_WARP * W) {
+    for (int i = 0; i < GPT_CUDA_AHEAD; i++, c += WARPS_LANES * W) {
         for (int k = 0; k < W; k++) x[i][k] = -INFINITY;
         if (c < n_columns) gpt_read<W>(x[i], row, type, at + c);
     }
@@ -440,14 +422,14 @@ __device__ static inline void gpt_read_ahead(float (*x)[W], const void* row, mem
 template <int W>
 __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_type type) {
     const double loss_scale = a.values->loss_scale;
-    const int64_t step = GPT_CUDA_AHEAD * GPT_CUDA_WARP * W;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+    const int64_t step = GPT_CUDA_AHEAD * WARPS_LANES * W;
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
         float x[GPT_CUDA_AHEAD][W], max = -INFINITY, sum = 0, largest, factor;
 
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
+        for (int64_t c = WARPS_LANE * W; c < a.n_columns; c += step) {
             float larger = max, part = 0;
             gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
             for (int i = 0; i < GPT_CUDA_AHEAD; i++)
@@ -460,19 +442,19 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
         }
 
         largest = gpt_warp_max(max);
-        sum = gpt_warp_sum(max > -INFINITY ? sum * gpt_exp_fast(max - largest) : 0);
+        sum = warps_sum(max > -INFINITY ? sum * gpt_exp_fast(max - largest) : 0);
         factor = is_padding ? 0 : (float)(loss_scale / (double)sum);
-        if (GPT_LANE == 0)
+        if (WARPS_LANE == 0)
             a.losses[row] =
                 is_padding
                     ? 0
                     : loss_scale * (log((double)sum) + (double)largest - (double)target_logit);
         __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
 
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
+        for (int64_t c = WARPS_LANE * W; c < a.n_columns; c += step) {
             gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
             for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
-                const int64_t begin = c + i * GPT_CUDA_WARP * W;
+                const int64_t begin = c + i * WARPS_LANES * W;
                 if (begin >= a.n_columns) continue;
                 for (int k = 0; k < W; k++) x[i][k] = gpt_exp_fast(x[i][k] - largest) * factor;
                 if (target >= begin && target < begin + W && !is_padding)
@@ -491,10 +473,10 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
 template <int W>
 __global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n,
                                           int64_t n_partials) {
-    const int64_t step = n_partials * GPT_CUDA_WARP * 4;
-    GPT_EACH_OF_WARP(t, n_partials) {
+    const int64_t step = n_partials * WARPS_LANES * 4;
+    WARPS_EACH(t, n_partials) {
         double sum = 0;
-        for (int64_t first = (t * GPT_CUDA_WARP + GPT_LANE) * 4; first < n;
+        for (int64_t first = (t * WARPS_LANES + WARPS_LANE) * 4; first < n;
              first += GPT_CUDA_AHEAD * step) {
             float values[GPT_CUDA_AHEAD][4] = {};
             for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
@@ -510,19 +492,19 @@ __global__ static void gpt_squares_kernel(double* partials, const float* x, int6
                 for (int k = 0; k < 4; k++) sum += (double)values[i][k] * (double)values[i][k];
         }
         sum = gpt_warp_sum_f64(sum);
-        if (GPT_LANE == 0) partials[t] = sum;
+        if (WARPS_LANE == 0) partials[t] = sum;
     }
 }
 /* partials[t] = the sum of x[t], x[t + GPT_CUDA_PARTIALS], ... */
 __global__ static void gpt_partials_kernel(double* partials, const double* x, int64_t n) {
-    GPT_EACH(t, GPT_CUDA_PARTIALS) {
+    WARPS_EACH_THREAD(t, GPT_CUDA_PARTIALS) {
         double sum = 0;
         for (int64_t i = t; i < n; i += GPT_CUDA_PARTIALS) sum += x[i];
         partials[t] = sum;
     }
 }
 __global__ static void gpt_lanes_kernel(double* lanes, const double* partials, int64_t n_partials) {
-    GPT_EACH(j, GPT_LANES) {
+    WARPS_EACH_THREAD(j, GPT_LANES) {
         double sum = 0;
         for (int64_t i = j; i < n_partials; i += GPT_LANES) sum += partials[i];
         lanes[j] += sum;
@@ -531,7 +513,7 @@ __global__ static void gpt_lanes_kernel(double* lanes, const double* partials, i
 /* to += the lanes, which become 0.  A single thread works. */
 __global__ static void gpt_total_kernel(double* to, double* lanes, double* vote,
                                         const gpt_update_values* values) {
-    GPT_EACH(t, 1) {
+    WARPS_EACH_THREAD(t, 1) {
         double sum = 0;
         for (int j = 0; j < GPT_LANES; j++) sum += lanes[j];
         for (int j = 0; j < GPT_LANES; j++) lanes[j] = 0;
@@ -541,34 +523,6 @@ __global__ static void gpt_total_kernel(double* to, double* lanes, double* vote,
 }
 
 /* ---- attention: exact and slow --------------------------------------------------------------- */
-
-struct gpt_head {
-    float v[GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP]; /* a lane's elements of a head */
-};
-__device__ static inline gpt_head gpt_head_load(const void* x, memo_type type, int64_t at,
-                                                int64_t size) {
-    gpt_head head;
-    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) {
-        const int64_t e = k * GPT_CUDA_WARP + GPT_LANE;
-        head.v[k] = e < size ? gpt_load(x, type, at + e) : 0.0f;
-    }
-    return head;
-}
-__device__ static inline void gpt_head_store(void* x, memo_type type, int64_t at, int64_t size,
-                                             const gpt_head* head) {
-    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) {
-        const int64_t e = k * GPT_CUDA_WARP + GPT_LANE;
-        if (e < size) gpt_store(x, type, at + e, head->v[k]);
-    }
-}
-__device__ static inline float gpt_head_dot(const gpt_head* a, const gpt_head* b) {
-    float sum = 0;
-    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) sum += a->v[k] * b->v[k];
-    return gpt_warp_sum(sum);
-}
-__device__ static inline void gpt_head_add(gpt_head* to, float factor, const gpt_head* x) {
-    for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) to->v[k] += factor * x->v[k];
-}
 
 /* The keys that a query and head see: one from each element of begin, begin + step, ... to end. */
 struct gpt_seen_keys {
@@ -589,26 +543,26 @@ __device__ static inline gpt_seen_keys gpt_keys_of(const gpt_attention_args& a, 
 __global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
     const float scale = 1 / sqrtf((float)s.head_size);
-    GPT_EACH_OF_WARP(item, a.batch * (s.sequence - s.first) * s.n_heads) {
+    WARPS_EACH(item, a.batch * (s.sequence - s.first) * s.n_heads) {
         const gpt_seen_keys keys = gpt_keys_of(a, item);
-        const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
-        gpt_head out = {};
+        const warps_head q = warps_load(a.q, type, item * s.head_size, s.head_size);
+        warps_head out = {};
         float max = -INFINITY, sum = 0;
 
         for (int64_t at = keys.begin; at < keys.end; at += keys.step) {
-            const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
-            const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
-            const float score = scale * gpt_head_dot(&q, &k), larger = fmaxf(max, score);
+            const warps_head k = warps_load(a.k, type, at, s.head_size);
+            const warps_head v = warps_load(a.v, type, at, s.head_size);
+            const float score = scale * warps_dot(q, k), larger = fmaxf(max, score);
             const float shrink = gpt_exp(max - larger), p = gpt_exp(score - larger);
             for (float& e : out.v) e *= shrink;
-            gpt_head_add(&out, p, &v);
+            warps_add(&out, p, v);
             sum = sum * shrink + p;
             max = larger;
         }
 
         for (float& e : out.v) e /= sum;
-        gpt_head_store(a.out, type, item * s.head_size, s.head_size, &out);
-        if (GPT_LANE == 0) ((float*)a.lse)[item] = max + (float)log((double)sum);
+        warps_store(a.out, type, item * s.head_size, s.head_size, out, false);
+        if (WARPS_LANE == 0) ((float*)a.lse)[item] = max + (float)log((double)sum);
     }
 }
 
@@ -616,21 +570,21 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_typ
 __global__ static void gpt_attention_dq_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
     const float scale = 1 / sqrtf((float)s.head_size);
-    GPT_EACH_OF_WARP(item, a.batch * (s.sequence - s.first) * s.n_heads) {
+    WARPS_EACH(item, a.batch * (s.sequence - s.first) * s.n_heads) {
         const gpt_seen_keys keys = gpt_keys_of(a, item);
-        const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
-        const gpt_head out = gpt_head_load(a.out, type, item * s.head_size, s.head_size);
-        const gpt_head dout = gpt_head_load(a.dout, type, item * s.head_size, s.head_size);
-        const float delta = gpt_head_dot(&dout, &out), lse = ((const float*)a.lse)[item];
-        gpt_head dq = {};
+        const warps_head q = warps_load(a.q, type, item * s.head_size, s.head_size);
+        const warps_head out = warps_load(a.out, type, item * s.head_size, s.head_size);
+        const warps_head dout = warps_load(a.dout, type, item * s.head_size, s.head_size);
+        const float delta = warps_dot(dout, out), lse = ((const float*)a.lse)[item];
+        warps_head dq = {};
         for (int64_t at = keys.begin; at < keys.end; at += keys.step) {
-            const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
-            const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
-            const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - lse);
-            gpt_head_add(&dq, scale * p * (gpt_head_dot(&dout, &v) - delta), &k);
+            const warps_head k = warps_load(a.k, type, at, s.head_size);
+            const warps_head v = warps_load(a.v, type, at, s.head_size);
+            const float p = gpt_exp(scale * warps_dot(q, k) - lse);
+            warps_add(&dq, scale * p * (warps_dot(dout, v) - delta), k);
         }
-        gpt_head_store(a.dq, type, item * s.head_size, s.head_size, &dq);
-        if (GPT_LANE == 0) ((float*)a.delta)[item] = delta;
+        warps_store(a.dq, type, item * s.head_size, s.head_size, dq, false);
+        if (WARPS_LANE == 0) ((float*)a.delta)[item] = delta;
     }
 }
 
@@ -639,35 +593,29 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
     const gpt_attention_shape s = a.shape;
     const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
-    GPT_EACH_OF_WARP(item, a.batch * s.sequence * s.n_kv_heads) {
+    WARPS_EACH(item, a.batch * s.sequence * s.n_kv_heads) {
         const int64_t row = item / s.n_kv_heads, kv_head = item % s.n_kv_heads;
         const int64_t key = row % s.sequence, first_query = row / s.sequence * n_queries;
-        const gpt_head k = gpt_head_load(a.k, type, item * s.head_size, s.head_size);
-        const gpt_head v = gpt_head_load(a.v, type, item * s.head_size, s.head_size);
+        const warps_head k = warps_load(a.k, type, item * s.head_size, s.head_size);
+        const warps_head v = warps_load(a.v, type, item * s.head_size, s.head_size);
         const gpt_kernel_type to = s.sums ? gpt_kernel_type(MEMO_TYPE_F32) : type;
         const int64_t* begins = gpt_begins_at(&a, row / s.sequence);
-        gpt_head dk = {}, dv = {};
+        warps_head dk = {}, dv = {};
 
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             for (int64_t i = key > s.first ? key - s.first : 0; i < n_queries; i++) {
                 const int64_t at = (first_query + i) * s.n_heads + head;
                 if (gpt_first_key(&s, begins, s.first + i) > key) break;
-                const gpt_head q = gpt_head_load(a.q, type, at * s.head_size, s.head_size);
-                const gpt_head dout = gpt_head_load(a.dout, type, at * s.head_size, s.head_size);
-                const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - ((const float*)a.lse)[at]);
-                const float dp = gpt_head_dot(&dout, &v) - ((const float*)a.delta)[at];
-                gpt_head_add(&dv, p, &dout);
-                gpt_head_add(&dk, scale * p * dp, &q);
+                const warps_head q = warps_load(a.q, type, at * s.head_size, s.head_size);
+                const warps_head dout = warps_load(a.dout, type, at * s.head_size, s.head_size);
+                const float p = gpt_exp(scale * warps_dot(q, k) - ((const float*)a.lse)[at]);
+                const float dp = warps_dot(dout, v) - ((const float*)a.delta)[at];
+                warps_add(&dv, p, dout);
+                warps_add(&dk, scale * p * dp, q);
             }
 
-        if (s.adds) {
-            const gpt_head old_k = gpt_head_load(a.dk, to, item * s.head_size, s.head_size);
-            const gpt_head old_v = gpt_head_load(a.dv, to, item * s.head_size, s.head_size);
-            gpt_head_add(&dk, 1, &old_k);
-            gpt_head_add(&dv, 1, &old_v);
-        }
-        gpt_head_store(a.dk, to, item * s.head_size, s.head_size, &dk);
-        gpt_head_store(a.dv, to, item * s.head_size, s.head_size, &dv);
+        warps_store(a.dk, to, item * s.head_size, s.head_size, dk, s.adds != 0);
+        warps_store(a.dv, to, item * s.head_size, s.head_size, dv, s.adds != 0);
     }
 }
 
@@ -683,7 +631,7 @@ struct gpt_fp8_scale {
 /* most = the largest of it and of the bits of |x|, whose maximum has no order. */
 template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n, uint32_t* most) {
     uint32_t largest = 0;
-    GPT_EACH(g, n / W) {
+    WARPS_EACH_THREAD(g, n / W) {
         float values[W];
         uint32_t bits[W];
         gpt_read<W>(values, x, MEMO_TYPE_BF16, g * W);
@@ -697,11 +645,11 @@ template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n
         float value;
         uint32_t other;
         memcpy(&value, &largest, sizeof value);
-        value = __shfl_xor_sync(0xffffffffu, value, apart, GPT_CUDA_WARP);
+        value = __shfl_xor_sync(0xffffffffu, value, apart, WARPS_LANES);
         memcpy(&other, &value, sizeof other);
         largest = other > largest ? other : largest;
     }
-    if (GPT_LANE == 0 && largest) atomicMax(most, largest);
+    if (WARPS_LANE == 0 && largest) atomicMax(most, largest);
 }
 
 /* Two codes, by one instruction where the GPU has it. */
@@ -723,11 +671,11 @@ __global__ static void gpt_e4m3_kernel(const void* x, int64_t n_rows, int64_t n_
                                        gpt_fp8_scale* of, uint8_t* codes) {
     const int64_t n_across = (n_columns + 63) / 64, n_down = (n_rows + 4 * T - 1) / (4 * T);
     const float scale = gpt_e4m3_scale(gpt_e4m3_exponent(of->most)), factor = 1 / scale;
-    GPT_EACH_OF_WARP(block, n_across * n_down) {
-        const int64_t row = (block / n_across * 4 + GPT_LANE / 8) * T;
-        const int64_t c = (block % n_across * 8 + GPT_LANE % 8) * 8;
+    WARPS_EACH(block, n_across * n_down) {
+        const int64_t row = (block / n_across * 4 + WARPS_LANE / 8) * T;
+        const int64_t c = (block % n_across * 8 + WARPS_LANE % 8) * 8;
         float values[T][8];
-        if (block == 0 && GPT_LANE == 0) of->scale = scale;
+        if (block == 0 && WARPS_LANE == 0) of->scale = scale;
         if (row >= n_rows || c >= n_columns) continue;
         for (int t = 0; t < T; t++)
             for (int k = 0; k < 8; k += W)
@@ -962,18 +910,8 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-template <typename... Parameters, typename... Arguments>
-static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_error* error,
-                                   void (*kernel)(Parameters...), Arguments... arguments) {
-    cudaLaunchConfig_t config = {};
-    const int64_t n_blocks = (n_threads + GPT_CUDA_THREADS - 1) / GPT_CUDA_THREADS;
-    if (n_threads <= 0) return MEMO_STATUS_OK;
-    config.gridDim = dim3((unsigned)gpt_min(n_blocks, GPT_CUDA_BLOCKS_MAX));
-    config.blockDim = dim3(GPT_CUDA_THREADS);
-    config.stream = memo_cuda_stream(stream);
-    return GPT_CUDA(cudaLaunchKernelEx, (&config, kernel, arguments...));
-}
-#define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
+#define GPT_LAUNCH(n_threads, ...)                                                                 \
+    warps_launch(memo_cuda_stream(stream), n_threads, error, __VA_ARGS__)
 
 /* Elements of 16 bytes at a time where all rows and addresses allow it. */
 static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_columns) {
@@ -997,7 +935,7 @@ static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_
     if (GPT_CUDA(cudaMemsetAsync, (scale, 0, sizeof *scale, memo_cuda_stream(stream))) ||
         GPT_LAUNCH_WIDE(is_wide, n, gpt_most_kernel, x, n, &scale->most))
         return error->status;
-    return GPT_LAUNCH(n_warps * GPT_CUDA_WARP / (is_turned ? 8 : 1), kernel, x, n_rows, n_columns,
+    return GPT_LAUNCH(n_warps * WARPS_LANES / (is_turned ? 8 : 1), kernel, x, n_rows, n_columns,
                       scale, codes);
 }
 
@@ -1054,8 +992,8 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
 
 /* A warp a row. */
 #define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
-    ((is_wide) ? GPT_LAUNCH(gpt_count((args)->rows) * GPT_CUDA_WARP, kernel<8>, *(args), c->type)  \
-               : GPT_LAUNCH(gpt_count((args)->rows) * GPT_CUDA_WARP, kernel<1>, *(args), c->type))
+    ((is_wide) ? GPT_LAUNCH(gpt_count((args)->rows) * WARPS_LANES, kernel<8>, *(args), c->type)    \
+               : GPT_LAUNCH(gpt_count((args)->rows) * WARPS_LANES, kernel<1>, *(args), c->type))
 
 template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
@@ -1086,7 +1024,7 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
 
 static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                  const gpt_norm_args* a, memo_error* error) {
-    const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * GPT_CUDA_WARP;
+    const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * WARPS_LANES;
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     const int is_wide =
         gpt_is_wide(a->x, a->y, a->weight, a->hidden) && gpt_is_wide(a->dx, NULL, NULL, a->hidden);
@@ -1112,8 +1050,8 @@ static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const 
 
 static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
                                     const gpt_squares_args* a, memo_error* error) {
-    const int64_t n_warps = (a->n + 4 * GPT_CUDA_WARP - 1) / (4 * GPT_CUDA_WARP);
-    const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * GPT_CUDA_WARP;
+    const int64_t n_warps = (a->n + 4 * WARPS_LANES - 1) / (4 * WARPS_LANES);
+    const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * WARPS_LANES;
     const float* x = (const float*)a->x;
     if ((uintptr_t)x % 16 ? GPT_LAUNCH(n, gpt_squares_kernel<1>, c->partials, x, a->n, n_partials)
                           : GPT_LAUNCH(n, gpt_squares_kernel<4>, c->partials, x, a->n, n_partials))
@@ -1125,8 +1063,8 @@ static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
 static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                    const gpt_attention_args* a, memo_error* error) {
     const gpt_attention_shape* s = &a->shape;
-    const int64_t n_queries = a->batch * (s->sequence - s->first) * s->n_heads * GPT_CUDA_WARP;
-    const int64_t n_keys = a->batch * s->sequence * s->n_kv_heads * GPT_CUDA_WARP;
+    const int64_t n_queries = a->batch * (s->sequence - s->first) * s->n_heads * WARPS_LANES;
+    const int64_t n_keys = a->batch * s->sequence * s->n_kv_heads * WARPS_LANES;
     if (c->attention.enqueue)
         return c->attention.enqueue(c->attention.context, stream, kind, a, c->of_attention, error);
     if (kind == GPT_KIND_ATTENTION) return GPT_LAUNCH(n_queries, gpt_attention_kernel, *a, c->type);
@@ -1219,10 +1157,10 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     if (shapes->type != MEMO_TYPE_BF16 && shapes->type != MEMO_TYPE_F32)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.type: the CUDA kernels take f32 and bf16");
-    if (!c->attention.enqueue && shapes->head_size > GPT_CUDA_HEAD_SIZE)
+    if (!c->attention.enqueue && shapes->head_size > WARPS_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "heads of %lld: the built-in attention takes at most %d",
-                              (long long)shapes->head_size, (int)GPT_CUDA_HEAD_SIZE);
+                              (long long)shapes->head_size, (int)WARPS_HEAD);
     if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
 
     /* The parts of the scratch. */
