@@ -3959,7 +3959,6 @@ struct memo_arena {
     memoi_blocks blocks;
 
     /* Recording. */
-    int64_t body_request;                    /* first request of the micro-batch in the trace */
     uint64_t dry_address, dry_address_begin; /* next one of a dry run; what it was at begin */
 
     char* memory; /* the block of a replay, or what a dry run writes to */
@@ -4315,10 +4314,8 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
                               "the first micro-batch; free them, their bytes are reused",
                               (long long)n_early);
     if (arena->trace) {
-        int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
         if (status) return status;
-        arena->body_request = n_requests;
     }
     arena->dry_address_begin = arena->dry_address;
     arena->blocks.n_before_body = arena->blocks.n;
@@ -4358,37 +4355,12 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Removes the micro-batch from the trace, except frees of earlier buffers. */
-MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
-    memoi_trace_book* book = memoi_trace_book_of(trace);
-    int64_t n = from;
-    trace->text_bytes = trace->requests[from].id; /* the mark "iteration begin" */
-    for (int64_t i = from; i < trace->n_requests; i++) {
-        const memo_request* request = &trace->requests[i];
-        int64_t origin = book->origin[i];
-        if (request->kind == MEMO_REQUEST_MALLOC) {
-            trace->n_buffers--;
-            if (memob_map_get(&book->live, request->id) == i) {
-                memob_map_remove(&book->live, request->id);
-                trace->n_live--;
-            }
-        } else if (request->kind == MEMO_REQUEST_RECORD) {
-            if (memob_map_get(&book->events, request->id) == i)
-                memob_map_remove(&book->events, request->id);
-        } else if (request->kind == MEMO_REQUEST_FREE && origin < from) {
-            trace->requests[n] = *request;
-            book->origin[n++] = origin;
-        }
-    }
-    trace->n_requests = n;
-}
-
-/* Abandons the current micro-batch: frees the buffers, and while recording removes the micro-batch
- * from the trace.  The next call is memo_arena_begin. */
+/* Abandons the current micro-batch: frees the buffers.  A recording ends, and its trace is of no
+ * use.  The next call is memo_arena_begin. */
 MEMOI void memob_arena_abandon(memo_arena* arena) {
     if (arena->state != MEMOI_ARENA_INSIDE) return;
     memoi_arena_close(arena);
-    if (arena->trace) memoi_arena_trace_withdraw(arena->trace, arena->body_request);
+    arena->trace = NULL;
 }
 
 /* --- requests, recorded --- */
