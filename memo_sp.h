@@ -422,8 +422,6 @@ MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int
 typedef struct memo_mesh_desc {
     /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
-    /* Ring varies faster than ulysses; useful if the fast links suit the ring better. */
-    int32_t ring_is_inner;
 } memo_mesh_desc;
 
 /* Every group exists; a group of degree 1 has a single rank, so no caller needs a branch. */
@@ -432,7 +430,7 @@ typedef struct memo_mesh {
     int32_t rank, size;                            /* in the world */
     int32_t data_rank, pipeline_rank, tensor_rank; /* = rank in that group */
     int32_t ring_rank, ulysses_rank;
-    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, for either nesting */
+    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank */
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
@@ -1104,9 +1102,9 @@ MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
  * gradient.  Logits exist for a single tile at a time.
  *
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
- * Each rank has all rows of x.  An all-gather of 20 bytes per row and rank (parts of the softmax,
+ * Each rank has all rows of x.  An all-gather of 12 bytes per row and rank (parts of the softmax,
  * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
- * losses.  The logits' softcap, smoothing of labels and z-loss follow the rule stated there.
+ * losses.  The logits' softcap and the z-loss follow the rule stated there.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt): functions.logits sets t->logits to rows
  * of x times W^T, and functions.gradients reads the logits' gradient there: d_x rows = t->logits
@@ -1137,8 +1135,8 @@ typedef struct memo_loss_desc {
     memo_stream stream;
     memo_comm* tensor; /* NULL: a single rank has the whole vocabulary */
     int64_t vocabulary;
-    memo_type type;                     /* of logits: F32, BF16, F16 */
-    float softcap, smoothing, z_weight; /* memo_cross_entropy_desc; 0: none */
+    memo_type type;          /* of logits: F32, BF16, F16 */
+    float softcap, z_weight; /* memo_cross_entropy_desc; 0: none */
     /* 0: as many as 64 MiB hold of logits, or of the parts that ranks exchange; at least 1. */
     int64_t tile_rows;
     memo_loss_functions functions;
@@ -1150,7 +1148,7 @@ typedef struct memo_loss_sizes {
     int64_t device_bytes; /* logits, parts and losses of a tile */
     int64_t tile_rows;    /* the same on all tensor ranks */
     int64_t first_column, n_columns;
-    int64_t sent_bytes_per_row; /* to other tensor ranks: 20 (size - 1) */
+    int64_t sent_bytes_per_row; /* to other tensor ranks: 12 (size - 1) */
 } memo_loss_sizes;
 
 /* In device memory. */
@@ -1433,24 +1431,23 @@ typedef struct memo_pack_desc {
  * Three kernels use the same desc, in this order:
  *
  *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
- *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
- *                   among these columns), and for smoothing the sum of largest - z and the number
- *                   of columns
+ *                   label, the sum of their exp(z - m), and the logit of the label (-inf if it is
+ *                   not among these columns)
  *   cross_entropy   reads all parts, and sets losses and d_logits
  *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
  *                   sums[2] += the number of labels at or beyond the vocabulary
  *
  * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
- * the label], s = smoothing and w = z_weight:
+ * the label] and w = z_weight:
  *
- *   loss     = LSE - z[label] + s (z[label] - mean of z) + w LSE^2
- *   d_logits = scale (p - y + s (y - 1 / V) + 2 w LSE p) (1 - (z / softcap)^2)
+ *   loss     = LSE - z[label] + w LSE^2
+ *   d_logits = scale (p - y + 2 w LSE p) (1 - (z / softcap)^2)
  *
  * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
  * losses keep their precision with large logits and confident labels.  A row without label (label <
  * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
  * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
- * (memo_loss_read).  With smoothing, a logit of -inf makes the loss infinite.
+ * (memo_loss_read).
  *
  * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
  * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
@@ -1465,14 +1462,13 @@ typedef struct memo_cross_entropy_desc {
     int32_t n_parts;       /* 0: 1 */
     int32_t part;          /* the part that softmax_parts writes */
     float scale;
-    float softcap;   /* 0: none */
-    float smoothing; /* of labels, 0 to 1; 0: none */
-    float z_weight;  /* of LSE^2; 0: none */
+    float softcap;  /* 0: none */
+    float z_weight; /* of LSE^2; 0: none */
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
     int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
 } memo_cross_entropy_desc;
-#define MEMO_LOSS_NUMBERS 5 /* of a row in parts */
+#define MEMO_LOSS_NUMBERS 3 /* of a row in parts */
 
 /* --- attention sinks ---
  *
@@ -2012,31 +2008,23 @@ MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float 
 
 #define MEMO_LOSS_LANES 32
 
-/* Some columns of a row, of which the label counts only in below and n. */
+/* Some columns of a row, without the label. */
 typedef struct memo_softmax_sum {
     float max, sum; /* the sum of exp(z - max) */
-    float below, n; /* with smoothing: the sum of top - z, with the largest of all; their number */
-    float top;
 } memo_softmax_sum;
 
 MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
-    const memo_softmax_sum none = {-INFINITY, 0, 0, 0, -INFINITY};
+    const memo_softmax_sum none = {-INFINITY, 0};
     return none;
 }
 /* The sum relative to a maximum that is not below its own. */
 MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
     return x.max == max ? x.sum : x.sum * expf(x.max - max);
 }
-MEMO_INLINE float memoi_softmax_below(memo_softmax_sum x, float top) {
-    return x.n == 0 ? 0 : x.below + x.n * (top - x.top);
-}
 MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
     memo_softmax_sum both;
     both.max = a.max > b.max ? a.max : b.max;
     both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
-    both.top = a.top > b.top ? a.top : b.top;
-    both.below = memoi_softmax_below(a, both.top) + memoi_softmax_below(b, both.top);
-    both.n = a.n + b.n;
     return both;
 }
 
@@ -2057,26 +2045,8 @@ MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* 
     float x[MEMOI_ROW_GROUP], max = to.max;
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-        x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
-
-    /* The sum of the distances below the largest value, for label smoothing. */
-    if (entropy->smoothing > 0) {
-        float top = to.top;
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-            if (x[k] > top) top = x[k];
-        to.below = memoi_softmax_below(to, top);
-        to.top = top;
-        to.n += (float)(n < MEMOI_ROW_GROUP ? n : MEMOI_ROW_GROUP);
-        MEMOI_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++)
-            if (k < n) to.below += top - x[k];
-    }
-
-    MEMOI_UNROLL
     for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
-        if (k == label) x[k] = -INFINITY;
+        x[k] = k < n && k != label ? memoi_softcap(entropy, x[k]) : -INFINITY;
         if (x[k] > max) max = x[k];
     }
     to.sum = memoi_softmax_scaled(to, max);
@@ -2119,8 +2089,6 @@ MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_
     part[0] = sum.max;
     part[1] = sum.sum;
     part[2] = -INFINITY;
-    part[3] = sum.below;
-    part[4] = sum.n;
     if (column >= 0) {
         memoi_row_group group;
         float x[MEMOI_ROW_GROUP];
@@ -2131,9 +2099,9 @@ MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_
     }
 }
 
-/* What the columns of a row need: d_logits = factor exp(z - max) - uniform, or of the label. */
+/* What the columns of a row need: d_logits = factor exp(z - max), or of the label. */
 typedef struct memoi_entropy_row {
-    float loss, max, factor, uniform, of_label;
+    float loss, max, factor, of_label;
 } memoi_entropy_row;
 
 /* Joins the parts of a row, in order.  Every lane does. */
@@ -2141,11 +2109,10 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
                                                    int64_t row) {
     memo_softmax_sum all = memoi_softmax_none();
     memoi_entropy_row r;
-    float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
+    float label = -INFINITY, others, of_label, sum, lse, z_factor;
     for (int32_t p = 0; p < entropy->n_parts; p++) {
         const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
-        const memo_softmax_sum next = {part[0], part[1], part[3], part[4],
-                                       part[0] > part[2] ? part[0] : part[2]};
+        const memo_softmax_sum next = {part[0], part[1]};
         all = memo_softmax_join(all, next);
         if (!(part[2] <= label)) label = part[2]; /* a NaN too */
     }
@@ -2159,11 +2126,7 @@ MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc
     r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
     z_factor = 2 * entropy->z_weight * lse;
     r.factor = (1 + z_factor) / sum;
-    r.uniform = smoothing > 0 ? smoothing / (float)entropy->vocabulary : 0;
-    r.of_label = (z_factor * of_label - others) / sum + (smoothing - r.uniform);
-    if (smoothing > 0)
-        r.loss += smoothing *
-                  (memoi_softmax_below(all, r.max) / (float)entropy->vocabulary - (r.max - label));
+    r.of_label = (z_factor * of_label - others) / sum;
     if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
     return r;
 }
@@ -2176,9 +2139,8 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     for (int k = 0; k < MEMOI_ROW_GROUP; k++) {
         float d = entropy->scale;
         if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
-        x[k] = column + k == label
-                   ? r->of_label * d
-                   : (r->factor * expf(memoi_softcap(entropy, x[k]) - r->max) - r->uniform) * d;
+        x[k] = d * (column + k == label ? r->of_label
+                                        : r->factor * expf(memoi_softcap(entropy, x[k]) - r->max));
     }
     if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
         MEMOI_UNROLL
@@ -2187,9 +2149,9 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
-/* The work of one lane on a row.  Lane 0 writes the loss. */
-MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
-                                   int32_t lane) {
+/* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
+MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
+    const int64_t row = item / MEMO_LOSS_LANES, lane = item % MEMO_LOSS_LANES;
     const int shift = memoi_row_shift(entropy->type);
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
@@ -2199,7 +2161,7 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
                                : entropy->labels[row] >= entropy->vocabulary ? NAN
                                                                              : r.loss;
     if (!entropy->d_logits) return;
-    for (int64_t column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+    for (int64_t column = lane << shift; column < entropy->n_columns; column += 2 * step) {
         const memoi_row_pair pair =
             memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
         memoi_row_group groups[2];
@@ -2208,11 +2170,6 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
         if (pair.n[1] > 0)
             memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
     }
-}
-
-/* A row and lane: lanes of a row need nothing from each other. */
-MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
-    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
 }
 
 /* What loss_sums adds up: losses, labels, labels that are not valid. */
@@ -2397,8 +2354,7 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
     memob_check_real(desc, #field, (double)(x)->field, least, most, error)
 /* The numbers of the rule of memo_cross_entropy_desc. */
 #define MEMOI_LOSS_RULE(desc, x)                                                                   \
-    (MEMOI_REAL(desc, x, softcap, 0, 3e38) || MEMOI_REAL(desc, x, smoothing, 0, 1) ||              \
-     MEMOI_REAL(desc, x, z_weight, 0, 3e38))
+    (MEMOI_REAL(desc, x, softcap, 0, 3e38) || MEMOI_REAL(desc, x, z_weight, 0, 3e38))
 
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -4856,11 +4812,9 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
+    static const int from_the_fastest[] = {MEMOI_MESH_TENSOR, MEMOI_MESH_ULYSSES, MEMOI_MESH_RING,
+                                           MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
     memo_mesh_desc degrees = *desc;
-    const int is_ring_inner = desc->ring_is_inner != 0;
-    const int from_the_fastest[MEMOI_MESH_AXES] = {
-        MEMOI_MESH_TENSOR, is_ring_inner ? MEMOI_MESH_RING : MEMOI_MESH_ULYSSES,
-        is_ring_inner ? MEMOI_MESH_ULYSSES : MEMOI_MESH_RING, MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
     int32_t rest = rank;
     memo_status status = memoi_mesh_check(&degrees, size, error);
     memset(mesh, 0, sizeof *mesh);
@@ -8664,13 +8618,13 @@ void memo_loss_destroy(memo_loss* loss) {
 /* What tensor ranks must agree on. */
 static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
-    "memo_loss_desc: vocabulary, type, tile_rows, softcap, smoothing or z_weight",
+    "memo_loss_desc: vocabulary, type, tile_rows, softcap or z_weight",
     "memo_loss_tensors: n_rows or scale"};
 
 MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    const float rule[] = {d->softcap, d->smoothing, d->z_weight};
+    const float rule[] = {d->softcap, d->z_weight};
     memo_label label;
     memset(&label, 0, sizeof label);
     label.fields = memoi_loss_fields;
@@ -8702,7 +8656,6 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.part = tensor ? tensor->rank : 0;
     entropy.scale = tensors->scale;
     entropy.softcap = loss->desc.softcap;
-    entropy.smoothing = loss->desc.smoothing;
     entropy.z_weight = loss->desc.z_weight;
     entropy.vocabulary = loss->desc.vocabulary;
     entropy.n_rows = tile->n_rows;

@@ -407,8 +407,7 @@ static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_m
     *sum = 0;
     for (int32_t rank = 0; rank < size; rank++) {
         int32_t t = rank % t_degree, s = rank / t_degree % (u_degree * r_degree);
-        int32_t u = desc->ring_is_inner ? s / r_degree : s % u_degree;
-        int32_t r = desc->ring_is_inner ? s % r_degree : s / u_degree;
+        int32_t u = s % u_degree, r = s / u_degree;
         int32_t d = rank / (t_degree * u_degree * r_degree) % desc->data;
         int32_t p = rank / (t_degree * u_degree * r_degree * desc->data);
         int others = (d != mine->data_rank) * AXIS_DATA |
@@ -443,8 +442,7 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     if (!m) return;
     /* The sequence group has ring rank r and ulysses rank u at r * ulysses + u. */
     int32_t rank = c->comm->rank / desc->tensor % (desc->ring * desc->ulysses);
-    int32_t expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
-    CHECK_CASE(m->ring_rank == expected_ring, "ring rank %d", (int)m->ring_rank);
+    CHECK_CASE(m->ring_rank == rank / desc->ulysses, "ring rank %d", (int)m->ring_rank);
     CHECK_CASE(m->sequence_rank == m->ring_rank * desc->ulysses + m->ulysses_rank, "sequence rank");
     mesh_group(c, desc, m, AXIS_DATA, m->data, m->data_rank);
     mesh_group(c, desc, m, AXIS_PIPELINE, m->pipeline, m->pipeline_rank);
@@ -467,7 +465,6 @@ static void case_meshes(rank_case* c) {
         desc.data = desc.pipeline = desc.tensor = desc.ring = desc.ulysses = 1;
         for (int32_t factor = 2; rest > 1; factor++)
             for (; rest % factor == 0; rest /= factor) *degrees[case_int(c, 0, 4)] *= factor;
-        desc.ring_is_inner = (int32_t)case_int(c, 0, 1);
         one_mesh(c, &desc);
     }
 }

@@ -333,7 +333,6 @@ static void fuzz_loss(fuzz_bytes* in) {
     desc.device_memory = NULL;
     memset(&desc.functions, 0, sizeof desc.functions);
     desc.softcap = fuzz_float(in);
-    desc.smoothing = fuzz_float(in);
     desc.z_weight = fuzz_float(in);
     if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);

@@ -28,7 +28,7 @@ static long long malloc_count; /* memo's requests, if the including file counts 
 #define MAX_LATENT    8192 /* numbers of the weights of latent keys */
 
 typedef struct attention_case {
-    int32_t ring, ulysses, ring_is_inner;
+    int32_t ring, ulysses;
     int32_t are_peers; /* the threads' devices copy themselves */
     memo_sharding_kind sharding;
     memo_mask_kind mask;
@@ -92,19 +92,18 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
 static const char* case_text(const attention_case* c) {
     static char text[400];
     snprintf(text, sizeof text,
-             "ring %d ulysses %d%s %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
+             "ring %d ulysses %d %s %s window %d,%d%s%s first query %d documents %d%s%s, batch "
              "%d tokens %d keys "
              "%d heads "
              "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
-             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
-             memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
-             (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
-             c->has_intervals ? ", intervals," : "", (int)c->first_query, (int)c->n_documents,
-             c->softcap > 0 ? " (softcap)" : "", c->others ? " (a mask for each)" : "", c->n_batch,
-             (int)c->n_tokens, (int)c->n_keys, c->n_q_heads, c->n_kv_heads, c->head_size,
-             c->v_head_size, c->latent_size, (int)c->slice_tokens, c->ulysses_groups, c->attracts,
-             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
-             c->rounds_gradients ? ", rounds gradients" : "",
+             c->ring, c->ulysses, memo_sharding_name(c->sharding),
+             c->mask == MEMO_MASK_CAUSAL ? "causal" : "full", (int)c->window, (int)c->window_after,
+             c->has_prefixes ? ", prefixes," : "", c->has_intervals ? ", intervals," : "",
+             (int)c->first_query, (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
+             c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
+             c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->latent_size,
+             (int)c->slice_tokens, c->ulysses_groups, c->attracts, memo_type_name(c->type),
+             c->sends_again ? ", sends again" : "", c->rounds_gradients ? ", rounds gradients" : "",
              c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
              : c->has_slopes ? ", biases"
@@ -1115,7 +1114,6 @@ static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_st
     memo_status status = MEMO_STATUS_OK;
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
-    mesh_desc.ring_is_inner = all->c->ring_is_inner;
     if (rank == all->recorded_rank) {
         recorder_desc.device = host;
         status = memo_recorder_create(&recorder_desc, &recorder, error);

@@ -281,7 +281,7 @@ static memo_status no_product(MEMO_UNUSED void* context, MEMO_UNUSED const memo_
 
 /* The last rank has another desc, or another scale; then none has. */
 TEST(a_loss_that_differs_fails_on_all_ranks) {
-    static const char* const expected[] = {"smoothing or z_weight on", "n_rows or scale on", NULL};
+    static const char* const expected[] = {"softcap or z_weight on", "n_rows or scale on", NULL};
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
     for (int way = 0; way < 3; way++) {
         memo_loss* loss = NULL;

@@ -15,14 +15,13 @@ static double half_unit(memo_type type) {
 
 /* The rule of a loss, 0: none. */
 typedef struct rule {
-    double softcap, smoothing, z_weight;
+    double softcap, z_weight;
 } rule;
-static const rule plain = {0, 0, 0};
+static const rule plain = {0, 0};
 
 static rule random_rule(void) {
     rule r = plain;
     if (memo_test_int(0, 2) == 0) r.softcap = (float)(1 + 30 * memo_test_real());
-    if (memo_test_int(0, 2) == 0) r.smoothing = (float)memo_test_real();
     if (memo_test_int(0, 2) == 0) r.z_weight = (float)(0.1 * memo_test_real());
     return r;
 }
@@ -35,26 +34,24 @@ static double capped(const rule* r, double x) {
  * label's own p - 1 is the sum of the other p, so that it has all of its digits. */
 static double row_loss(const rule* r, const double* logits, int64_t n, int64_t label,
                        double* gradient) {
-    double max = -INFINITY, sum = 0, others = 0, mean = 0, lse, z;
+    double max = -INFINITY, sum = 0, others = 0, lse, z;
     for (int64_t i = 0; i < n; i++)
         if (capped(r, logits[i]) > max) max = capped(r, logits[i]);
     for (int64_t i = 0; i < n; i++) {
         z = capped(r, logits[i]);
         sum += exp(z - max);
         if (i != label) others += exp(z - max);
-        mean += z / (double)n;
     }
     lse = max + log(sum);
     for (int64_t i = 0; i < n; i++) {
         z = capped(r, logits[i]);
         double p = exp(z - max) / sum;
         double d = i == label ? -others / sum : p;
-        d += r->smoothing * ((i == label) - 1 / (double)n) + 2 * r->z_weight * lse * p;
+        d += 2 * r->z_weight * lse * p;
         gradient[i] = r->softcap > 0 ? d / pow(cosh(logits[i] / r->softcap), 2) : d;
     }
     z = capped(r, logits[label]);
-    return (z == max ? log1p(others) : lse - z) +
-           (r->smoothing > 0 ? r->smoothing * (z - mean) : 0) + r->z_weight * lse * lse;
+    return (z == max ? log1p(others) : lse - z) + r->z_weight * lse * lse;
 }
 
 /* The reference's own gradient. */
@@ -131,7 +128,6 @@ TEST(kernels_match_the_reference) {
             d->scale = scale;
             d->vocabulary = n;
             d->softcap = (float)r.softcap;
-            d->smoothing = (float)r.smoothing;
             d->z_weight = (float)r.z_weight;
         }
         for (row = 0; row < n_rows; row++)
@@ -142,7 +138,7 @@ TEST(kernels_match_the_reference) {
                     double x = (memo_test_real() - 0.5) * spread;
                     /* Masked logits, but never the label's. */
                     if (memo_test_int(0, 9) == 0 && borders[p] + i != labels[row] &&
-                        labels[row] >= 0 && r.smoothing == 0 && r.softcap == 0)
+                        labels[row] >= 0 && r.softcap == 0)
                         x = -INFINITY;
                     typed_set(at[p], row * desc[p].stride + i, type, x);
                 }
@@ -332,9 +328,9 @@ TEST(descs_that_are_refused) {
     CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT,
                 "vocabulary");
     desc.vocabulary = 2;
-    desc.smoothing = 1.5f;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "smoothing");
-    desc.smoothing = 0;
+    desc.z_weight = -1;
+    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "z_weight");
+    desc.z_weight = 0;
     desc.softcap = (float)memo_test_nan();
     CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "softcap");
     desc.softcap = 0;
@@ -427,7 +423,6 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
                            .type = c->type,
                            .tile_rows = c->tile_rows,
                            .softcap = (float)c->rule.softcap,
-                           .smoothing = (float)c->rule.smoothing,
                            .z_weight = (float)c->rule.z_weight,
                            .functions.context = &p,
                            .functions.logits = give_logits,
@@ -489,11 +484,11 @@ static void check_tiles(tiles_case* c, int number) {
         CHECK_IS(c->sums[r][1], ==, n_labels);
         CHECK_IS(c->means[r], ==, n_labels > 0 ? c->sums[r][0] / n_labels : 0);
         CHECK(fabs(c->sums[r][0] - sum) <= tolerance * 4 * (double)(c->n_rows + 1));
-        CHECK_IS(c->sent_bytes[r], ==, 20 * (c->n_ranks - 1) * c->n_rows);
+        CHECK_IS(c->sent_bytes[r], ==, 12 * (c->n_ranks - 1) * c->n_rows);
         CHECK_IS(c->n_tiles[r], ==, (c->n_rows + c->tile_rows - 1) / c->tile_rows);
         /* No array of all logits: a tile's, parts and losses, each rounded up to 512. */
         CHECK(c->device_bytes[r] <=
-              c->tile_rows * (4 * c->vocabulary + 20 * c->n_ranks + 4) + 1536);
+              c->tile_rows * (4 * c->vocabulary + 12 * c->n_ranks + 4) + 1536);
     }
     for (int64_t i = 0; i < c->n_rows * c->n_in; i++) {
         double d = 0;

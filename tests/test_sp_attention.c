@@ -196,7 +196,6 @@ TEST(every_pair_of_degrees_is_exact) {
             attention_case c = case_of(degrees[r], degrees[u], 97 + k, 8, 4, 32);
             if (degrees[r] * degrees[u] > (IS_SLOW ? 8 : 16)) continue;
             c.sharding = (memo_sharding_kind)(k % 2);
-            c.ring_is_inner = k % 2;
             c.window = k % 4 == 3 ? 19 : 0;
             k++;
             expect_exact(&c);
@@ -409,7 +408,6 @@ TEST(random_cases_are_exact) {
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 4);
-        c.ring_is_inner = (int32_t)memo_test_int(0, 1);
         c.are_peers = memo_test_int(0, 3) == 0;
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
@@ -1823,7 +1821,6 @@ TEST(latent_keys_have_the_bits_of_their_keys) {
         c.latent_heads = i % 3;
         c.v_head_size = 8;
         c.window = i % 2 ? 30 : 0;
-        c.ring_is_inner = i % 2;
         c.type = i % 5 ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
         whole_create(&latent, &c);
         whole_expand(&c, &latent, &expanded, &keys);

@@ -51,7 +51,6 @@ TEST(every_way_to_split_the_ranks_is_exact) {
             c.window = k % 4 == 2 ? 9 : 0;
             c.n_batch = 1 + k % 2;
             c.sends_again = k % 2;
-            c.ring_is_inner = k % 2;
             c.ulysses_groups = k % 3;
             expect_exact(&c);
         }

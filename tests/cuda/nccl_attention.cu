@@ -33,7 +33,6 @@ TEST(every_way_to_split_the_ranks_is_exact) {
         attention_case c = case_of(ring, n / ring, 77, 8, k % 2 ? 2 : 8, 32);
         c.n_batch = 1 + k % 2;
         c.sends_again = k % 2;
-        c.ring_is_inner = k % 2;
         c.ulysses_groups = k % 3;
         expect_exact(&c);
     }

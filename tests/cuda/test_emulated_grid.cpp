@@ -242,7 +242,6 @@ TEST(stays_within_its_arrays) {
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
         entropy.losses = (float*)guarded(1, n_rows * 4);
         entropy.parts = (float*)guarded(2, n_rows * MEMO_LOSS_NUMBERS * 4);
-        entropy.smoothing = 0.1f;
         entropy.softcap = 30;
         int32_t* labels = (int32_t*)guarded(3, n_rows * 4);
         entropy.labels = labels;
