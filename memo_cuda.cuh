@@ -1870,19 +1870,25 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
 }
 
+MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
+                                             const memo_row_call* call, memo_error* error) {
+    (void)context;
+    return memoi_cuda_run_row_kernel(stream, call->kind, *(const memo_row_desc*)call->desc, error);
+}
+
+/* A device with nothing else. */
 memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
                                  memo_error* error) {
-    memo_row_desc taken;
-    memo_status status = memo_row_take(kind, desc, &taken, error);
-    return status ? status : memoi_cuda_run_row_kernel(stream, kind, taken, error);
+    memo_device here = {};
+    here.struct_bytes = sizeof here;
+    here.row_kernel = memoi_cuda_row_kernel_here;
+    return memo_row_kernel(&here, stream, kind, desc, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
                                         const memo_row_call* call, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
-    return on.status ? on.status
-                     : memoi_cuda_run_row_kernel(stream, call->kind,
-                                                 *(const memo_row_desc*)call->desc, error);
+    return on.status ? on.status : memoi_cuda_row_kernel_here(context, stream, call, error);
 }
 #endif /* MEMO_SP_H */
 

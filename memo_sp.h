@@ -108,7 +108,7 @@ typedef enum memo_collective {
     MEMO_COLLECTIVE_BARRIER
 } memo_collective;
 
-#define MEMO_LABEL_FIELDS 15
+#define MEMO_LABEL_FIELDS 14
 
 /* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
@@ -150,7 +150,10 @@ typedef struct memo_comm {
     void* context;
     int32_t rank, size;
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
-     * counts memo_comm_bytes, whatever the back end really sends. */
+     * counts what the ring algorithm sends, whatever the back end does.  It is optimal on average.
+     * With n = size and b = count * bytes of the type:
+     *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
+     *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
     int64_t sent_bytes;
     /* Set by the caller before a call (of a group: the end), which clears the label.  Optional. */
     memo_label label;
@@ -262,12 +265,6 @@ MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
                             MEMO_REDUCTION_SUM, 0, error);
 }
 
-/* For back ends: the bytes that a rank sends in a collective over size ranks with the ring
- * algorithm, which is optimal on average.  With n = size and b = count * bytes of the type:
- *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
- *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
-MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
-
 /* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
  * from, in that order.  Runs on the host before the call returns, with the bits that
  * memo_all_reduce promises.  to may be the same elements of an array of from. */
@@ -318,8 +315,8 @@ typedef struct memo_comm_threads_desc {
     double timeout_s; /* must exceed the longest transfer; 0: 30 */
 
     /* A simulated link, not of peers; 0: none.  A receive from another rank takes bytes /
-     * bytes_per_s, and a collective memo_comm_bytes / bytes_per_s.  Transfers of a communicator to
-     * a rank take turns. */
+     * bytes_per_s; a collective takes what sent_bytes counts / bytes_per_s.  Transfers of a
+     * communicator to a rank take turns. */
     double bytes_per_s;
 } memo_comm_threads_desc;
 
@@ -637,11 +634,10 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
  * reads key head h / (n_q_heads / n_kv_heads).  The n_batch sequences share the runs and the mask:
  * sequences that differ in these come in blocks of their own. */
 typedef struct memo_attention_block {
-    memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
-    float scale;    /* of the scores */
-    float softcap;  /* not 0: a score s becomes softcap * tanh(s / softcap) */
-    /* The model's number of query head 0 here, for biases by head such as ALiBi's. */
-    int32_t first_q_head;
+    memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
+    float scale;          /* of the scores */
+    float softcap;        /* not 0: a score s becomes softcap * tanh(s / softcap) */
+    int32_t first_q_head; /* of n_q_heads of the desc, for biases by head such as ALiBi's */
     int32_t n_batch, n_q_heads, n_kv_heads;
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
@@ -821,9 +817,6 @@ typedef struct memo_sp_attention_desc {
     memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
-    /* The model's number of this rank's first query head, if tensor parallelism splits the
-     * heads. */
-    int32_t first_q_head;
     /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
      * Each step's contribution is rounded once (test_sp_attention, "rounded"). */
     int32_t rounds_gradients;
@@ -1051,20 +1044,16 @@ MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_block
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
-/* Enqueue a pass over all layers.  All ranks of comm must call these in the same order.  The
- * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
- * forward); COMM (a rank runs another pass, or has another schedule, type or count; see
- * memo_label); errors of the functions, of comm and of the device. */
-MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
-MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
-/* The same for a layer, so that the trainer can act between layers (memo_swap_forward_begin and
- * others).  Call them for layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always starts a
- * new pass.  Several passes of forward may come before as many of backward, for slices of a
- * micro-batch.  Errors: INVALID_STATE (out of order), and as above. */
-MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer,
-                                               memo_error* error);
-MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
-                                                memo_error* error);
+/* Enqueue a layer, so that the trainer can act between layers (memo_swap_forward_begin and others),
+ * or with MEMO_ALL_LAYERS a pass over all.  Call forward for layers 0, 1, ..., then backward for
+ * ..., 1, 0, on all ranks of comm in the same order.  After a pass the compute stream waits for all
+ * of it.  A forward of layer 0 always starts a new pass.  Several passes of forward may come before
+ * as many of backward, for slices of a micro-batch.  Errors: INVALID_STATE (out of order); COMM (a
+ * rank runs another pass, or has another schedule, type or count; see memo_label); errors of the
+ * functions, of comm and of the device. */
+#define MEMO_ALL_LAYERS (-1)
+MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
+MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
 
 /* --- degrees that differ from block to block ---
  *
@@ -1531,7 +1520,8 @@ MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stre
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
  * NaN or +inf, which a GPU cannot report: the output of its head is then NaN. */
 MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
-/* A desc of any kind. */
+/* A desc of any kind, as a device's row_kernel gets it: valid, with each 0 replaced by its
+ * default. */
 typedef union memo_row_desc {
     memo_merge_desc merge;
     memo_add_desc add;
@@ -1540,10 +1530,6 @@ typedef union memo_row_desc {
     memo_reduce_desc reduce;
     memo_pack_desc pack;
 } memo_row_desc;
-/* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
- * default. */
-MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
-                                   memo_error* error);
 
 /* memo_row_add(device, stream, &add, error) and so on: memo_row_kernel with the right desc. */
 #define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
@@ -1753,33 +1739,31 @@ MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo
 }
 /* Stores the first n of 8 numbers, 0 to 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
-    int words = memoi_row_words(to, type, n), k;
+    const int words = memoi_row_words(to, type, n), is_f32 = type == MEMO_TYPE_F32;
+    memoi_row_group group;
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        if (is_f32)
+            group.words[k] = memoi_f32_bits(from[k]);
+        else if (k % 2)
+            group.words[k / 2] = memoi_pair_narrow(from + k - 1, type);
+    }
 
     /* Aligned groups in few accesses, else element by element. */
-    if (words && type != MEMO_TYPE_F32) {
-        uint32_t pairs[4];
-        MEMOI_UNROLL
-        for (k = 0; k < 4; k++) pairs[k] = memoi_pair_narrow(from + 2 * k, type);
-        if (words == 4)
-            memoi_words_store(to, pairs, 4);
-        else
-            memoi_words_store(to, pairs, 2);
+    if (words == 2) {
+        memoi_words_store(to, group.words, 2);
     } else if (words) {
-        uint32_t bits[MEMOI_ROW_GROUP];
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
-        memoi_words_store(to, bits, 4);
-        if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
+        memoi_words_store(to, group.words, 4);
+        if (words == 8) memoi_words_store((char*)to + 16, group.words + 4, 4);
     } else {
         MEMOI_UNROLL
         for (k = 0; k < MEMOI_ROW_GROUP; k++) {
             if (k >= n) continue;
-            if (type == MEMO_TYPE_F32)
+            if (is_f32)
                 ((float*)to)[k] = from[k];
-            else if (type == MEMO_TYPE_BF16)
-                ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
             else
-                ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+                ((uint16_t*)to)[k] = (uint16_t)(group.words[k / 2] >> (k % 2 * 16));
         }
     }
 }
@@ -2352,9 +2336,18 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
     memob_check_integer(desc, #field, (x)->field, least, most, error)
 #define MEMOI_REAL(desc, x, field, least, most)                                                    \
     memob_check_real(desc, #field, (double)(x)->field, least, most, error)
+/* A pointer that is required. */
+#define MEMOI_GIVEN(desc, x, field) ((x)->field ? 0 : memoi_is_missing(desc, #field, error))
+MEMOI memo_status memoi_is_missing(const char* desc, const char* field, memo_error* error) {
+    return MEMOB_INVALID(error, "%s.%s: NULL; it is required", desc, field);
+}
 /* The numbers of the rule of memo_cross_entropy_desc. */
-#define MEMOI_LOSS_RULE(desc, x)                                                                   \
-    (MEMOI_REAL(desc, x, softcap, 0, 3e38) || MEMOI_REAL(desc, x, z_weight, 0, 3e38))
+MEMOI memo_status memoi_check_loss_rule(const char* desc, float softcap, float z_weight,
+                                        memo_error* error) {
+    if (memob_check_real(desc, "softcap", (double)softcap, 0, 3e38, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memob_check_real(desc, "z_weight", (double)z_weight, 0, 3e38, error);
+}
 
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -2370,7 +2363,9 @@ const char* memo_type_name(memo_type type) {
     return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].name : "no type";
 }
 
-int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank) {
+/* What memo_comm.sent_bytes counts. */
+MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call* call) {
+    const int64_t size = comm->size;
     int64_t n_bytes = call->count * memo_type_bytes(call->type);
     switch (call->kind) {
     /* Divided first, so that no product overflows. */
@@ -2378,7 +2373,8 @@ int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t 
         return n_bytes / size * 2 * (size - 1) + n_bytes % size * 2 * (size - 1) / size;
     case MEMO_COLLECTIVE_ALL_GATHER:
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
-    case MEMO_COLLECTIVE_BROADCAST: return rank == (call->root + size - 1) % size ? 0 : n_bytes;
+    case MEMO_COLLECTIVE_BROADCAST:
+        return comm->rank == (call->root + size - 1) % size ? 0 : n_bytes;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
     return 0;
@@ -2541,7 +2537,7 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
-        if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+        if (!status) comm->sent_bytes += memoi_comm_bytes(comm, call);
     }
     return memoi_comm_end(comm, status);
 }
@@ -2676,38 +2672,59 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
     }
 }
 
-typedef struct memoi_row_kernel {
-    const char *name, *desc;
-    size_t desc_bytes;
-    void (*loop)(const void* desc);
-} memoi_row_kernel;
-
-#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
-    {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name},
-static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
-
 /* --- descs --- */
 
-/* An array of a desc, which the kernel reads or writes. */
 enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
-typedef struct memoi_row_matrix {
-    int access;
-    const char* name;
-    const void* address;
-    int64_t n_rows, n_columns, element_bytes;
-    int64_t* stride; /* of the desc; NULL: contiguous rows */
-} memoi_row_matrix;
 
+/* The arrays of a desc, after the first error none. */
 typedef struct memoi_row_arrays {
-    memoi_row_matrix all[MEMO_REDUCE_MAX + 1];
-    int n;
+    const char* desc; /* its type, for errors */
+    memo_range reads[MEMO_REDUCE_MAX], writes[4];
+    int64_t n_reads, n_writes;
+    memo_status status;
+    memo_error* error;
 } memoi_row_arrays;
 
+/* An array that the kernel reads or writes: checks size and address, and replaces stride 0 by its
+ * default.  stride NULL: contiguous rows. */
 MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
-                                        const void* address, int64_t n_rows, int64_t n_columns,
-                                        int64_t element_bytes, int64_t* stride) {
-    const memoi_row_matrix m = {access, name, address, n_rows, n_columns, element_bytes, stride};
-    arrays->all[arrays->n++] = m;
+                                        const void* address, int64_t n, int64_t n_columns,
+                                        int64_t element_bytes, int64_t* stride_of) {
+    const char* desc = arrays->desc;
+    const int64_t stride = stride_of && *stride_of ? *stride_of : n_columns;
+    const int64_t widest = memob_max(n_columns, stride), most = MEMOB_BYTES_MAX;
+    const int is_used = n && n_columns;
+    memo_error* error = arrays->error;
+    memo_range range;
+    if (arrays->status) return;
+    if (!element_bytes)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc, name);
+    else if (n < 0 || n_columns < 0 || stride < 0)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+    else if (stride < n_columns && n > 1)
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, name, (long long)stride, (long long)n_columns);
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
+    else if ((n >> 28 || widest >> 28) && (n_columns > most / element_bytes - 64 ||
+                                           (n && widest > most / element_bytes / n - 64)))
+        arrays->status = MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, name, (long long)n, (long long)n_columns, (long long)stride);
+    else if (is_used && !address)
+        arrays->status = MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
+    else if (is_used && (uintptr_t)address % (uintptr_t)element_bytes)
+        arrays->status = MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes",
+                                       desc, name, address, (long long)element_bytes);
+    if (arrays->status) return;
+
+    if (stride_of) *stride_of = stride;
+    range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
+    if (access & MEMOI_ROW_READS) arrays->reads[arrays->n_reads++] = range;
+    if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->n_writes++] = range;
 }
 /* A field of the desc x; one with rows, type and stride of its own. */
 #define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
@@ -2716,58 +2733,72 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
     MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
                     &x->field##_stride)
 
-/* The arrays of a desc, a function for each desc.  They check counts, on which the sizes depend,
- * and replace 0 by its default. */
+/* Is a number of the desc x, on which sizes depend, in [least, most]? */
+MEMOI int memoi_row_is_in(memoi_row_arrays* arrays, const char* field, int64_t value, int64_t least,
+                          int64_t most) {
+    if (!arrays->status)
+        arrays->status =
+            memob_check_integer(arrays->desc, field, value, least, most, arrays->error);
+    return !arrays->status;
+}
+#define MEMOI_ROW_IS_IN(field, least, most)                                                        \
+    memoi_row_is_in(arrays, #field, (int64_t)x->field, least, most)
 
-MEMOI memo_status memoi_row_arrays_merge(memo_merge_desc* x, memoi_row_arrays* arrays,
-                                         memo_error* error) {
-    static const char desc[] = "memo_merge_desc";
+/* The arrays of a desc, a function for each type.  They replace 0 by its default. */
+
+MEMOI void memoi_row_arrays_memo_merge_desc(memo_row_kind kind, void* desc,
+                                            memoi_row_arrays* arrays) {
+    memo_merge_desc* x = (memo_merge_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
+    (void)kind;
     if (x->n_batches == 0) x->n_batches = 1;
     if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
-    if (MEMOI_INTEGER(desc, x, n_batches, 0, most) || MEMOI_INTEGER(desc, x, n_rows, 0, most) ||
-        MEMOI_INTEGER(desc, x, batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
-                      most / x->n_batches))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!MEMOI_ROW_IS_IN(n_batches, 0, most) || !MEMOI_ROW_IS_IN(n_rows, 0, most) ||
+        !MEMOI_ROW_IS_IN(batch_stride_rows, x->n_batches > 1 ? x->n_rows : INT64_MIN,
+                         most / x->n_batches))
+        return;
     n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
     MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
     MEMOI_ROW_ARRAY(READS, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
     MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
     MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
-    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_add(memo_row_kind kind, memo_add_desc* x,
-                                       memoi_row_arrays* arrays, memo_error* error) {
-    if (kind != MEMO_ROW_SUMS) {
-        if (x->n_rows == 0) x->n_rows = 1;
-        MEMOI_ROW_MATRIX(WRITES, to);
-    } else if (x->to_type != MEMO_TYPE_F32) {
-        return MEMOB_INVALID(error, "memo_add_desc.to_type: row sums are F32; set it to that");
-    } else {
-        MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, 4, NULL);
-    }
+MEMOI void memoi_row_arrays_memo_add_desc(memo_row_kind kind, void* desc,
+                                          memoi_row_arrays* arrays) {
+    memo_add_desc* x = (memo_add_desc*)desc;
+    const int64_t bytes = memoi_row_type_bytes(x->to_type);
+    const int has_b = kind != MEMO_ROW_CAST;
+    if (kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
+        MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, bytes, NULL);
+    if (kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
+    if (kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
     MEMOI_ROW_MATRIX(READS, a);
-    if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(READS, b);
-    return MEMO_STATUS_OK;
+    if (has_b) MEMOI_ROW_MATRIX(READS, b);
+    if (arrays->status || kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
+        x->a_stride != x->n_columns || (has_b && x->b_stride != x->n_columns))
+        return;
+
+    /* One long row. */
+    x->n_columns *= x->n_rows;
+    x->n_rows = 1;
+    x->to_stride = x->a_stride = x->b_stride = x->n_columns;
 }
 
 /* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
-MEMOI memo_status memoi_row_arrays_entropy(memo_row_kind kind, memo_cross_entropy_desc* x,
-                                           memoi_row_arrays* arrays, memo_error* error) {
-    static const char desc[] = "memo_cross_entropy_desc";
+MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memo_row_kind kind, void* desc,
+                                                    memoi_row_arrays* arrays) {
+    memo_cross_entropy_desc* x = (memo_cross_entropy_desc*)desc;
     const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
     const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
     if (x->n_parts == 0) x->n_parts = 1;
-    if (MEMOI_INTEGER(desc, x, n_parts, 1, INT32_MAX) ||
-        MEMOI_INTEGER(desc, x, part, 0, x->n_parts - 1) ||
-        MEMOI_INTEGER(desc, x, n_columns, 0, most / 2) ||
-        MEMOI_INTEGER(desc, x, first_column, 0, most / 2) ||
-        MEMOI_INTEGER(desc, x, vocabulary, x->n_parts > 1, most) ||
-        MEMOI_INTEGER(desc, x, n_rows, 0, most / (4 * n_numbers) / x->n_parts) ||
-        MEMOI_LOSS_RULE(desc, x))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!MEMOI_ROW_IS_IN(n_parts, 1, INT32_MAX) || !MEMOI_ROW_IS_IN(part, 0, x->n_parts - 1) ||
+        !MEMOI_ROW_IS_IN(n_columns, 0, most / 2) || !MEMOI_ROW_IS_IN(first_column, 0, most / 2) ||
+        !MEMOI_ROW_IS_IN(vocabulary, x->n_parts > 1, most) ||
+        !MEMOI_ROW_IS_IN(n_rows, 0, most / (4 * n_numbers) / x->n_parts))
+        return;
+    arrays->status = memoi_check_loss_rule(arrays->desc, x->softcap, x->z_weight, arrays->error);
     if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
 
     /* What each of the three kernels reads and writes. */
@@ -2786,17 +2817,16 @@ MEMOI memo_status memoi_row_arrays_entropy(memo_row_kind kind, memo_cross_entrop
         MEMOI_ROW_ARRAY(READS, losses, n, 1, 4, NULL);
         if (x->sums) MEMOI_ROW_ARRAY(UPDATES, sums, 1, 3, 8, NULL);
     }
-    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_sinks(memo_row_kind kind, memo_sinks_desc* x,
-                                         memoi_row_arrays* arrays, memo_error* error) {
-    static const char desc[] = "memo_sinks_desc";
+MEMOI void memoi_row_arrays_memo_sinks_desc(memo_row_kind kind, void* desc,
+                                            memoi_row_arrays* arrays) {
+    memo_sinks_desc* x = (memo_sinks_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
-    if (MEMOI_INTEGER(desc, x, n_heads, 0, most) ||
-        MEMOI_INTEGER(desc, x, n_rows, 0, x->n_heads ? most / x->n_heads : most))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!MEMOI_ROW_IS_IN(n_heads, 0, most) ||
+        !MEMOI_ROW_IS_IN(n_rows, 0, x->n_heads ? most / x->n_heads : most))
+        return;
     n = x->n_rows * x->n_heads;
     MEMOI_ROW_ARRAY(READS, sinks, 1, x->n_heads, 4, NULL);
     if (kind == MEMO_ROW_SINKS) {
@@ -2807,30 +2837,29 @@ MEMOI memo_status memoi_row_arrays_sinks(memo_row_kind kind, memo_sinks_desc* x,
         MEMOI_ROW_ARRAY(READS, row_dots, n, 1, 4, NULL);
         MEMOI_ROW_ARRAY(UPDATES, d_sinks, 1, x->n_heads, 4, NULL);
     }
-    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_reduce(memo_reduce_desc* x, memoi_row_arrays* arrays,
-                                          memo_error* error) {
-    static const char desc[] = "memo_reduce_desc";
+MEMOI void memoi_row_arrays_memo_reduce_desc(memo_row_kind kind, void* desc,
+                                             memoi_row_arrays* arrays) {
+    memo_reduce_desc* x = (memo_reduce_desc*)desc;
     const int64_t bytes = memo_type_bytes(x->type);
-    if (MEMOI_INTEGER(desc, x, n_from, 1, MEMO_REDUCE_MAX) ||
-        MEMOI_INTEGER(desc, x, type, 0, MEMO_TYPE_U8) ||
-        MEMOI_INTEGER(desc, x, reduction, 0, MEMO_REDUCTION_MAX))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    (void)kind;
+    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) || !MEMOI_ROW_IS_IN(type, 0, MEMO_TYPE_U8) ||
+        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_REDUCTION_MAX))
+        return;
     MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
     for (int32_t r = 0; r < x->n_from; r++)
         memoi_row_add(arrays, MEMOI_ROW_READS, "from", x->from[r], 1, x->count, bytes, NULL);
-    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_pack(memo_pack_desc* x, memoi_row_arrays* arrays,
-                                        memo_error* error) {
-    static const char desc[] = "memo_pack_desc";
+MEMOI void memoi_row_arrays_memo_pack_desc(memo_row_kind kind, void* desc,
+                                           memoi_row_arrays* arrays) {
+    memo_pack_desc* x = (memo_pack_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX / 2;
     int64_t n_packed = 0, n_rows = 0;
     int32_t is_valid = 1;
-    if (MEMOI_INTEGER(desc, x, n_ranges, 0, MEMO_PACK_MAX)) return MEMO_STATUS_INVALID_ARGUMENT;
+    (void)kind;
+    if (!MEMOI_ROW_IS_IN(n_ranges, 0, MEMO_PACK_MAX)) return;
     for (int32_t k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
         const int64_t begin = x->begins[k], end = x->ends[k];
         is_valid &= (begin >= 0) & (begin <= most) & (end >= n_packed) & (end <= most);
@@ -2838,68 +2867,31 @@ MEMOI memo_status memoi_row_arrays_pack(memo_pack_desc* x, memoi_row_arrays* arr
         n_packed = end;
     }
     if (!is_valid)
-        return MEMOB_INVALID(error, "memo_pack_desc.begins, ends: invalid; begins from 0, and ends "
-                                    "from 0 that do not descend, are valid");
+        arrays->status =
+            MEMOB_INVALID(arrays->error, "memo_pack_desc.begins, ends: invalid; begins from 0, and "
+                                         "ends from 0 that do not descend, are valid");
     for (int32_t t = 0; t < 2; t++) {
         memoi_row_add(arrays, MEMOI_ROW_UPDATES, "rows", x->rows[t], n_rows, x->n_columns[t],
                       memoi_row_type_bytes(x->rows_type), NULL);
         memoi_row_add(arrays, MEMOI_ROW_READS, "packed", x->packed[t], n_packed, x->n_columns[t],
                       memoi_row_type_bytes(x->packed_type), NULL);
     }
-    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d,
-                                      memoi_row_arrays* arrays, memo_error* error) {
-    arrays->n = 0;
-    if (kind == MEMO_ROW_ADD_PACKED) return memoi_row_arrays_pack(&d->pack, arrays, error);
-    if (kind == MEMO_ROW_MERGE) return memoi_row_arrays_merge(&d->merge, arrays, error);
-    if (kind <= MEMO_ROW_CAST) return memoi_row_arrays_add(kind, &d->add, arrays, error);
-    if (kind <= MEMO_ROW_LOSS_SUMS)
-        return memoi_row_arrays_entropy(kind, &d->entropy, arrays, error);
-    if (kind == MEMO_ROW_REDUCE) return memoi_row_arrays_reduce(&d->reduce, arrays, error);
-    return memoi_row_arrays_sinks(kind, &d->sinks, arrays, error);
-}
+typedef struct memoi_row_kernel {
+    const char *name, *desc;
+    size_t desc_bytes;
+    void (*loop)(const void* desc);
+    void (*arrays_of)(memo_row_kind kind, void* desc, memoi_row_arrays* arrays);
+} memoi_row_kernel;
 
-/* Checks size and address, and replaces stride 0 by its default. */
-MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, memo_error* error) {
-    int64_t dense = 0, *stride = m->stride ? m->stride : &dense;
-    if (m->element_bytes == 0)
-        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
-                             m->name);
-    if (m->n_rows < 0 || m->n_columns < 0 || *stride < 0)
-        return MEMOB_INVALID(
-            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
-            desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);
+#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
+    {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name, memoi_row_arrays_##desc_type},
+static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
 
-    if (*stride == 0) *stride = m->n_columns;
-    if (*stride < m->n_columns && m->n_rows > 1)
-        return MEMOB_INVALID(
-            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
-            desc, m->name, (long long)*stride, (long long)m->n_columns);
-
-    /* Rows rounded up to whole groups of 16 bytes must not overflow either.  Divisions are slow. */
-    if ((m->n_rows >> 28 || memob_max(m->n_columns, *stride) >> 28) &&
-        (m->n_columns > MEMOB_BYTES_MAX / m->element_bytes - 64 ||
-         (m->n_rows &&
-          memob_max(m->n_columns, *stride) > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows - 64)))
-        return MEMOB_INVALID(
-            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
-            desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);
-
-    if (!m->n_rows || !m->n_columns) return MEMO_STATUS_OK;
-    if (!m->address)
-        return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, m->name);
-    if ((uintptr_t)m->address % (uintptr_t)m->element_bytes)
-        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc,
-                             m->name, m->address, (long long)m->element_bytes);
-    return MEMO_STATUS_OK;
-}
-
+/* Copies a desc, with defaults, and checks it. */
 MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                  memoi_row_arrays* arrays, memo_error* error) {
-    memo_add_desc* add = &taken->add;
-    memo_status status;
     if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
                              (int)kind, (int)MEMO_ROW_ADD_PACKED);
@@ -2907,27 +2899,12 @@ MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
-    status = memoi_row_arrays_of(kind, taken, arrays, error);
-    for (int i = 0; i < arrays->n && !status; i++)
-        status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays->all[i], error);
-    if (!status && (kind == MEMO_ROW_CAST || kind == MEMO_ROW_ADD) &&
-        add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
-        (kind == MEMO_ROW_CAST || add->b_stride == add->n_columns)) { /* one long row */
-        add->n_columns *= add->n_rows;
-        add->n_rows = 1;
-        for (int i = 0; i < arrays->n; i++) {
-            arrays->all[i].n_columns = add->n_columns;
-            arrays->all[i].n_rows = 1;
-        }
-        add->to_stride = add->a_stride = add->b_stride = add->n_columns;
-    }
-    return status;
-}
-
-memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
-                          memo_error* error) {
-    memoi_row_arrays arrays;
-    return memoi_row_take(kind, desc, taken, &arrays, error);
+    arrays->desc = memoi_row_kernels[kind].desc;
+    arrays->n_reads = arrays->n_writes = 0;
+    arrays->status = MEMO_STATUS_OK;
+    arrays->error = error;
+    memoi_row_kernels[kind].arrays_of(kind, taken, arrays);
+    return arrays->status;
 }
 
 /* --- running them --- */
@@ -2959,7 +2936,8 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
 
 memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error) {
     memoi_row_args args;
-    memo_status status = memo_row_take(kind, desc, &args.desc, error);
+    memoi_row_arrays arrays;
+    memo_status status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
     args.kind = kind;
     return status ? status : memoi_row_run_args(&args, error);
 }
@@ -2969,19 +2947,11 @@ MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stre
                                      memo_row_kind kind, const memoi_row_arrays* arrays,
                                      memo_error* error) {
     memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    memo_range reads[MEMO_REDUCE_MAX], writes[6];
-    for (int i = 0; i < arrays->n; i++) {
-        const memoi_row_matrix* m = &arrays->all[i];
-        int64_t n = m->n_rows
-                        ? (m->n_rows - 1) * (m->stride ? *m->stride : m->n_columns) + m->n_columns
-                        : 0;
-        memo_range range = memob_range_at(m->address, n * m->element_bytes);
-        if (m->access & MEMOI_ROW_READS) reads[op.n_reads++] = range;
-        if (m->access & MEMOI_ROW_WRITES) writes[op.n_writes++] = range;
-    }
     op.name = memoi_row_kernels[kind].name;
-    op.reads = reads;
-    op.writes = writes;
+    op.reads = arrays->reads;
+    op.n_reads = arrays->n_reads;
+    op.writes = arrays->writes;
+    op.n_writes = arrays->n_writes;
     return memo_annotate(device, stream, &op, error);
 }
 
@@ -3687,8 +3657,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
         memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
         if (stage == n_stages - 1 &&
-            !memoi_threads_sleep(me, start_ns,
-                                 memo_comm_bytes(call, me->table.size, me->table.rank)))
+            !memoi_threads_sleep(me, start_ns, memoi_comm_bytes(&me->table, call)))
             return 0;
         /* No rank goes on while others read its buffers. */
         if (call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name)) return 0;
@@ -4849,20 +4818,17 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
-    memo_status status;
-    *result = NULL;
-    if (!mesh) return memob_no_memory(error, "a mesh");
-    status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
-    mesh->world = world;
+    memo_status status = mesh ? memo_mesh_place(desc, world->size, world->rank, mesh, error)
+                              : memob_no_memory(error, "a mesh");
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
                                  memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
-    if (status) {
+    if (!status)
+        mesh->world = world;
+    else
         memo_mesh_destroy(mesh);
-        return status;
-    }
-    *result = mesh;
-    return MEMO_STATUS_OK;
+    *result = status ? NULL : mesh;
+    return status;
 }
 
 void memo_mesh_destroy(memo_mesh* mesh) {
@@ -5981,7 +5947,6 @@ typedef struct memoi_shape {
     memo_latent latent;
     memo_type type;
     float scale, softcap;
-    int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t n_groups;       /* of the heads of each rank */
@@ -6676,7 +6641,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.type = shape->type;
     block.scale = shape->scale;
     block.softcap = shape->softcap;
-    block.first_q_head = shape->first_q_head + shape->heads.first_q;
+    block.first_q_head = shape->heads.first_q;
     block.n_batch = shape->n_batch / shape->n_parts;
     block.head_size = shape->head_size;
     block.v_head_size = shape->v_head_size;
@@ -7121,7 +7086,6 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, first_q_head, 0, INT32_MAX - desc->n_q_heads) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
@@ -7209,7 +7173,6 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->softcap = desc->softcap;
-    shape->first_q_head = desc->first_q_head;
 
     /* How it travels. */
     shape->sends_again = desc->sends_again;
@@ -7292,77 +7255,6 @@ MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carve
                 memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
-/* Buffers of the exchanges between rows and heads. */
-MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
-                                      memoi_hybrid_carver* carver, int is_backward,
-                                      memoi_hybrid_buffers* buffers) {
-    const memoi_shape* shape = &largest->shape;
-    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    int64_t size = memob_max(shape->head_size, shape->v_head_size);
-    int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
-    int64_t kv_bytes = shape->n_batch * shape->key_sharding.local_tokens * largest->needed[1] *
-                       memob_max(shape->kv_size[0], shape->kv_size[1]) * kv_type_bytes;
-    int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->needed[0] *
-                      memob_max(size * element_bytes, 4); /* row dots: fp32 */
-    int32_t n_groups = shape->n_groups;
-    for (int32_t i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
-        memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
-    buffers->staging = memoi_hybrid_carve(carver, memob_max(kv_bytes, q_bytes));
-    if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
-
-    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    q_bytes = shape->n_batch * n * shape->heads.n_q * size * element_bytes;
-    kv_bytes = memob_max(memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)) *
-               element_bytes;
-    buffers->results[0] =
-        memoi_hybrid_carve(carver, n_groups == 1 ? memob_max(q_bytes, kv_bytes) : q_bytes);
-    buffers->results[1] = buffers->results[2] = buffers->d_out[0] = buffers->results[0];
-    if (n_groups == 1 || !is_backward) return;
-    for (int32_t i = 0; i < 2; i++) buffers->d_out[i] = memoi_hybrid_carve(carver, q_bytes);
-    for (int32_t i = 0; i < 2; i++)
-        buffers->results[1 + i] =
-            memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, i) * kv_type_bytes);
-}
-
-/* Buffers of gradients. */
-MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_carver* carver,
-                                       memoi_hybrid_buffers* buffers) {
-    int64_t n_local = shape->sharding.local_tokens, sums_bytes;
-    int64_t carried_bytes = memo_type_bytes(shape->carried_type);
-    int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
-    int has_ulysses = shape->sharding.ulysses > 1;
-    int has_ring = shape->sharding.ring > 1;
-    for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        buffers->dots[i] = (float*)memoi_hybrid_carve(
-            carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
-    buffers->dots_rows = buffers->dots[0];
-    if (has_ulysses)
-        buffers->dots_rows =
-            (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        int64_t n = memoi_ring_kv_elements(shape, is_v);
-        if (has_ring || !memoi_hybrid_is_direct(shape))
-            buffers->ring.d_kv[is_v] = (float*)memoi_hybrid_carve(carver, n * 4);
-    }
-    for (int is_v = 0; is_v < 2 && has_ring; is_v++)
-        buffers->ring.d_kv_step[is_v] =
-            (float*)memoi_hybrid_carve(carver, memoi_ring_kv_elements(shape, is_v) * 4);
-    if (has_ring) buffers->ring.d_kv_out = memoi_hybrid_carve(carver, n_kv * carried_bytes);
-    if (has_ring) buffers->ring.d_kv_in = memoi_hybrid_carve(carver, n_kv * carried_bytes);
-    if (!has_ulysses || !shape->is_replicated) return;
-
-    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    sums_bytes = shape->n_batch * shape->key_sharding.local_tokens * shape->n_kv_heads *
-                 memob_max(shape->kv_size[0], shape->kv_size[1]) * 4;
-    buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
-    if (shape->n_groups > 1) {
-        buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
-    } else {
-        for (int is_v = 0; is_v < 2; is_v++)
-            buffers->results[1 + is_v] = (char*)(void*)buffers->ring.d_kv_step[is_v];
-    }
-}
-
 /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
 MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_carver* carver,
                                        int is_backward, memoi_ring_buffers* buffers) {
@@ -7379,34 +7271,76 @@ MEMOI void memoi_hybrid_carve_expanded(const memoi_shape* shape, memoi_hybrid_ca
     }
 }
 
-/* Returns the bytes needed. */
+/* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
 MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char* base,
-                                      int is_backward, memoi_hybrid_buffers* buffers) {
+                                      int is_backward, memoi_hybrid_buffers* b) {
     const memoi_shape* shape = &largest->shape;
-    int64_t n_lse = shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
-    int64_t bytes = memo_type_bytes(shape->type);
-    int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
-    int has_ring = shape->sharding.ring > 1;
-    memoi_hybrid_carver carver = {base, 0};
-    memset(buffers, 0, sizeof *buffers);
+    const int64_t bytes = memo_type_bytes(shape->type), n_batch = shape->n_batch;
+    const int64_t n_q = n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
+    const int64_t n_kv[2] = {memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)};
+    const int64_t carried_bytes = (n_kv[0] + n_kv[1]) * memo_type_bytes(shape->carried_type);
+    const int64_t q_rows = n_batch * shape->sharding.local_tokens; /* of this rank */
+    const int64_t kv_rows = n_batch * shape->key_sharding.local_tokens;
+    const int64_t kv_size = memob_max(shape->kv_size[0], shape->kv_size[1]);
+    const int64_t q_size = memob_max(shape->head_size, shape->v_head_size);
+    const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
+    const int64_t sent_kv_bytes = is_backward && shape->is_replicated ? 4 : bytes;
+    const int has_ring = shape->sharding.ring > 1, has_ulysses = shape->sharding.ulysses > 1;
+    const int is_grouped = shape->n_groups > 1, is_direct = memoi_hybrid_is_direct(shape);
+    memoi_hybrid_carver c = {base, 0};
+    memset(b, 0, sizeof *b);
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
      * that order their use in one pass order it between passes too. */
-    for (int i = 0; has_ring && i < 4; i++)
-        buffers->ring.kv[i % 2][i / 2] =
-            memoi_hybrid_carve(&carver, memoi_ring_kv_elements(shape, i % 2) * bytes);
-    memoi_hybrid_carve_expanded(shape, &carver, is_backward, &buffers->ring);
-    if (shape->sharding.ulysses > 1)
-        memoi_hybrid_carve_ulysses(largest, &carver, is_backward, buffers);
-    if (!memoi_hybrid_is_direct(shape))
-        buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
-    if (is_backward) {
-        memoi_hybrid_carve_backward(shape, &carver, buffers);
-    } else if (has_ring) {
-        buffers->ring.block_out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
-        buffers->ring.block_lse = (float*)memoi_hybrid_carve(&carver, n_lse * 4);
+    for (int i = 0; i < 4; i++)
+        b->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&c, has_ring * n_kv[i % 2] * bytes);
+    memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
+
+    /* What is exchanged between rows and heads; row dots are fp32. */
+    for (int i = 0; i < 2 && i < shape->n_groups && has_ulysses && shape->sends_again; i++)
+        memoi_hybrid_carve_heads(shape, &c, &b->q[i], b->kv[i]);
+    b->staging = memoi_hybrid_carve(
+        &c, has_ulysses * memob_max(kv_rows * largest->needed[1] * kv_size * sent_kv_bytes,
+                                    q_rows * largest->needed[0] * memob_max(q_size * bytes, 4)));
+
+    /* One buffer serves d_out and then all results, unless they leave behind the next group. */
+    if (has_ulysses && (is_backward || is_grouped || shape->type != MEMO_TYPE_F32))
+        b->results[0] = memoi_hybrid_carve(
+            &c, memob_max(n_q * q_size, is_grouped ? 0 : memob_max(n_kv[0], n_kv[1])) * bytes);
+    b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
+    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
+        b->d_out[i] = memoi_hybrid_carve(&c, n_q * q_size * bytes);
+    for (int i = 0; i < 2 && is_backward && is_grouped; i++)
+        b->results[1 + i] = memoi_hybrid_carve(&c, n_kv[i] * sent_kv_bytes);
+
+    b->out = (float*)memoi_hybrid_carve(&c, !is_direct * n_q * out_size * 4);
+    if (!is_backward) {
+        b->ring.block_out = (float*)memoi_hybrid_carve(&c, has_ring * n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_hybrid_carve(&c, has_ring * n_q * 4);
+        return c.n_bytes;
     }
-    return carver.n_bytes;
+
+    /* Gradients. */
+    for (int i = 0; i < 2 && i < shape->n_groups; i++)
+        b->dots[i] = (float*)memoi_hybrid_carve(&c, n_q * 4);
+    b->dots_rows = b->dots[0];
+    if (has_ulysses) b->dots_rows = (float*)memoi_hybrid_carve(&c, q_rows * shape->n_q_heads * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv[i] = (float*)memoi_hybrid_carve(&c, (has_ring || !is_direct) * n_kv[i] * 4);
+    for (int i = 0; i < 2; i++)
+        b->ring.d_kv_step[i] = (float*)memoi_hybrid_carve(&c, has_ring * n_kv[i] * 4);
+    b->ring.d_kv_out = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+    b->ring.d_kv_in = memoi_hybrid_carve(&c, has_ring * carried_bytes);
+
+    /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
+    for (int i = 0; i < 2 && shape->is_replicated; i++) {
+        if (!is_grouped) b->results[1 + i] = (char*)(void*)b->ring.d_kv_step[i];
+        b->sums[i] =
+            i && !is_grouped
+                ? b->sums[0]
+                : (float*)memoi_hybrid_carve(&c, kv_rows * shape->n_kv_heads * kv_size * 4);
+    }
+    return c.n_bytes;
 }
 
 /* Of forward and backward.  Returns the bytes needed. */
@@ -7448,7 +7382,6 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     K(PASS, "memo_sp_attention_forward on one rank, memo_sp_attention_backward on another")        \
     K(SCALE, "memo_sp_attention_desc.scale")                                                       \
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
-    K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
     K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size, v_head_size or latent")    \
     K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
     K(WAY, "memo_sp_attention_desc: rounds_gradients, sends_again or ulysses_groups")              \
@@ -7477,7 +7410,6 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     label->fields = memoi_agreed_fields;
     memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
     memoi_label_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
-    memoi_label_add_number(label, MEMOI_AGREED_FIRST_HEAD, shape->first_q_head);
     memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
     memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
     memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
@@ -7511,30 +7443,28 @@ MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
 /* --- creation --- */
 
 MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const char* missing = !desc->device                                  ? "device"
-                          : !desc->stream                                ? "stream"
-                          : !desc->attention.forward                     ? "attention.forward"
-                          : !desc->attention.backward                    ? "attention.backward"
-                          : desc->latent.size && !desc->latent.expand    ? "latent.expand"
-                          : desc->latent.size && !desc->latent.reduce    ? "latent.reduce"
-                          : !desc->ring && desc->sharding.ring > 1       ? "ring"
-                          : !desc->ulysses && desc->sharding.ulysses > 1 ? "ulysses"
-                                                                         : NULL;
-    if (missing)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
-            missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
-    return memoi_check_memory("memo_sp_attention_desc", desc->device_memory, error);
+    static const char name[] = "memo_sp_attention_desc";
+    if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
+        (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
+        (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
+        (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
+        (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_check_memory(name, desc->device_memory, error);
 }
 
 MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
                                               memo_error* error) {
-    const char* const names[] = {NULL, a->shape.sharding.ring > 1 ? "ring" : NULL,
-                                 a->shape.n_groups > 1 ? "ulysses" : NULL}; /* its own streams */
+    const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
-    const int64_t n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
-    memo_status status = MEMO_STATUS_OK;
+    int64_t n_bytes;
+    memo_status status = memoi_hybrid_shape_make(desc, &a->shape, error);
+    if (!status) status = memoi_hybrid_device_check(desc, error);
+    if (status) return status;
+    if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
+    if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     a->target.device = device;
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
@@ -7549,6 +7479,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
+    n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
     if (!status && !desc->device_memory && n_bytes)
         status = memo_device_alloc(device, n_bytes, &a->memory, error);
     if (n_bytes)
@@ -7560,16 +7491,10 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
 memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp_attention** result,
                                      memo_error* error) {
     memo_sp_attention* a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
-    memo_status status;
-    *result = NULL;
-    if (!a) return memob_no_memory(error, "an attention over ranks");
-    status = memoi_hybrid_shape_make(desc, &a->shape, error);
-    if (!status) status = memoi_hybrid_device_check(desc, error);
-    if (!status) status = memoi_hybrid_attention_open(a, desc, error);
-    if (status)
-        memo_sp_attention_destroy(a);
-    else
-        *result = a;
+    const memo_status status = a ? memoi_hybrid_attention_open(a, desc, error)
+                                 : memob_no_memory(error, "an attention over ranks");
+    if (status) memo_sp_attention_destroy(a);
+    *result = status ? NULL : a;
     return status;
 }
 
@@ -7617,15 +7542,18 @@ MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* err
                                           mask->n_documents, mask->n_keys, error);
 }
 
-MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_desc* desc,
-                                    memo_error* error) {
+MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
+                                    const memo_exchange_desc* desc, memo_error* error) {
     memoi_shape* shape = &plan->shape;
-    const memo_sharding* sharding = desc->sharding ? desc->sharding : &shape->sharding;
-    const memo_sharding* const shardings[2] = {sharding, &shape->key_sharding};
-    const int64_t n_steps = (int64_t)shape->sharding.ring * shape->n_parts;
-    const memo_stream stream = plan->attention->target.streams[MEMOI_TARGET_COMPUTE];
+    const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
+    const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
+    const int64_t n_steps = (int64_t)sharding->ring * attention->shape.n_parts;
+    const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
     const memo_mask causal = MEMO_ZERO(memo_mask);
     memo_status status = MEMO_STATUS_OK;
+    plan->attention = attention;
+    plan->has_sinks = desc->has_sinks != 0;
+    *shape = attention->shape;
     if (!memoi_hybrid_is_alike(sharding, &shape->sharding))
         return MEMOB_INVALID(
             error,
@@ -7670,25 +7598,18 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, const memo_exchange_des
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(plan->attention->ring, stream, &plan->agreed, "exchange", error);
+    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;
-    return memoi_comm_meet(plan->attention->ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
                                  memo_exchange** result, memo_error* error) {
     memo_exchange* plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
-    memo_status status;
-    *result = NULL;
-    if (!plan) return memob_no_memory(error, "the plan of an exchange");
-    plan->attention = attention;
-    plan->shape = attention->shape;
-    plan->has_sinks = desc->has_sinks != 0;
-    status = memoi_hybrid_plan(plan, desc, error);
-    if (status)
-        memo_exchange_destroy(plan);
-    else
-        *result = plan;
+    const memo_status status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
+                                    : memob_no_memory(error, "the plan of an exchange");
+    if (status) memo_exchange_destroy(plan);
+    *result = status ? NULL : plan;
     return status;
 }
 
@@ -7999,19 +7920,17 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
     int needs_saved = a->shape.sharding.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
     int needs_qkv = !is_backward || a->shape.sharding.ulysses == 1 || a->shape.sends_again;
     int has_v = !a->shape.latent.size;
-    const char* missing = needs_qkv && (!t->q || !t->k || (has_v && !t->v)) ? "q, k or v"
-                          : !t->out                                         ? "out"
-                          : !t->lse && a->shape.heads.n_q                   ? "lse"
-                          : !t->saved && needs_saved                        ? "saved"
-                          : is_backward && !t->d_out                        ? "d_out"
-                          : is_backward && (!t->d_q || !t->d_k || (has_v && !t->d_v))
-                              ? "d_q, d_k or d_v"
-                          : is_backward && t->sinks && !t->d_sinks ? "d_sinks"
-                                                                   : NULL;
-
-    if (missing)
-        return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
-                             missing);
+    static const char name[] = "memo_sp_attention_tensors";
+    if (needs_qkv &&
+        (MEMOI_GIVEN(name, t, q) || MEMOI_GIVEN(name, t, k) || (has_v && MEMOI_GIVEN(name, t, v))))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (MEMOI_GIVEN(name, t, out) || (a->shape.heads.n_q && MEMOI_GIVEN(name, t, lse)) ||
+        (needs_saved && MEMOI_GIVEN(name, t, saved)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (is_backward &&
+        (MEMOI_GIVEN(name, t, d_out) || MEMOI_GIVEN(name, t, d_q) || MEMOI_GIVEN(name, t, d_k) ||
+         (has_v && MEMOI_GIVEN(name, t, d_v)) || (t->sinks && MEMOI_GIVEN(name, t, d_sinks))))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)
@@ -8347,20 +8266,14 @@ MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
 
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    const memo_block_functions* f = &desc->functions;
-    const char* missing = !desc->device    ? "device"
-                          : !desc->comm    ? "comm"
-                          : !desc->buffers ? "buffers"
-                          : !f->forward    ? "functions.forward"
-                          : !f->recompute  ? "functions.recompute"
-                          : !f->backward   ? "functions.backward"
-                                           : NULL;
-    memo_status status = memoi_blocks_check(&desc->schedule, error);
-    if (status) return status;
-    if (missing) return MEMOB_INVALID(error, "memo_blocks_desc.%s: NULL; it is required", missing);
-    if (!memo_type_bytes(desc->type))
-        return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
-                                   error);
+    static const char name[] = "memo_blocks_desc";
+    if (memoi_blocks_check(&desc->schedule, error) || MEMOI_GIVEN(name, desc, device) ||
+        MEMOI_GIVEN(name, desc, comm) || MEMOI_GIVEN(name, desc, buffers) ||
+        MEMOI_GIVEN(name, desc, functions.forward) ||
+        MEMOI_GIVEN(name, desc, functions.recompute) ||
+        MEMOI_GIVEN(name, desc, functions.backward) ||
+        MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */
     for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
@@ -8377,17 +8290,24 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     return MEMO_STATUS_OK;
 }
 
-/* Both passes use the same events. */
-MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
+/* Streams, events and copies.  Both passes use the same events. */
+MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_desc* desc,
+                                       memo_error* error) {
     const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
-    memo_block_buffers* buffers =
-        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
+    memo_block_buffers* buffers;
     memoi_target* target = &blocks->target;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
+    blocks->desc = *desc;
+    blocks->next_forward = blocks->next_backward = -1;
+    status = memoi_blocks_check_desc(&blocks->desc, error);
+    if (status) return status;
+    buffers =
+        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
     blocks->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
     target->events =
         (memo_event*)memob_arrays_add(&blocks->arrays, blocks->n_events, sizeof(memo_event));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
+
     memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
     blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
@@ -8402,20 +8322,13 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     return status;
 }
 
-memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
+memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** result,
                                memo_error* error) {
-    memo_blocks* made = (memo_blocks*)memob_calloc(1, sizeof *made);
-    memo_status status;
-    *blocks = NULL;
-    if (!made) return memob_no_memory(error, "overlapped blocks");
-    made->desc = *desc;
-    made->next_forward = made->next_backward = -1;
-    status = memoi_blocks_check_desc(&made->desc, error);
-    if (!status) status = memoi_blocks_prepare(made, error);
-    if (status)
-        memo_blocks_destroy(made);
-    else
-        *blocks = made;
+    memo_blocks* blocks = (memo_blocks*)memob_calloc(1, sizeof *blocks);
+    const memo_status status = blocks ? memoi_blocks_prepare(blocks, desc, error)
+                                      : memob_no_memory(error, "overlapped blocks");
+    if (status) memo_blocks_destroy(blocks);
+    *result = status ? NULL : blocks;
     return status;
 }
 
@@ -8426,61 +8339,57 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     MEMO_FREE(blocks);
 }
 
+/* A layer that may come next. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
                                    memo_error* error) {
-    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) blocks->n_ops = blocks->has_met = 0;
+    const int32_t last = blocks->n_layers - 1;
+    if (layer == (is_backward ? last : 0)) {
+        blocks->n_ops = blocks->has_met = 0;
+        blocks->n_ahead -= is_backward;
+    }
     blocks->is_backward = is_backward;
     blocks->agreed.digests[MEMOI_BLOCKS_PASS] = (uint32_t)is_backward;
     blocks->target.status = MEMO_STATUS_OK;
     blocks->target.error = error;
     blocks->next_forward = blocks->next_backward = -1;
     memoi_blocks_layer(blocks, layer);
-    return blocks->target.status;
+    if (blocks->target.status) return blocks->target.status;
+
+    /* What may come next. */
+    if (!is_backward) blocks->next_forward = layer + 1;
+    if (!is_backward && layer == last) blocks->n_ahead++;
+    if (is_backward && layer)
+        blocks->next_backward = layer - 1;
+    else if (is_backward ? blocks->n_ahead > 0 : layer == last)
+        blocks->next_backward = last;
+    return MEMO_STATUS_OK;
 }
 
-memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    memo_status status;
-    if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
-            blocks->next_forward > 0 ? ", or the next one" : "");
-    status = memoi_blocks_run(blocks, 0, layer, error);
-    if (!status) blocks->next_forward = layer + 1;
-    if (!status && layer == blocks->n_layers - 1) {
-        blocks->n_ahead++;
-        blocks->next_backward = layer;
-    }
+memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t end = is_all ? blocks->n_layers : layer + 1;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i = is_all ? 0 : layer;
+    if (i < 0 || i >= blocks->n_layers || (i && i != blocks->next_forward))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
+                              (int)i, blocks->next_forward > 0 ? ", or the next one" : "");
+    for (; i < end && !status; i++) status = memoi_blocks_run(blocks, 0, i, error);
     return status;
 }
 
-memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    memo_status status;
-    if (layer < 0 || layer != blocks->next_backward)
+memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i = is_all ? blocks->n_layers - 1 : layer;
+    if (i < 0 || i != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_backward_layer: out of order (layer %d); %s", (int)layer,
+                              "memo_blocks_backward: out of order (layer %d); %s", (int)i,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
-    if (layer == blocks->n_layers - 1) blocks->n_ahead--;
-    status = memoi_blocks_run(blocks, 1, layer, error);
-    if (!status)
-        blocks->next_backward = layer ? layer - 1 : blocks->n_ahead ? blocks->n_layers - 1 : -1;
+    for (; i >= (is_all ? 0 : layer) && !status; i--)
+        status = memoi_blocks_run(blocks, 1, i, error);
     return status;
-}
-
-MEMOI memo_status memoi_blocks_pass(memo_blocks* blocks, int is_backward, memo_error* error) {
-    const int32_t last = blocks->n_layers - 1;
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t i = 0; i <= last && !status; i++)
-        status = is_backward ? memo_blocks_backward_layer(blocks, last - i, error)
-                             : memo_blocks_forward_layer(blocks, i, error);
-    return status;
-}
-memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error) {
-    return memoi_blocks_pass(blocks, 0, error);
-}
-memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error) {
-    return memoi_blocks_pass(blocks, 1, error);
 }
 
 /* ---- >>degree groups ----------------------------------------------------------------------------
@@ -8531,6 +8440,7 @@ memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
 struct memo_loss {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
+    memoi_target target;
     char* logits;
     float *parts, *losses;
     void* memory; /* owned; NULL: the user's */
@@ -8558,7 +8468,8 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     memo_loss loss;
     memset(sizes, 0, sizeof *sizes);
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) || MEMOI_LOSS_RULE(name, desc) ||
+        MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
+        memoi_check_loss_rule(name, desc->softcap, desc->z_weight, error) ||
         memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
@@ -8578,40 +8489,37 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error) {
-    const char* missing = !desc->device             ? "device"
-                          : !desc->stream           ? "stream"
-                          : !desc->functions.logits ? "functions.logits"
-                                                    : NULL;
-    if (missing) return MEMOB_INVALID(error, "memo_loss_desc.%s: NULL; it is required", missing);
-    if (memoi_check_memory("memo_loss_desc", desc->device_memory, error))
+MEMOI memo_status memoi_loss_prepare(memo_loss* loss, const memo_loss_desc* desc,
+                                     memo_error* error) {
+    static const char name[] = "memo_loss_desc";
+    memo_status status = memo_loss_desc_get_sizes(desc, &loss->sizes, error);
+    if (status || MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_GIVEN(name, desc, functions.logits) ||
+        memoi_check_memory(name, desc->device_memory, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_kernels(desc->device, error);
+    status = memoi_check_row_kernels(desc->device, error);
+    if (status) return status;
+    loss->desc = *desc;
+    loss->target.device = desc->device;
+    loss->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    if (!desc->device_memory)
+        status = memo_device_alloc(desc->device, loss->sizes.device_bytes, &loss->memory, error);
+    memoi_loss_carve(loss, (char*)(loss->memory ? loss->memory : desc->device_memory));
+    return status;
 }
 
 memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
     memo_loss* loss = (memo_loss*)memob_calloc(1, sizeof *loss);
-    memo_status status;
-    *result = NULL;
-    if (!loss) return memob_no_memory(error, "a loss in tiles");
-    loss->desc = *desc;
-    status = memo_loss_desc_get_sizes(desc, &loss->sizes, error);
-    if (!status) status = memoi_loss_check(desc, error);
-    if (!status && !desc->device_memory)
-        status = memo_device_alloc(desc->device, loss->sizes.device_bytes, &loss->memory, error);
-    if (status) {
-        MEMO_FREE(loss);
-        return status;
-    }
-    memoi_loss_carve(loss, (char*)(loss->memory ? loss->memory : desc->device_memory));
-    *result = loss;
-    return MEMO_STATUS_OK;
+    const memo_status status =
+        loss ? memoi_loss_prepare(loss, desc, error) : memob_no_memory(error, "a loss in tiles");
+    if (status) memo_loss_destroy(loss);
+    *result = status ? NULL : loss;
+    return status;
 }
 
 void memo_loss_destroy(memo_loss* loss) {
     if (!loss) return;
-    memo_stream_synchronize(loss->desc.device, loss->desc.stream, NULL);
-    if (loss->memory) memo_device_free(loss->desc.device, loss->memory, NULL);
+    memoi_target_close(&loss->target, 0, loss->memory);
     MEMO_FREE(loss);
 }
 
@@ -8784,33 +8692,32 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
 MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
-    const char* missing = !desc->device                ? "device"
-                          : !desc->stream              ? "stream"
-                          : !desc->functions.summarize ? "functions.summarize"
-                          : !desc->functions.compose   ? "functions.compose"
-                          : !desc->functions.run       ? "functions.run"
-                                                       : NULL;
     if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
         MEMOI_INTEGER(name, desc, b_count, 1, most) ||
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
-        MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30))
+        MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30) ||
+        MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_GIVEN(name, desc, functions.summarize) ||
+        MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->halo_rows && !memoi_row_type_bytes(desc->halo_type))
         return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
                              memo_type_name(desc->halo_type));
-    if (missing) return MEMOB_INVALID(error, "%s.%s: NULL; it is required", name, missing);
     return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {
-    const memo_scan_desc* desc = &scan->desc;
-    const int64_t n = scan->n_ranks;
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
+                                     memo_error* error) {
     const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
                              desc->halo_type};
+    const int32_t n = desc->comm ? desc->comm->size : 1;
     memo_status status = memoi_scan_check(desc, error);
     if (status) return status;
-    scan->row_begins = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
-    scan->borders = (int64_t*)memob_arrays_add(&scan->arrays, n + 1, 8);
+    scan->desc = *desc;
+    scan->n_ranks = n;
+    scan->rank = desc->comm ? desc->comm->rank : 0;
+    scan->row_begins = (int64_t*)memob_arrays_add(&scan->arrays, (int64_t)n + 1, 8);
+    scan->borders = (int64_t*)memob_arrays_add(&scan->arrays, (int64_t)n + 1, 8);
     scan->has_border = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
     scan->reach[0] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
     scan->reach[1] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
@@ -8827,17 +8734,10 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, memo_error* error) {
 
 memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** result, memo_error* error) {
     memo_scan* scan = (memo_scan*)memob_calloc(1, sizeof *scan);
-    memo_status status;
-    *result = NULL;
-    if (!scan) return memob_no_memory(error, "a scan");
-    scan->desc = *desc;
-    scan->n_ranks = desc->comm ? desc->comm->size : 1;
-    scan->rank = desc->comm ? desc->comm->rank : 0;
-    status = memoi_scan_prepare(scan, error);
-    if (status)
-        memo_scan_destroy(scan);
-    else
-        *result = scan;
+    const memo_status status =
+        scan ? memoi_scan_prepare(scan, desc, error) : memob_no_memory(error, "a scan");
+    if (status) memo_scan_destroy(scan);
+    *result = status ? NULL : scan;
     return status;
 }
 
@@ -9169,16 +9069,19 @@ static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
     "memo_experts_desc: n_experts or max_received",
     "row_elements or type of a dispatch or combine"};
 
-MEMOI memo_status memoi_experts_prepare(memo_experts* x, memo_error* error) {
-    const memo_experts_desc* desc = &x->desc;
-    const int64_t n = desc->n_experts, n_bytes = x->n_ranks * n * 8;
+MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc* desc,
+                                        memo_error* error) {
+    static const char name[] = "memo_experts_desc";
+    const int64_t n = desc->n_experts;
+    int64_t n_bytes;
     void* memory = NULL;
     memo_status status;
-    if (!desc->device || !desc->stream)
-        return MEMOB_INVALID(error, "memo_experts_desc.%s: NULL; it is required",
-                             desc->device ? "stream" : "device");
-    if (MEMOI_INTEGER("memo_experts_desc", desc, n_experts, 1, 1 << 20) ||
-        MEMOI_INTEGER("memo_experts_desc", desc, max_received, 0, MEMOB_BYTES_MAX))
+    x->desc = *desc;
+    x->n_ranks = desc->comm ? desc->comm->size : 1;
+    x->rank = desc->comm ? desc->comm->rank : 0;
+    if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
+        MEMOI_INTEGER(name, desc, n_experts, 1, 1 << 20) ||
+        MEMOI_INTEGER(name, desc, max_received, 0, MEMOB_BYTES_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* A message for each expert, and for each expert of this rank from each rank. */
@@ -9192,6 +9095,7 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, memo_error* error) {
 
     x->target.device = desc->device;
     x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
+    n_bytes = x->n_ranks * n * 8;
     status = memo_device_alloc(desc->device, n_bytes, &memory, error);
     x->on_device = (int64_t*)memory;
     if (!status) status = memo_host_alloc(desc->device, n_bytes, &memory, error);
@@ -9207,24 +9111,16 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, memo_error* error) {
 memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** result,
                                 memo_error* error) {
     memo_experts* x = (memo_experts*)memob_calloc(1, sizeof *x);
-    memo_status status;
-    *result = NULL;
-    if (!x) return memob_no_memory(error, "experts");
-    x->desc = *desc;
-    x->n_ranks = desc->comm ? desc->comm->size : 1;
-    x->rank = desc->comm ? desc->comm->rank : 0;
-    status = memoi_experts_prepare(x, error);
-    if (status)
-        memo_experts_destroy(x);
-    else
-        *result = x;
+    const memo_status status =
+        x ? memoi_experts_prepare(x, desc, error) : memob_no_memory(error, "experts");
+    if (status) memo_experts_destroy(x);
+    *result = status ? NULL : x;
     return status;
 }
 
 void memo_experts_destroy(memo_experts* x) {
     if (!x) return;
-    if (x->target.device) memo_stream_synchronize(x->target.device, x->desc.stream, NULL);
-    if (x->on_device) memo_device_free(x->target.device, x->on_device, NULL);
+    memoi_target_close(&x->target, 0, x->on_device);
     if (x->on_host) memo_host_free(x->target.device, x->on_host, NULL);
     MEMO_FREE(x);
 }

@@ -185,8 +185,8 @@ static memo_status train(thread_rank* rank, memo_error* error) {
 
     status = memo_blocks_create(&desc, &blocks, error);
     if (status) return status;
-    status = memo_blocks_forward(blocks, error);
-    if (!status) status = memo_blocks_backward(blocks, error);
+    status = memo_blocks_forward(blocks, MEMO_ALL_LAYERS, error);
+    if (!status) status = memo_blocks_backward(blocks, MEMO_ALL_LAYERS, error);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
 
     if (!status && rank->comm->rank == 0) {

@@ -4141,9 +4141,10 @@ MEMOI memo_status memoi_blocks_generate_passes(memo_recorder* recorder,
     memo_blocks* blocks;
     memo_status status = memo_blocks_create(desc, &blocks, error);
     recorder->is_paused = !(passes & MEMO_BLOCKS_FORWARD);
-    if (!status) status = memo_blocks_forward(blocks, error);
+    if (!status) status = memo_blocks_forward(blocks, MEMO_ALL_LAYERS, error);
     recorder->is_paused = 0;
-    if (!status && (passes & MEMO_BLOCKS_BACKWARD)) status = memo_blocks_backward(blocks, error);
+    if (!status && (passes & MEMO_BLOCKS_BACKWARD))
+        status = memo_blocks_backward(blocks, MEMO_ALL_LAYERS, error);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the passes */
     memo_blocks_destroy(blocks);
     return status;

@@ -526,10 +526,11 @@ static memo_status model_pass(blocks_model* m, int is_backward, memo_error* e) {
     memo_status status = MEMO_STATUS_OK;
     int32_t n = m->setup->n_layers;
     if (!m->setup->by_layer)
-        return is_backward ? memo_blocks_backward(m->blocks, e) : memo_blocks_forward(m->blocks, e);
+        return is_backward ? memo_blocks_backward(m->blocks, MEMO_ALL_LAYERS, e)
+                           : memo_blocks_forward(m->blocks, MEMO_ALL_LAYERS, e);
     for (int32_t layer = 0; layer < n && !status; layer++)
-        status = is_backward ? memo_blocks_backward_layer(m->blocks, n - 1 - layer, e)
-                             : memo_blocks_forward_layer(m->blocks, layer, e);
+        status = is_backward ? memo_blocks_backward(m->blocks, n - 1 - layer, e)
+                             : memo_blocks_forward(m->blocks, layer, e);
     return status;
 }
 

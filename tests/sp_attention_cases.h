@@ -41,7 +41,6 @@ typedef struct attention_case {
     int64_t first_query;                /* -1: 0, and documents are of keys, too */
     double softcap;
     int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
-    int32_t first_q_head;
     int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
@@ -307,7 +306,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 const double *q = ROW(Q, i, h), *d_out = ROW(D_OUT, i, h);
                 double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
                 double largest = -HUGE_VAL, sum = 0, dot = 0;
-                double slope = c->has_slopes ? slope_of_head(c->first_q_head + h) : 0;
+                double slope = c->has_slopes ? slope_of_head(h) : 0;
                 double sink = c->has_sinks ? (double)w->sinks[h] : -HUGE_VAL;
                 for (j = 0; j < n; j++) {
                     const double* k = ROW(K, j, h / group);
@@ -907,7 +906,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.head_size = c->head_size;
     desc.v_head_size = c->v_head_size;
     desc.softcap = (float)c->softcap;
-    desc.first_q_head = c->first_q_head;
     desc.type = c->type;
     desc.sends_again = c->sends_again;
     desc.rounds_gradients = c->rounds_gradients;
@@ -1343,7 +1341,6 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     if (IS_ODD("n_batch")) desc.n_batch = 2;
     desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
     desc.softcap = IS_ODD("softcap") ? 30 : 0;
-    desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;
     desc.rounds_gradients = IS_ODD("rounds_gradients");
     desc.sends_again = IS_ODD("sends_again");
     desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;

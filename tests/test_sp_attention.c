@@ -414,7 +414,6 @@ TEST(random_cases_are_exact) {
             c.spread = (double)memo_test_int(1, 3);
         }
         c.has_slopes = memo_test_int(0, 3) == 0;
-        c.first_q_head = (int32_t)(memo_test_int(0, 1) * memo_test_int(1, 9));
         c.rounds_gradients = memo_test_int(0, 2) == 0;
         c.overwrites = ring * ulysses > 1 && memo_test_int(0, 1);
         if (!c.has_slopes && memo_test_int(0, 4) == 0) c.type = MEMO_TYPE_BF16;
@@ -2099,7 +2098,6 @@ TEST(every_exchange_compares_the_ranks) {
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {"scale",
                                          "softcap",
-                                         "first_q_head",
                                          "n_kv_heads",
                                          "n_batch",
                                          "has_sinks",
@@ -2236,7 +2234,6 @@ TEST(invalid_arguments_are_refused) {
     /* Sums of two that pass 2^31. */
     REFUSED(desc.head_size = INT32_MAX - 1, "head_size");
     REFUSED(desc.v_head_size = INT32_MAX - 1, "v_head_size");
-    REFUSED(desc.first_q_head = INT32_MAX - 1, "first_q_head");
     REFUSED(desc.latent.size = -1, "latent.size");
     REFUSED(desc.latent.size = 1 << 25, "latent.size");
     REFUSED(desc.latent.n_heads = -1, "latent.n_heads");

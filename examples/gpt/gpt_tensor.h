@@ -311,8 +311,8 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     if (model->config.mlp_rows) work = gpt_take_block_work(model);
     model->tensor.x = x;
     gpt_place_blocks(model, layer);
-    GPT_DO(model, memo_blocks_forward_layer(model->tensor.blocks, gpt_blocks_layer(model, layer),
-                                            &model->error));
+    GPT_DO(model, memo_blocks_forward(model->tensor.blocks, gpt_blocks_layer(model, layer),
+                                      &model->error));
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
@@ -344,8 +344,7 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     t->dx = dx;
     gpt_place_blocks(model, layer);
     gpt_find_need(model, layer);
-    GPT_DO(model,
-           memo_blocks_backward_layer(t->blocks, gpt_blocks_layer(model, layer), &model->error));
+    GPT_DO(model, memo_blocks_backward(t->blocks, gpt_blocks_layer(model, layer), &model->error));
     gpt_give(model, work);
 }
 
