@@ -1055,29 +1055,6 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error);
 
-/* --- degrees that differ from block to block ---
- *
- * Of a world's ranks, each `degree` consecutive ranks share the blocks of that degree and some rows
- * of the batch.  A larger degree has fewer groups with more rows each.  Blocks of a degree form a
- * memo_blocks.  If a larger degree follows, forward gathers each part's rows (all_gather on
- * across), and backward slices their gradients.  If a smaller degree follows, forward slices and
- * backward gathers.  A slice: the rows of this rank begin at across->rank * n_rows /
- * across->size. */
-typedef struct memo_degree_comms {
-    int32_t degree;
-    memo_comm* tensor; /* the ranks that share a block */
-    memo_comm* data;   /* the ranks with the same share; weight gradients are summed over data */
-    /* The ranks that exchange rows with the next degree; NULL if there is none, or the same
-     * degree. */
-    memo_comm* across;
-} memo_degree_comms;
-
-/* next_degree 0: none.  All ranks of world must call this, and wait for each other.  Errors:
- * INVALID_ARGUMENT (degrees that do not divide the world or each other), and errors of split. */
-MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
-                                              memo_degree_comms* comms, memo_error* error);
-MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
-
 /* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most 1. */
 typedef struct memo_share {
     int64_t begin, count;
@@ -2318,7 +2295,6 @@ MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
  *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
  *     >>block orders        the orders of overlapped blocks
  *     >>block runs          creation, passes and layers of blocks
- *     >>degree groups       groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients
  *     >>scan                states and halo rows of recurrences
  *     >>experts             rows that go to the ranks of their experts, and back */
@@ -2380,11 +2356,11 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     return 0;
 }
 
-/* Is it a type of rows?  what: "memo_loss_desc". */
+/* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
                                        memo_error* error) {
     if (memoi_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s.type: not supported (%s); f32, bf16 and f16 are", what,
+    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
                           memo_type_name(type));
 }
 
@@ -2399,6 +2375,14 @@ MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
     return MEMOI_NAME(names, kind, "operation");
+}
+
+memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
+    memo_share share;
+    int64_t rest = n % size;
+    share.begin = n / size * rank + (rank < rest ? rank : rest);
+    share.count = n / size + (rank < rest);
+    return share;
 }
 
 /* n_parts: how many times count elements the buffer holds. */
@@ -4848,12 +4832,12 @@ const char* memo_sharding_name(memo_sharding_kind kind) {
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
-/* name: "memo_mask.document_begins". */
+/* name: "memo_mask.document_begins"; n_tokens -1: they end anywhere. */
 MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t* begins,
                                                  int64_t n_documents, int64_t n_tokens,
                                                  memo_error* error) {
     int is_valid = begins && n_documents >= 1 && n_documents <= MEMOI_DOCUMENTS_MAX && !begins[0] &&
-                   begins[n_documents] == n_tokens;
+                   (n_tokens < 0 || begins[n_documents] == n_tokens);
     for (int64_t i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
     if (is_valid) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
@@ -5875,7 +5859,7 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                               "host attention: head_size or v_head_size is out of range (%d, %d); "
                               "1 to %d are supported",
                               (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
-    if (memoi_check_row_type("host attention", block->type, MEMO_STATUS_UNSUPPORTED, error))
+    if (memoi_check_row_type("host attention.type", block->type, MEMO_STATUS_UNSUPPORTED, error))
         return MEMO_STATUS_UNSUPPORTED;
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
         return MEMOB_INVALID(error,
@@ -7088,7 +7072,8 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
+                                MEMO_STATUS_INVALID_ARGUMENT, error);
 }
 
 /* Everything that does not need a device. */
@@ -7528,11 +7513,8 @@ MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error
 
 /* A complete one. */
 MEMOI memo_status memoi_hybrid_mask_check(const memo_mask* mask, memo_error* error) {
-    if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
-        return MEMOB_INVALID(error,
-                             "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
-                             (int)mask->kind);
-    if (MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
+    if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
+        MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, 0, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8023,12 +8005,7 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
                              "memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
                              "per layer); use a positive multiple of blocks_per_layer",
                              (int)desc->n_blocks, (int)desc->blocks_per_layer);
-    if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
-        return MEMOB_INVALID(error,
-                             "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); "
-                             "n_blocks x n_parts may be %d",
-                             (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
-    return MEMO_STATUS_OK;
+    return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
 }
 
 /* --- one op after another --- */
@@ -8278,14 +8255,10 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     /* Parts run side by side, each in its own buffers. */
     for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
-        if (!buffers->output || !buffers->gradient)
-            return MEMOB_INVALID(error,
-                                 "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
-                                 (int)s, buffers->output ? "gradient" : "output");
-        if (buffers->count < 0)
-            return MEMOB_INVALID(
-                error, "memo_blocks_desc.buffers[%d].count: negative (%lld); 0 and more are valid",
-                (int)s, (long long)buffers->count);
+        if (MEMOI_GIVEN("memo_block_buffers", buffers, output) ||
+            MEMOI_GIVEN("memo_block_buffers", buffers, gradient) ||
+            MEMOI_INTEGER("memo_block_buffers", buffers, count, 0, INT64_MAX))
+            return MEMO_STATUS_INVALID_ARGUMENT;
     }
     return MEMO_STATUS_OK;
 }
@@ -8392,46 +8365,6 @@ memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error*
     return status;
 }
 
-/* ---- >>degree groups ----------------------------------------------------------------------------
- * Knows: which ranks form a group.  Knows nothing of rows or blocks. */
-
-memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
-                                     memo_degree_comms* comms, memo_error* error) {
-    int32_t rank = world->rank, low = degree < next_degree ? degree : next_degree;
-    int32_t high = degree < next_degree ? next_degree : degree;
-    memo_status status;
-    memset(comms, 0, sizeof *comms);
-    if (degree < 1 || world->size % degree || next_degree < 0 ||
-        (next_degree && (world->size % next_degree || high % low)))
-        return MEMOB_INVALID(error,
-                             "memo_degree_comms: degrees %d and %d do not fit a world of %d; each "
-                             "must divide the world, and one the other",
-                             (int)degree, (int)next_degree, (int)world->size);
-    comms->degree = degree;
-    status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
-    if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
-    if (!status && next_degree && next_degree != degree)
-        status = memo_comm_split(world, rank / high * low + rank % low, rank, "across",
-                                 &comms->across, error);
-    if (status) memo_degree_comms_destroy(comms);
-    return status;
-}
-
-void memo_degree_comms_destroy(memo_degree_comms* comms) {
-    memo_comm_destroy(comms->tensor);
-    memo_comm_destroy(comms->data);
-    memo_comm_destroy(comms->across);
-    memset(comms, 0, sizeof *comms);
-}
-
-memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
-    memo_share share;
-    int64_t rest = n % size;
-    share.begin = n / size * rank + (rank < rest ? rank : rest);
-    share.count = n / size + (rank < rest);
-    return share;
-}
-
 /* ---- >>loss -------------------------------------------------------------------------------------
  * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */
 
@@ -8470,7 +8403,8 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         memoi_check_loss_rule(name, desc->softcap, desc->z_weight, error) ||
-        memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error))
+        memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
+                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8590,14 +8524,10 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
     const memo_label agreed = memoi_loss_agree(loss, tensors);
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
-    if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
-        return MEMOB_INVALID(error, "memo_loss_tensors: %lld rows, labels %p; labels are required",
-                             (long long)tensors->n_rows, (const void*)tensors->labels);
-    if (tensors->scale != 0 && !loss->desc.functions.gradients)
-        return MEMOB_INVALID(
-            error,
-            "memo_loss_tensors.scale: not 0 (%g), but functions.gradients is NULL; set either",
-            (double)tensors->scale);
+    if (MEMOI_INTEGER("memo_loss_tensors", tensors, n_rows, 0, MEMOB_BYTES_MAX) ||
+        (tensors->n_rows && MEMOI_GIVEN("memo_loss_tensors", tensors, labels)) ||
+        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", &loss->desc, functions.gradients)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     tile.stream = loss->desc.stream;
     tile.first_column = loss->sizes.first_column;
     tile.n_columns = loss->sizes.n_columns;
@@ -8698,11 +8628,10 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_INTEGER(name, desc, halo_columns, desc->halo_rows != 0, 1 << 30) ||
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
-        MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run))
+        MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
+        (desc->halo_rows && memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type,
+                                                 MEMO_STATUS_INVALID_ARGUMENT, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->halo_rows && !memoi_row_type_bytes(desc->halo_type))
-        return MEMOB_INVALID(error, "%s.halo_type: not supported (%s); f32, bf16 and f16 are", name,
-                             memo_type_name(desc->halo_type));
     return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
 }
 
@@ -8781,14 +8710,9 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                  "descend, from 0 on, are valid",
                                  name, (int)r, (long long)row_begins[r],
                                  (long long)row_begins[r + 1]);
-    if (document_begins &&
-        (n_documents < 1 ||
-         memoi_sharding_check_documents("memo_scan_set_rows.document_begins", document_begins,
-                                        n_documents, document_begins[n_documents], error)))
-        return MEMOB_INVALID(error,
-                             "%s.document_begins: invalid (%lld documents); n_documents + 1 "
-                             "positions that do not descend, from 0 on, are valid",
-                             name, (long long)n_documents);
+    if (document_begins && memoi_sharding_check_documents("memo_scan_set_rows.document_begins",
+                                                          document_begins, n_documents, -1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
@@ -8953,8 +8877,7 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     memoi_scan_walk walk;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
     if (status) return status;
-    if (!tensors->state)
-        return MEMOB_INVALID(error, "memo_scan_tensors.state: NULL; it is required");
+    if (MEMOI_GIVEN("memo_scan_tensors", tensors, state)) return MEMO_STATUS_INVALID_ARGUMENT;
     walk.is_backward = is_backward;
     walk.reach = scan->reach[is_backward];
     walk.place = scan->place >= 0 && is_backward ? scan->n_places - 1 - scan->place : scan->place;
@@ -9187,7 +9110,7 @@ memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_rout
 
 memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
                                  memo_error* error) {
-    if (!routing->counts) return MEMOB_INVALID(error, "memo_routing.counts: NULL; it is required");
+    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
     for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
         routing->counts[i] = capacity;
     return memoi_experts_count(x, routing, error);

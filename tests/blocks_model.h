@@ -5,6 +5,7 @@
 #define BLOCKS_MODEL_H
 
 #include "blocks_order.h"
+#include "degree_comms.h"
 #include "linear_layers.h"
 
 /* Memory that the host and the device can use; and the function that runs the ranks. */
@@ -63,7 +64,7 @@ typedef struct job {
 typedef struct blocks_model {
     const model_setup* setup;
     thread_rank* rank;
-    memo_degree_comms comms;
+    degree_comms comms;
     memo_recorder* recorder;
     memo_blocks* blocks;
     memo_blocks_desc desc;
@@ -471,8 +472,8 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
     m->first_layer = k * setup->n_layers;
     m->n_blocks = 2 * setup->n_layers;
     m->tokens = setup->splits_sequence ? setup->n_rows : setup->tokens;
-    if (memo_degree_comms_create(rank->comm, degree,
-                                 k + 1 < setup->n_stages ? setup->degrees[k + 1] : 0, &m->comms, e))
+    if (degree_comms_create(rank->comm, degree, k + 1 < setup->n_stages ? setup->degrees[k + 1] : 0,
+                            &m->comms, e))
         return e->status;
     m->width = memo_share_of(WIDTH, degree, m->comms.tensor->rank);
     m->heads = memo_share_of(N_HEADS, degree, m->comms.tensor->rank);
@@ -516,7 +517,7 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
 static void model_free(blocks_model* m) {
     memo_blocks_destroy(m->blocks);
     memo_recorder_destroy(m->recorder);
-    memo_degree_comms_destroy(&m->comms);
+    degree_comms_destroy(&m->comms);
     while (m->n_memory > 0) CASE_FREE(m->memory[--m->n_memory]);
 }
 

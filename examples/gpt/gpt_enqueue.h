@@ -6,6 +6,7 @@
 #define GPT_ENQUEUE_H
 
 #include "gpt_check.h"
+#include "degree_comms.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
@@ -40,7 +41,7 @@ typedef struct gpt_tensor_state {
     memo_comm sums;   /* the same, with sums over the rows that are read */
     memo_comm* norms; /* the same ranks, for gradients of norms; NULL: one rank */
     /* For degrees 2^a < 2^b: the ranks of the first, and the communicator to the second. */
-    memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
+    degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
     int32_t first_block;          /* of those that memo_blocks runs: 0, or the first of the layer */
     gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */

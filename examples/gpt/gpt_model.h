@@ -847,7 +847,7 @@ GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
     if (t->norms) n_bytes += t->norms->sent_bytes;
     for (int a = 0; a < GPT_MAX_LEVELS; a++)
         for (int b = 0; b < GPT_MAX_LEVELS; b++) {
-            const memo_degree_comms* pair = &t->pairs[a][b];
+            const degree_comms* pair = &t->pairs[a][b];
             if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
             if (pair->across) n_bytes += pair->across->sent_bytes;
         }

@@ -79,7 +79,7 @@ static int gpt_level(int32_t degree) {
     while (1 << level < degree) level++;
     return level;
 }
-static memo_degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
+static degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
     return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
 }
 

@@ -383,10 +383,10 @@ static void gpt_take_partial_sums(gpt_model* model) {
 
 /* Does nothing unless the first degree is the smaller one. */
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
-    memo_degree_comms* pair = gpt_pair(model, degree, larger);
+    degree_comms* pair = gpt_pair(model, degree, larger);
     if (degree < larger && !pair->tensor && !model->status)
         model->status =
-            memo_degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
+            degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
 }
 
 /* All tensor ranks call this and make the same communicators in the same order. */
@@ -408,8 +408,7 @@ static void gpt_create_pairs(gpt_model* model) {
 static void gpt_destroy_blocks(gpt_model* model) {
     memo_blocks_destroy(model->tensor.blocks);
     for (int a = 0; a < GPT_MAX_LEVELS; a++)
-        for (int b = 0; b < GPT_MAX_LEVELS; b++)
-            memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+        for (int b = 0; b < GPT_MAX_LEVELS; b++) degree_comms_destroy(&model->tensor.pairs[a][b]);
     memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
     memo_comm_destroy(model->tensor.norms);
     model->tensor.norms = NULL;

@@ -15,7 +15,7 @@
  *
  * Replace the estimates of a profile by what all ranks measure, for each degree d:
  *
- *   memo_degree_comms_create(world, d, next, ...)            the groups of d, and across to the
+ *   degree_comms_create(world, d, next, ...)                 the groups of d, and across to the
  *                                                            next larger degree
  *   measure_collective(comms.tensor, ..., ALL_REDUCE, ...)   C and CB: of a part's rows x hidden elements
  *   measure_collective(comms.data, ..., ALL_REDUCE, ...)     GRADIENTS: of the block's share of the weights
