@@ -5574,64 +5574,69 @@ typedef struct memoi_host_attention_args {
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 
-/* Up to MEMOI_TILE_Q queries of one run, for one head. */
-typedef struct memoi_q_tile {
-    int64_t row; /* the first, in q */
-    int64_t n;
-    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions that each sees */
-    int64_t min_low, max_high;
-    float q[MEMOI_TILE_Q][MEMOI_HEAD];
-} memoi_q_tile;
+/* Up to MEMOI_TILE_Q queries of one run, for one head, against up to MEMOI_TILE_K keys of one run
+ * at a time. */
+typedef struct memoi_attention_tile {
+    const memo_attention_block* block;
+    int64_t b, h, n_scores;
+    int32_t is_backward;
 
-/* Up to MEMOI_TILE_K keys of one run; each query sees the indices [begin, end) of them. */
-typedef struct memoi_k_tile {
-    int64_t row, n;
-    int64_t begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
+    /* Queries from row q_row on, and the positions that each sees. */
+    int64_t q_row, n_q, low[MEMOI_TILE_Q], high[MEMOI_TILE_Q], min_low, max_high;
+    float q[MEMOI_TILE_Q][MEMOI_HEAD];
+    /* Keys; each query sees the indices [begin, end) of them. */
+    int64_t n_k, begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
     float k_transposed[MEMOI_HEAD * MEMOI_TILE_K]; /* so that the inner loop runs over keys */
     float rows[MEMOI_TILE_K][MEMOI_HEAD];          /* forward: v; backward: k */
-} memoi_k_tile;
 
-MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* block,
-                                       const memo_run* run, int64_t run_row, int64_t first) {
-    tile->row = run_row + first;
-    tile->n = memob_min(run->count - first, MEMOI_TILE_Q);
-    tile->min_low = INT64_MAX;
-    tile->max_high = 0;
-    for (int64_t i = 0; i < tile->n; i++) {
-        memo_mask_interval(&block->mask, run->start + first + i, &tile->low[i], &tile->high[i]);
-        if (tile->low[i] == tile->high[i]) continue;
-        if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
-        if (tile->high[i] > tile->max_high) tile->max_high = tile->high[i];
+    /* Forward, in one pass: sums are relative to the largest score so far. */
+    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q], out[MEMOI_TILE_Q][MEMOI_HEAD];
+    /* Backward. */
+    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q];
+    float d_out[MEMOI_TILE_Q][MEMOI_HEAD], d_q[MEMOI_TILE_Q][MEMOI_HEAD];
+    float v_transposed[MEMOI_HEAD * MEMOI_TILE_K];
+    float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
+} memoi_attention_tile;
+
+/* The queries of a run from `first` on. */
+MEMOI void memoi_attention_place_queries(memoi_attention_tile* t, const memo_run* run,
+                                         int64_t run_row, int64_t first) {
+    t->q_row = run_row + first;
+    t->n_q = memob_min(run->count - first, MEMOI_TILE_Q);
+    t->min_low = INT64_MAX;
+    t->max_high = 0;
+    for (int64_t i = 0; i < t->n_q; i++) {
+        memo_mask_interval(&t->block->mask, run->start + first + i, &t->low[i], &t->high[i]);
+        if (t->low[i] == t->high[i]) continue;
+        if (t->low[i] < t->min_low) t->min_low = t->low[i];
+        if (t->high[i] > t->max_high) t->max_high = t->high[i];
     }
-    if (tile->min_low > tile->max_high) tile->min_low = 0; /* no query sees a key */
+    if (t->min_low > t->max_high) t->min_low = 0; /* no query sees a key */
+}
+
+/* The keys [first, last) of a run, as many as fit.  Returns 0 if no query sees one of them. */
+MEMOI int memoi_attention_place_keys(memoi_attention_tile* t, const memo_run* run, int64_t first,
+                                     int64_t last) {
+    int has_pairs = 0;
+    t->n_k = memob_min(last - first, MEMOI_TILE_K);
+    for (int64_t i = 0; i < t->n_q; i++) {
+        int64_t begin, end;
+        memoi_mask_run_interval(run, t->low[i], t->high[i], &begin, &end);
+        t->end[i] = memob_min(memob_max(end - first, 0), t->n_k);
+        t->begin[i] = memob_min(memob_max(begin - first, 0), t->end[i]);
+        has_pairs |= t->begin[i] < t->end[i];
+    }
+    return has_pairs;
 }
 
 /* The element of q, k, v, out or lse (x) where a head's numbers begin; size: how many. */
 #define MEMOI_ATTENTION_AT(block, x, b, row, h, size)                                              \
     ((b) * (block)->x##_batch_stride + (row) * (block)->x##_row_stride + (h) * (int64_t)(size))
 
-/* Returns 0 if no query of the tile sees a key of this one. */
-MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
-                                       const memo_run* run, int64_t run_row, int64_t first,
-                                       int64_t last) {
-    int has_pairs = 0;
-    tile->row = run_row + first;
-    tile->n = memob_min(last - first, MEMOI_TILE_K);
-    for (int64_t i = 0; i < q_tile->n; i++) {
-        int64_t begin, end;
-        memoi_mask_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
-        tile->end[i] = memob_min(memob_max(end - first, 0), tile->n);
-        tile->begin[i] = memob_min(memob_max(begin - first, 0), tile->end[i]);
-        has_pairs |= tile->begin[i] < tile->end[i];
-    }
-    return has_pairs;
-}
-
 /* Loads n rows of d elements, as rows, as columns, or both. */
-MEMOI MEMOB_NOINLINE void memoi_attention_k_tile_load(float* transposed, float rows[][MEMOI_HEAD],
-                                                      const void* from, int64_t first,
-                                                      int64_t row_stride, int64_t n, int32_t d,
-                                                      memo_type type) {
+MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][MEMOI_HEAD],
+                                               const void* from, int64_t first, int64_t row_stride,
+                                               int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
     for (int64_t i = 0; i < n; i++) {
         float* to = rows ? rows[i] : line;
@@ -5639,14 +5644,14 @@ MEMOI MEMOB_NOINLINE void memoi_attention_k_tile_load(float* transposed, float r
         if (transposed)
             for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
-    if (transposed) /* memoi_attention_tile_products reads whole tiles */
+    if (transposed) /* memoi_attention_products reads whole tiles */
         for (int32_t e = 0; e < d; e++)
             for (int64_t i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
 }
 
 /* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
-MEMOI void memoi_attention_tile_products(float products[MEMOI_TILE_K], const float* x,
-                                         const float* columns, int32_t d) {
+MEMOI void memoi_attention_products(float products[MEMOI_TILE_K], const float* x,
+                                    const float* columns, int32_t d) {
     for (int j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
     for (int32_t e = 0; e < d; e++) {
         float factor = x[e];
@@ -5665,196 +5670,166 @@ MEMOI float memoi_attention_score(const memo_attention_block* block, float produ
     return block->softcap > 0 ? block->softcap * tanhf(score / block->softcap) : score;
 }
 
-/* The softmax in one pass: sums are relative to the largest score so far. */
-typedef struct memoi_softmax {
-    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
-    float out[MEMOI_TILE_Q][MEMOI_HEAD];
-} memoi_softmax;
-
-MEMOI void memoi_attention_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
-                                       const memoi_k_tile* k_tile,
-                                       const memo_attention_block* block) {
+MEMOI void memoi_attention_softmax(memoi_attention_tile* t) {
     float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
-    int32_t d = block->v_head_size;
-    for (int64_t i = 0; i < q_tile->n; i++) {
-        float largest = softmax->largest[i], correction, sum = 0;
-        if (k_tile->begin[i] == k_tile->end[i]) continue;
-        memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, block->head_size);
-        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            scores[j] = memoi_attention_score(block, scores[j]);
+    int32_t d = t->block->v_head_size;
+    for (int64_t i = 0; i < t->n_q; i++) {
+        float largest = t->largest[i], correction, sum = 0;
+        if (t->begin[i] == t->end[i]) continue;
+        memoi_attention_products(scores, t->q[i], t->k_transposed, t->block->head_size);
+        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
+            scores[j] = memoi_attention_score(t->block, scores[j]);
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
 
         /* Rescale the sums so far to the new largest score. */
-        correction = expf(softmax->largest[i] - largest);
+        correction = expf(t->largest[i] - largest);
         for (int32_t e = 0; e < d; e++) part[e] = 0;
-        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
             float p = expf(scores[j] - largest);
             sum += p;
-            memoi_attention_row_add(part, p, k_tile->rows[j], d);
+            memoi_attention_row_add(part, p, t->rows[j], d);
         }
-        softmax->largest[i] = largest;
-        softmax->sum[i] = softmax->sum[i] * correction + sum;
-        for (int32_t e = 0; e < d; e++)
-            softmax->out[i][e] = softmax->out[i][e] * correction + part[e];
+        t->largest[i] = largest;
+        t->sum[i] = t->sum[i] * correction + sum;
+        for (int32_t e = 0; e < d; e++) t->out[i][e] = t->out[i][e] * correction + part[e];
     }
 }
 
-MEMOI void memoi_attention_softmax_finish(const memoi_softmax* softmax,
-                                          const memo_attention_block* block,
-                                          const memoi_q_tile* tile, int64_t b, int64_t h) {
-    int32_t d = block->v_head_size;
-    for (int64_t i = 0; i < tile->n; i++) {
-        float* out = block->out + MEMOI_ATTENTION_AT(block, out, b, tile->row + i, h, d);
-        float sum = softmax->sum[i];
-        for (int32_t e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
-        block->lse[MEMOI_ATTENTION_AT(block, lse, b, tile->row + i, h, 1)] =
-            sum > 0 ? softmax->largest[i] + logf(sum) : -INFINITY;
-    }
-}
-
-/* Gradients of one tile of queries, and of one tile of keys. */
-typedef struct memoi_tile_gradients {
-    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q];
-    float d_out[MEMOI_TILE_Q][MEMOI_HEAD], d_q[MEMOI_TILE_Q][MEMOI_HEAD];
-    float v_transposed[MEMOI_HEAD * MEMOI_TILE_K];
-    float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
-} memoi_tile_gradients;
-
-MEMOI void memoi_attention_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
-                                         const memoi_k_tile* k_tile,
-                                         const memo_attention_block* block) {
+MEMOI void memoi_attention_gradients(memoi_attention_tile* t) {
+    const memo_attention_block* block = t->block;
     float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
     int32_t d = block->head_size, d_v = block->v_head_size;
-    for (int64_t i = 0; i < q_tile->n; i++) {
-        if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
-        memoi_attention_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
-        memoi_attention_tile_products(d_p, g->d_out[i], g->v_transposed, d_v);
+    for (int64_t i = 0; i < t->n_q; i++) {
+        if (t->begin[i] == t->end[i] || t->lse[i] == -INFINITY) continue;
+        memoi_attention_products(scores, t->q[i], t->k_transposed, d);
+        memoi_attention_products(d_p, t->d_out[i], t->v_transposed, d_v);
         for (int32_t e = 0; e < d; e++) part[e] = 0;
-        for (int64_t j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
-            float score = memoi_attention_score(block, scores[j]), p = expf(score - g->lse[i]);
-            float d_s = block->scale * p * (d_p[j] - g->row_dot[i]);
+        for (int64_t j = t->begin[i]; j < t->end[i]; j++) {
+            float score = memoi_attention_score(block, scores[j]), p = expf(score - t->lse[i]);
+            float d_s = block->scale * p * (d_p[j] - t->row_dot[i]);
             if (block->softcap > 0) d_s *= 1 - score / block->softcap * (score / block->softcap);
-            memoi_attention_row_add(part, d_s, k_tile->rows[j], d);
-            memoi_attention_row_add(g->d_k[j], d_s, q_tile->q[i], d);
-            memoi_attention_row_add(g->d_v[j], p, g->d_out[i], d_v);
+            memoi_attention_row_add(part, d_s, t->rows[j], d);
+            memoi_attention_row_add(t->d_k[j], d_s, t->q[i], d);
+            memoi_attention_row_add(t->d_v[j], p, t->d_out[i], d_v);
         }
-        memoi_attention_row_add(g->d_q[i], 1, part, d);
+        memoi_attention_row_add(t->d_q[i], 1, part, d);
     }
 }
 
-/* One tile of queries of one head against all keys. */
-typedef struct memoi_attention_sums {
-    memoi_k_tile keys;
-    memoi_softmax softmax;          /* forward */
-    memoi_tile_gradients gradients; /* backward */
-} memoi_attention_sums;
-
-MEMOI void memoi_attention_tile_begin(memoi_attention_sums* sums, const memo_attention_block* block,
-                                      memoi_q_tile* tile, int is_backward, int64_t b, int64_t h) {
-    memoi_tile_gradients* g = &sums->gradients;
-    int32_t d = block->head_size, d_v = block->v_head_size;
-    for (int64_t i = 0; i < tile->n; i++) {
-        int64_t row = tile->row + i, lse_at = MEMOI_ATTENTION_AT(block, lse, b, row, h, 1);
-        memoi_attention_row_load(tile->q[i], block->q, MEMOI_ATTENTION_AT(block, q, b, row, h, d),
-                                 d, block->type);
-        if (is_backward) {
-            g->lse[i] = block->lse[lse_at];
-            g->row_dot[i] = block->row_dots[lse_at];
-            memset(g->d_q[i], 0, (size_t)d * sizeof(float));
-            memoi_attention_row_load(g->d_out[i], block->d_out,
-                                     MEMOI_ATTENTION_AT(block, out, b, row, h, d_v), d_v,
+/* Before the first keys and after the last ones. */
+MEMOI void memoi_attention_begin(memoi_attention_tile* t) {
+    const memo_attention_block* block = t->block;
+    const int32_t d = block->head_size, d_v = block->v_head_size;
+    for (int64_t i = 0; i < t->n_q; i++) {
+        const int64_t row = t->q_row + i, lse = MEMOI_ATTENTION_AT(block, lse, t->b, row, t->h, 1);
+        memoi_attention_row_load(t->q[i], block->q,
+                                 MEMOI_ATTENTION_AT(block, q, t->b, row, t->h, d), d, block->type);
+        if (t->is_backward) {
+            t->lse[i] = block->lse[lse];
+            t->row_dot[i] = block->row_dots[lse];
+            memset(t->d_q[i], 0, (size_t)d * sizeof(float));
+            memoi_attention_row_load(t->d_out[i], block->d_out,
+                                     MEMOI_ATTENTION_AT(block, out, t->b, row, t->h, d_v), d_v,
                                      block->type);
         } else {
-            sums->softmax.largest[i] = -INFINITY;
-            sums->softmax.sum[i] = 0;
-            memset(sums->softmax.out[i], 0, (size_t)d_v * sizeof(float));
+            t->largest[i] = -INFINITY;
+            t->sum[i] = 0;
+            memset(t->out[i], 0, (size_t)d_v * sizeof(float));
         }
     }
 }
+MEMOI void memoi_attention_end(const memoi_attention_tile* t) {
+    const memo_attention_block* block = t->block;
+    const int32_t d = block->head_size, d_v = block->v_head_size;
+    for (int64_t i = 0; i < t->n_q; i++) {
+        const int64_t row = t->q_row + i;
+        const int64_t q_at = MEMOI_ATTENTION_AT(block, q, t->b, row, t->h, d);
+        const int64_t out_at = MEMOI_ATTENTION_AT(block, out, t->b, row, t->h, d_v);
+        if (t->is_backward) {
+            memoi_attention_row_add(block->d_q + q_at, 1, t->d_q[i], d);
+            continue;
+        }
+        for (int32_t e = 0; e < d_v; e++)
+            block->out[out_at + e] = t->sum[i] > 0 ? t->out[i][e] / t->sum[i] : 0;
+        block->lse[MEMOI_ATTENTION_AT(block, lse, t->b, row, t->h, 1)] =
+            t->sum[i] > 0 ? t->largest[i] + logf(t->sum[i]) : -INFINITY;
+    }
+}
 
-/* Adds a placed tile of keys, whose k and v begin at these elements. */
-MEMOI void memoi_attention_tile_add(memoi_attention_sums* sums, const memo_attention_block* block,
-                                    const memoi_q_tile* q_tile, int is_backward, int64_t k_at,
-                                    int64_t v_at) {
-    memoi_k_tile* keys = &sums->keys;
-    memoi_tile_gradients* g = &sums->gradients;
-    int32_t d = block->head_size, d_v = block->v_head_size;
-    memoi_attention_k_tile_load(keys->k_transposed, is_backward ? keys->rows : NULL, block->k, k_at,
-                                block->k_row_stride, keys->n, d, block->type);
-    memoi_attention_k_tile_load(is_backward ? g->v_transposed : NULL,
-                                is_backward ? NULL : keys->rows, block->v, v_at,
-                                block->v_row_stride, keys->n, d_v, block->type);
-    if (!is_backward) {
-        memoi_attention_softmax_add(&sums->softmax, q_tile, keys, block);
+/* Adds placed keys, which begin at a row. */
+MEMOI void memoi_attention_add(memoi_attention_tile* t, int64_t row) {
+    const memo_attention_block* block = t->block;
+    const int32_t d = block->head_size, d_v = block->v_head_size;
+    const int64_t kv_head = t->h / (block->n_q_heads / block->n_kv_heads);
+    const int64_t k_at = MEMOI_ATTENTION_AT(block, k, t->b, row, kv_head, d);
+    const int64_t v_at = MEMOI_ATTENTION_AT(block, v, t->b, row, kv_head, d_v);
+    t->n_scores += t->n_q * t->n_k;
+    memoi_attention_load(t->k_transposed, t->is_backward ? t->rows : NULL, block->k, k_at,
+                         block->k_row_stride, t->n_k, d, block->type);
+    memoi_attention_load(t->is_backward ? t->v_transposed : NULL, t->is_backward ? NULL : t->rows,
+                         block->v, v_at, block->v_row_stride, t->n_k, d_v, block->type);
+    if (!t->is_backward) {
+        memoi_attention_softmax(t);
         return;
     }
 
     /* The keys' gradients are summed in the tile, then added to the block's. */
-    for (int64_t i = 0; i < keys->n; i++) {
-        memset(g->d_k[i], 0, (size_t)d * sizeof(float));
-        memset(g->d_v[i], 0, (size_t)d_v * sizeof(float));
+    for (int64_t j = 0; j < t->n_k; j++) {
+        memset(t->d_k[j], 0, (size_t)d * sizeof(float));
+        memset(t->d_v[j], 0, (size_t)d_v * sizeof(float));
     }
-    memoi_attention_gradients_add(g, q_tile, keys, block);
-    for (int64_t i = 0; i < keys->n; i++) {
-        memoi_attention_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g->d_k[i], d);
-        memoi_attention_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g->d_v[i], d_v);
+    memoi_attention_gradients(t);
+    for (int64_t j = 0; j < t->n_k; j++) {
+        memoi_attention_row_add(block->d_k + k_at + j * block->k_row_stride, 1, t->d_k[j], d);
+        memoi_attention_row_add(block->d_v + v_at + j * block->v_row_stride, 1, t->d_v[j], d_v);
     }
 }
 
-/* Returns the number of scores computed. */
-MEMOI int64_t memoi_attention_tile_run(const memo_attention_block* block, memoi_q_tile* q_tile,
-                                       int is_backward, int64_t b, int64_t h) {
-    memoi_attention_sums sums;
-    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t d = block->head_size, d_v = block->v_head_size;
-    memoi_attention_tile_begin(&sums, block, q_tile, is_backward, b, h);
+/* Placed queries of a head against all keys. */
+MEMOI void memoi_attention_head(memoi_attention_tile* t) {
+    const memo_attention_block* block = t->block;
+    int64_t run_row = 0;
+    memoi_attention_begin(t);
     for (int32_t k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         const memo_run* run = &block->k_runs[k];
         int64_t first, last;
-        memoi_mask_run_interval(run, q_tile->min_low, q_tile->max_high, &first, &last);
-        for (; first < last; first += MEMOI_TILE_K) {
-            if (!memoi_attention_k_tile_place(&sums.keys, q_tile, run, run_row, first, last))
-                continue;
-            n_scores += q_tile->n * sums.keys.n;
-            memoi_attention_tile_add(&sums, block, q_tile, is_backward,
-                                     MEMOI_ATTENTION_AT(block, k, b, sums.keys.row, kv_head, d),
-                                     MEMOI_ATTENTION_AT(block, v, b, sums.keys.row, kv_head, d_v));
-        }
+        memoi_mask_run_interval(run, t->min_low, t->max_high, &first, &last);
+        for (; first < last; first += MEMOI_TILE_K)
+            if (memoi_attention_place_keys(t, run, first, last))
+                memoi_attention_add(t, run_row + first);
     }
-
-    if (!is_backward) memoi_attention_softmax_finish(&sums.softmax, block, q_tile, b, h);
-    for (i = 0; i < q_tile->n && is_backward; i++)
-        memoi_attention_row_add(block->d_q + MEMOI_ATTENTION_AT(block, q, b, q_tile->row + i, h, d),
-                                1, sums.gradients.d_q[i], d);
-    return n_scores;
+    memoi_attention_end(t);
 }
 
 MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
     const memoi_host_attention_args* run = (const memoi_host_attention_args*)args;
     const memo_attention_block* block = &run->block;
-    int64_t run_row = 0, n_scores = 0;
-    memoi_q_tile tile;
+    int64_t run_row = 0;
+    memoi_attention_tile t;
     (void)error;
+    t.block = block;
+    t.is_backward = run->is_backward;
+    t.n_scores = 0;
     for (int32_t r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
         for (int64_t first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
-            memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
-            for (int32_t b = 0; b < block->n_batch; b++)
-                for (int32_t h = 0; h < block->n_q_heads; h++)
-                    n_scores += memoi_attention_tile_run(block, &tile, run->is_backward, b, h);
+            memoi_attention_place_queries(&t, &block->q_runs[r], run_row, first);
+            for (t.b = 0; t.b < block->n_batch; t.b++)
+                for (t.h = 0; t.h < block->n_q_heads; t.h++) memoi_attention_head(&t);
         }
-    __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&run->state->n_scores, t.n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
+    const int32_t smaller =
+        block->head_size < block->v_head_size ? block->head_size : block->v_head_size;
     memoi_host_attention_args args;
     memo_device* device;
-    if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
-        block->v_head_size > MEMOI_HEAD)
+    if (smaller < 1 || memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "host attention: head_size or v_head_size is out of range (%d, %d); "
                               "1 to %d are supported",
@@ -5866,13 +5841,14 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                              "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
                              "call it for groups of heads that are",
                              (int)block->n_q_heads, (int)block->n_kv_heads);
+
+    /* Not on a recorder around the device. */
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
     args.is_backward = is_backward;
     device = args.state->device;
-    while (MEMO_DEVICE_HAS(device, inner)) /* not on a recorder around the device */
-        device = (memo_device*)(uintptr_t)device->inner;
+    while (MEMO_DEVICE_HAS(device, inner)) device = (memo_device*)(uintptr_t)device->inner;
     return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
 }
 
