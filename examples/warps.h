@@ -4,6 +4,8 @@
 #ifndef WARPS_H
 #define WARPS_H
 
+#include <string.h>
+
 #include "memo_sp.h"
 
 enum {
@@ -34,10 +36,17 @@ static inline memo_status warps_launch(cudaStream_t stream, int64_t n_threads, m
                            error);
 }
 
+/* The value of another lane.  A shuffle moves 32 bits. */
+template <typename Value> __device__ static inline Value warps_other(Value value, int apart) {
+    float words[sizeof value / 4];
+    memcpy(words, &value, sizeof words);
+    for (float& word : words) word = __shfl_xor_sync(0xffffffffu, word, apart, WARPS_LANES);
+    memcpy(&value, words, sizeof words);
+    return value;
+}
 /* In a tree, the same for every lane. */
-__device__ static inline float warps_sum(float value) {
-    for (int apart = WARPS_LANES / 2; apart; apart /= 2)
-        value += __shfl_xor_sync(0xffffffffu, value, apart, WARPS_LANES);
+template <typename Value> __device__ static inline Value warps_sum(Value value) {
+    for (int apart = WARPS_LANES / 2; apart; apart /= 2) value += warps_other(value, apart);
     return value;
 }
 

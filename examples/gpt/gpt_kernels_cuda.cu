@@ -101,21 +101,8 @@ __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, cons
 }
 
 __device__ static inline float gpt_warp_max(float value) {
-    for (int apart = 16; apart; apart /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart, WARPS_LANES));
-    return value;
-}
-/* A shuffle moves 32 bits. */
-__device__ static inline double gpt_warp_sum_f64(double value) {
-    for (int apart = 16; apart; apart /= 2) {
-        float halves[2];
-        double other;
-        memcpy(halves, &value, sizeof halves);
-        halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, WARPS_LANES);
-        halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, WARPS_LANES);
-        memcpy(&other, halves, sizeof other);
-        value += other;
-    }
+    for (int apart = WARPS_LANES / 2; apart; apart /= 2)
+        value = fmaxf(value, warps_other(value, apart));
     return value;
 }
 
@@ -491,7 +478,7 @@ __global__ static void gpt_squares_kernel(double* partials, const float* x, int6
             for (int i = 0; i < GPT_CUDA_AHEAD; i++)
                 for (int k = 0; k < 4; k++) sum += (double)values[i][k] * (double)values[i][k];
         }
-        sum = gpt_warp_sum_f64(sum);
+        sum = warps_sum(sum);
         if (WARPS_LANE == 0) partials[t] = sum;
     }
 }
@@ -641,12 +628,8 @@ template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n
             largest = bits[k] > largest ? bits[k] : largest;
         }
     }
-    for (int apart = 16; apart; apart /= 2) {
-        float value;
-        uint32_t other;
-        memcpy(&value, &largest, sizeof value);
-        value = __shfl_xor_sync(0xffffffffu, value, apart, WARPS_LANES);
-        memcpy(&other, &value, sizeof other);
+    for (int apart = WARPS_LANES / 2; apart; apart /= 2) {
+        const uint32_t other = warps_other(largest, apart);
         largest = other > largest ? other : largest;
     }
     if (WARPS_LANE == 0 && largest) atomicMax(most, largest);
