@@ -779,6 +779,8 @@ MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* st
  * A device of host memory, for tests, for trainers on CPUs, and for experiments with schedules.
  * Each stream is a thread with a queue, so copies and functions really run later and on another
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
+ * Such times count from the moment when the stream could begin, as events show: a thread that wakes
+ * up late makes no operation longer.
  * Only events order two streams, no lock and no shared counter, so that a race detector finds a
  * missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
@@ -4622,7 +4624,7 @@ typedef struct memoi_host_mark {
     const struct memoi_host_stream* stream; /* NULL: still free */
     uint32_t enqueued;                   /* the caller's: number of the latest record, times two */
     uint32_t counters[MEMOI_HOST_TURNS]; /* the worker's */
-    int64_t time_ns;                     /* of the latest completion; published by its counter */
+    int64_t time_ns; /* of the latest completion; waits on other streams read any later one */
 } memoi_host_mark;
 
 MEMOI uint32_t* memoi_host_counter(memoi_host_mark* mark, uint32_t target) {
@@ -4653,6 +4655,7 @@ typedef enum memoi_host_op_kind {
 
 typedef struct memoi_host_op {
     memoi_host_op_kind kind;
+    int64_t enqueued_ns;
     uint32_t target;             /* RECORD, WAIT: number of the record, times two */
     memoi_host_mark* mark;       /* RECORD, WAIT */
     memo_host_function function; /* CALL */
@@ -4678,7 +4681,13 @@ typedef struct memoi_host_stream {
     char apart1[64];    /* the two sides write to cache lines of their own */
     uint32_t tail;      /* counter */
     char apart2[64];
-    uint32_t head; /* counter */
+    uint32_t head;    /* counter */
+    uint32_t drained; /* counter: the head when the queue was last empty.  Who waits for an empty
+                       * queue waits for this counter, and is not woken by each operation. */
+
+    /* The worker's clock: when the next operation may begin.  Events read this clock.  Operations
+     * with a given duration count from it, so a worker that wakes up late does not slow them. */
+    int64_t ready_ns;
 } memoi_host_stream;
 
 typedef struct memoi_host_memory {
@@ -4713,49 +4722,16 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
                        error->message[0] ? error->message : memo_status_name(status));
 }
 
-MEMOI void* memoi_host_worker(void* argument) {
-    memoi_host_stream* stream = (memoi_host_stream*)argument;
-    uint32_t position = 0;
-    int64_t index = 0;
-#if defined(__linux__)
-    prctl(PR_SET_NAME, (unsigned long)(uintptr_t)stream->name, 0UL, 0UL, 0UL);
-    /* The default of 50 us would lengthen each sleep. */
-    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-#endif
-
-    /* Until the queue is stopped. */
-    for (;;) {
-        memoi_host_op* op = &stream->ops[index];
-        memoi_host_counter_wait(&stream->tail, position + 2);
-        if (op->kind == MEMOI_HOST_STOP) return NULL;
-
-        /* A record is completed even after a failure: other streams may wait for it. */
-        if (op->kind == MEMOI_HOST_RECORD) {
-            op->mark->time_ns = memob_now_ns();
-            memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (op->kind == MEMOI_HOST_WAIT) {
-            memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
-            memo_error error;
-            memo_status status;
-            memset(&error, 0, sizeof error);
-            status = op->function(op->args.bytes, &error);
-            if (status) memoi_host_fail(stream, status, &error);
-        }
-
-        /* The place in the queue is free for the caller's thread. */
-        position += 2;
-        if (++index == stream->n_ops) index = 0;
-        memob_counter_set(&stream->head, position);
-    }
-}
+typedef struct memoi_host_sleep_args {
+    memoi_host_stream* stream;
+    double duration_s;
+} memoi_host_sleep_args;
 
 MEMOI memo_status memoi_host_run_sleep(void* args, memo_error* error) {
-    int64_t start_ns = memob_now_ns();
-    double duration_s;
+    const memoi_host_sleep_args* sleep = (const memoi_host_sleep_args*)args;
     (void)error;
-    memcpy(&duration_s, args, sizeof duration_s);
-    memob_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
+    sleep->stream->ready_ns += (int64_t)(sleep->duration_s * 1e9);
+    memob_sleep_until(sleep->stream->ready_ns);
     return MEMO_STATUS_OK;
 }
 
@@ -4773,7 +4749,7 @@ MEMOI memo_status memoi_host_run_fill(void* args, memo_error* error) {
 }
 
 typedef struct memoi_host_copy_args {
-    memoi_host* host;
+    memoi_host_stream* stream;
     memo_copy_kind kind;
     char* to;
     const char* from;
@@ -4793,30 +4769,37 @@ MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin,
 
 /* Copies in one direction share its rate equally. */
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
-    memoi_host* host = copy->host;
-    int64_t start_ns = memob_now_ns(), done_bytes = 0;
-    /* After the start.  It grows by exact amounts, so late wake-ups do not add up. */
-    double due_s = 0;
+    memoi_host* host = copy->stream->made.host;
+    const int64_t start_ns = copy->stream->ready_ns;
+    int64_t done_bytes = 0, busy_ns = 0, begin_ns, now_ns;
+    double due_s = 0; /* after the start; grows by exact amounts, so late wake-ups do not add up */
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
     while (done_bytes < total_bytes) {
         int32_t n_copies = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
-        double rate = host->bytes_per_s[way] / n_copies, elapsed_s;
+        double rate = host->bytes_per_s[way] / n_copies;
         int64_t n = MEMOI_HOST_CHUNK_BYTES;
         if (rate * MEMOI_HOST_CHUNK_S < (double)n) n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
         n = memob_min(n, total_bytes - done_bytes);
+
+        begin_ns = memob_now_ns();
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
+        now_ns = memob_now_ns();
+        busy_ns += now_ns - begin_ns;
         done_bytes += n;
-        elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
         due_s += (double)n / rate;
-        if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
+        if (due_s - (double)(now_ns - start_ns) * 1e-9 > MEMOI_HOST_NAP_S ||
+            done_bytes == total_bytes)
             memob_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
     __atomic_fetch_sub(&host->n_copies[way], 1, __ATOMIC_RELAXED);
+
+    /* Memory may be slower than the rate. */
+    copy->stream->ready_ns = start_ns + memob_max(busy_ns, (int64_t)(due_s * 1e9));
 }
 
 MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
     const memoi_host_copy_args* copy = (const memoi_host_copy_args*)args;
-    memoi_host* host = copy->host;
+    memoi_host* host = copy->stream->made.host;
     int64_t total_bytes = copy->row_bytes * copy->n_rows;
     int way = copy->kind == MEMO_COPY_TO_DEVICE;
     int is_on_device = copy->kind == MEMO_COPY_ON_DEVICE;
@@ -4827,6 +4810,50 @@ MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
         memoi_host_copy_part(copy, 0, total_bytes);
     if (!is_on_device) __atomic_fetch_add(&host->copied_bytes[way], total_bytes, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
+}
+
+MEMOI void* memoi_host_worker(void* argument) {
+    memoi_host_stream* stream = (memoi_host_stream*)argument;
+    uint32_t position = 0;
+    int64_t index = 0;
+#if defined(__linux__)
+    prctl(PR_SET_NAME, (unsigned long)(uintptr_t)stream->name, 0UL, 0UL, 0UL);
+    /* The default of 50 us would lengthen each sleep. */
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+
+    /* Until the queue is stopped. */
+    for (;;) {
+        memoi_host_op* op = &stream->ops[index];
+        if (!memob_counter_reached(&stream->tail, position + 2))
+            memob_counter_set(&stream->drained, position);
+        memoi_host_counter_wait(&stream->tail, position + 2);
+        if (op->kind == MEMOI_HOST_STOP) return NULL;
+        stream->ready_ns = memob_max(stream->ready_ns, op->enqueued_ns);
+
+        /* A record is completed even after a failure: other streams may wait for it. */
+        if (op->kind == MEMOI_HOST_RECORD) {
+            __atomic_store_n(&op->mark->time_ns, stream->ready_ns, __ATOMIC_RELAXED);
+            memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
+        } else if (op->kind == MEMOI_HOST_WAIT) {
+            memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+            stream->ready_ns =
+                memob_max(stream->ready_ns, __atomic_load_n(&op->mark->time_ns, __ATOMIC_RELAXED));
+        } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
+            const int64_t begin_ns = stream->ready_ns;
+            memo_error error;
+            memo_status status;
+            memset(&error, 0, sizeof error);
+            status = op->function(op->args.bytes, &error);
+            if (status) memoi_host_fail(stream, status, &error);
+            if (stream->ready_ns == begin_ns) stream->ready_ns = memob_now_ns();
+        }
+
+        /* The place in the queue is free for the caller's thread. */
+        position += 2;
+        if (++index == stream->n_ops) index = 0;
+        memob_counter_set(&stream->head, position);
+    }
 }
 
 /* --- what the caller's thread does --- */
@@ -4861,6 +4888,7 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
     *op = &stream->ops[stream->tail_index];
+    (*op)->enqueued_ns = memob_now_ns();
     return MEMO_STATUS_OK;
 }
 
@@ -4997,6 +5025,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
+    stream->drained = 0;
+    stream->ready_ns = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
 
     /* The worker last: it runs at once. */
@@ -5047,7 +5077,7 @@ MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handl
     memoi_host_stream* stream = (memoi_host_stream*)handle;
     memo_status status = memoi_host_check(host, stream, "stream", error);
     if (status) return status;
-    memoi_host_counter_wait(&stream->head, stream->tail_position);
+    memoi_host_counter_wait(&stream->drained, stream->tail_position);
     return memoi_host_status(host, error);
 }
 
@@ -5196,7 +5226,7 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     if (status) return status;
 
     /* Rows that touch are one long row. */
-    copy.host = (memoi_host*)context;
+    copy.stream = (memoi_host_stream*)stream;
     copy.kind = kind;
     copy.to = (char*)to;
     copy.from = (const char*)from;
@@ -5208,7 +5238,8 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
     }
-    return memoi_host_call(copy.host, stream, memoi_host_run_copy, &copy, sizeof copy, error);
+    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_copy, &copy, sizeof copy,
+                           error);
 }
 
 MEMOI memo_status memoi_host_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -5364,10 +5395,12 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
+    memoi_host_sleep_args sleep;
     if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
-                           error);
+    sleep.stream = (memoi_host_stream*)stream;
+    sleep.duration_s = duration_s;
+    return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);
 }
 
 void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {

@@ -729,8 +729,9 @@ typedef struct memo_step_plan {
 } memo_step_plan;
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs micro-batches of each shape with a backward for measure_s, 5 to 12 of them, or
- * 3 if the first takes over 5 s, so inputs must be valid.  The desc's outputs have their bytes
+ * (shapes).  It runs micro-batches of each shape with a backward for measure_s, 5 to 13 of them, or
+ * 3 if the first takes over 5 s, so inputs must be valid.  From 7 on, copies run beside some, which
+ * shows what copies slow.  The desc's outputs have their bytes
  * again afterwards; what lies in session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
  * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
  * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
@@ -11545,28 +11546,38 @@ MEMOI int memoi_span_is_layer(int64_t span) {
     return what == MEMO_PASS_FORWARD || what == MEMO_PASS_BACKWARD || what == MEMO_PASS_WEIGHTS;
 }
 
-/* Gives each span two medians of its times in n micro-batches: without copies, and with the copies
- * that ran beside every second micro-batch.  Layers that are late now and then make the median
- * micro-batch longer than the sum of the layers' medians.  The medians grow in this ratio. */
+/* The median of every times_s[first], times_s[first + stride], up to n times. */
+MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t stride, int32_t n) {
+    double chosen_s[MEMOI_SESSION_REPETITIONS];
+    int32_t n_chosen = 0;
+    for (int32_t i = first; i < n; i += stride) chosen_s[n_chosen++] = times_s[i];
+    return memoi_profile_median(chosen_s, n_chosen);
+}
+
+/* Gives each span two medians of its times in n micro-batches: of those without copies, and of
+ * every second one, which recomputes half of the rows and has copies beside it.  If no copies ran,
+ * layers count in all micro-batches.  Layers that are late now and then make the median micro-batch
+ * longer than the sum of the layers' medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
-    double sums_s[2][MEMOI_SESSION_REPETITIONS] = {{0}}, medians_s[2] = {0, 0}, ratios[2];
+    const int32_t layer_stride = s->beside.size_bytes ? 2 : 1;
+    double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, medians_s[2] = {0, 0}, ratios[2];
     for (int64_t k = 0; k < n_spans; k++) {
-        double* span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS;
-        double times_s[2][MEMOI_SESSION_REPETITIONS];
-        for (int32_t i = 0; i < n; i++) {
-            times_s[i % 2][i / 2] = span_s[i];
-            if (memoi_span_is_layer(k)) sums_s[i % 2][i / 2] += span_s[i];
-        }
+        double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, of_span_s[2];
+        const int is_layer = memoi_span_is_layer(k);
+        for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
         for (int32_t i = 0; i < 2; i++) {
-            span_s[i] = memoi_profile_median(times_s[i], (n + 1 - i) / 2);
-            if (memoi_span_is_layer(k)) medians_s[i] += span_s[i];
+            const int32_t stride = is_layer ? layer_stride : 2;
+            of_span_s[i] = memoi_session_median(span_s, i % stride, stride, n);
+            if (is_layer) medians_s[i] += of_span_s[i];
         }
+        memcpy(span_s, of_span_s, sizeof of_span_s);
     }
 
-    for (int32_t i = 0; i < 2; i++)
-        ratios[i] =
-            medians_s[i] > 0 ? memoi_profile_median(sums_s[i], (n + 1 - i) / 2) / medians_s[i] : 1;
+    for (int32_t i = 0; i < 2; i++) {
+        const double sum_s = memoi_session_median(sums_s, i % layer_stride, layer_stride, n);
+        ratios[i] = medians_s[i] > 0 ? sum_s / medians_s[i] : 1;
+    }
     for (int64_t k = 0; k < n_spans; k++)
         for (int32_t i = 0; i < 2 && memoi_span_is_layer(k); i++)
             s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
@@ -11610,7 +11621,8 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
                              : (int32_t)fmax(4, fmin(1e3 * measure_s / (double)values[1],
                                                      MEMOI_SESSION_REPETITIONS));
         if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
-        if (!status) memoi_session_begin_beside(s, profile);
+        /* A few micro-batches show nothing of what copies slow. */
+        if (!status && n >= 6) memoi_session_begin_beside(s, profile);
     }
 
     if (!status) memoi_session_take_medians(s, n);

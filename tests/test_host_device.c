@@ -657,6 +657,60 @@ TEST(copies_take_their_time) {
     CHECK_IS(host_device_stats(r.device).to_host_bytes, ==, 3 * (int64_t)N + 1000000);
 }
 
+/* Copies and sleeps in a row take the sum of their times, however late threads wake up: each here
+ * is as short as a wake-up.  An event shows neither less nor, unless the machine is overloaded three
+ * times in a row, much more. */
+TEST(short_operations_in_a_row_take_their_sum) {
+    enum { N_COPIES = 500, N_BYTES = 5000, N_SLEEPS = 500 };
+    own_rig r;
+    memo_host_device_desc desc = {0};
+    memo_event events[3];
+    double copies_s, sleeps_s, least_copies_s = 1e9, least_sleeps_s = 1e9;
+    own_memory char* a = (char*)calloc(N_BYTES, 1);
+    own_memory char* b = (char*)calloc(N_BYTES, 1);
+    desc.to_host_bytes_per_s = 100e6; /* 50 us a copy */
+    if (!rig_begin(&r, &desc, 1)) return;
+    for (int i = 0; i < 3; i++) CHECK_OK(memo_event_create(r.d, &events[i], &error));
+
+    for (int try = 0; try < 3; try++) {
+        CHECK_OK(memo_event_record(r.d, events[0], r.streams[0], &error));
+        for (int i = 0; i < N_COPIES; i++)
+            CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N_BYTES, &error));
+        CHECK_OK(memo_event_record(r.d, events[1], r.streams[0], &error));
+        for (int i = 0; i < N_SLEEPS; i++)
+            CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20e-6, &error));
+        CHECK_OK(memo_event_record(r.d, events[2], r.streams[0], &error));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+        CHECK_OK(memo_event_elapsed(r.d, events[0], events[1], &copies_s, &error));
+        CHECK_OK(memo_event_elapsed(r.d, events[1], events[2], &sleeps_s, &error));
+        least_copies_s = fmin(least_copies_s, copies_s);
+        least_sleeps_s = fmin(least_sleeps_s, sleeps_s);
+    }
+    CHECK_CASE(least_copies_s >= 25 * MS * 0.999 && least_copies_s < 32 * MS, "%g s",
+               least_copies_s);
+    CHECK_CASE(least_sleeps_s >= 10 * MS * 0.999 && least_sleeps_s < 13 * MS, "%g s",
+               least_sleeps_s);
+    for (int i = 0; i < 3; i++) CHECK_OK(memo_event_destroy(r.d, events[i], &error));
+}
+
+/* A stream that had nothing to do gains no time: its next copy takes as long as any. */
+TEST(an_idle_stream_saves_no_time) {
+    enum { N = 500000 };
+    own_rig r;
+    memo_host_device_desc desc = {0};
+    own_memory char* a = (char*)calloc(N, 1);
+    own_memory char* b = (char*)calloc(N, 1);
+    desc.to_host_bytes_per_s = 50e6; /* 10 ms */
+    if (!rig_begin(&r, &desc, 2)) return;
+    for (int i = 0; i < 3; i++) {
+        memob_sleep_until(memob_now_ns() + 20000000);
+        const double start_s = now_s();
+        CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+        CHECK_CASE(now_s() - start_s >= 10 * MS, "copy %d: %g s", i, now_s() - start_s);
+    }
+}
+
 /* --- several devices --- */
 
 TEST(devices_do_not_know_each_other) {

@@ -717,8 +717,8 @@ END
     expect_calls '5 1 5' $tiny --device-memory 600KiB --compare 1 --output counted.dir --seconds 1000
 
     # The sessions take turns of two steps, here numbered by their first: each begins one of five rounds.  The last trains.
-    # Before rounds 0 and 3 layers are measured again, and the rows of each policy are planned with their times.
-    expect_calls '15 3 5' $tiny --steps 10 --device-memory 600KiB --compare 10
+    # Before each round layers are measured again, and the rows of each policy are planned with their times.
+    expect_calls '30 6 5' $tiny --steps 10 --device-memory 600KiB --compare 10
     order=$(awk '$1 == "runs" { if (!($2 in number)) number[$2] = n++; printf "%d", number[$2] }' err)
     [ "$order" = 001122334444332211001122334400004433221122334400114444444444 ] || fail "the sessions run in this order: $order"
     expect_calls '5 0 0' $tiny --device-memory 600KiB --dry-run

@@ -41,7 +41,7 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
     const double slack = 1.3; /* other policies are slower, and steps vary */
     const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
     const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
-    const double n_steps = (double)train_n_policies(o) + 1.2; /* with layers measured again */
+    const double n_steps = (double)train_n_policies(o) + 4; /* with layers measured again */
     double shared[2], step_s, left_s, n;
     if (!o->seconds) return MEMO_STATUS_OK;
     memo_status status = time_steps(r, j, &shared[0], error);
@@ -54,7 +54,7 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
 
     step_s = shared[0];
     left_s = (double)o->seconds - shared[1];
-    n = left_s / 3 / (slack * step_s * n_steps);
+    n = left_s / 2 / (slack * step_s * n_steps);
     if (o->compare && n < (double)o->compare) o->compare = n > 2 ? (int64_t)(n / 2) * 2 : 1;
     left_s -= slack * step_s * n_steps * (double)o->compare;
     if (o->output) left_s -= slack * step_s;
@@ -85,6 +85,9 @@ enum { TURN_STEPS = 2 };
 static int64_t n_timed(const job* j) {
     return j->options.compare > 1 ? j->options.compare / TURN_STEPS : 1;
 }
+
+/* Whether layers are measured again in each round. */
+static int predicts_again(const job* j) { return j->is_measured && j->at_once && n_timed(j) > 1; }
 
 /* The digests do not count as step, and are those of the reporting rank. */
 static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error) {
@@ -150,6 +153,20 @@ static void print_differences(const job* j, double* scratch) {
         }
 }
 
+/* Round by round, because the machine's speed drifts. */
+static void print_predictions(const job* j, double* scratch) {
+    for (int i = 0; i < train_n_policies(&j->options); i++) {
+        comparison* row = &j->compared[policy_order[i]];
+        if (!(*row->predicted_s > 0)) continue;
+        row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
+        printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
+               "(%+.1f%% in the median of rounds)\n",
+               policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
+               1e3 * spread_of_steps(j, row->layers_s, scratch).median,
+               100 * (ratio_of(row->layers_s, row->predicted_s, n_timed(j), scratch) - 1));
+    }
+}
+
 /* Returns whether all losses and gradients have the same bits. */
 static int print_comparison(const job* j, double* scratch) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
@@ -160,6 +177,7 @@ static int print_comparison(const job* j, double* scratch) {
            (long long)n, n == 1 ? "" : "s",
            j->at_once ? "by turns of two" : "one policy after another for lack of memory",
            n == 1 ? "a step" : "every second step");
+
     printf("policy      alpha  device peak   host peak  moved/step   step time  quartiles, ms   "
            "  stall  loss diff  gradients  budget\n");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -186,18 +204,7 @@ static int print_comparison(const job* j, double* scratch) {
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
     print_differences(j, scratch);
-
-    /* Round by round, because the machine's speed drifts. */
-    for (int i = 0; i < train_n_policies(&j->options); i++) {
-        const comparison* row = &j->compared[policy_order[i]];
-        if (!(*row->predicted_s > 0)) continue;
-        printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms "
-               "(%+.1f%% in the median of rounds)\n",
-               policy_names[policy_order[i]],
-               1e3 * spread_of_steps(j, row->predicted_s, scratch).median,
-               1e3 * spread_of_steps(j, row->layers_s, scratch).median,
-               100 * (ratio_of(row->layers_s, row->predicted_s, n_timed(j), scratch) - 1));
-    }
+    print_predictions(j, scratch);
     return are_equal;
 }
 
@@ -262,9 +269,8 @@ static memo_status prepare_turns(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Measures layers again, and predicts the same rows for this round and the next ones: a machine
- * drifts by more than the predictions err.  What copies take and slow stays, as a few micro-batches
- * cannot show it. */
+/* Measures layers again, and predicts the same rows for this round: a machine drifts by more than
+ * the predictions err.  What copies take and slow stays, as a few micro-batches cannot show it. */
 static memo_status predict_again(job* j, memo_error* error) {
     static team measured;
     const memo_profile first = j->profile;
@@ -282,8 +288,7 @@ static memo_status predict_again(job* j, memo_error* error) {
         train_options o = j->options;
         o.states_stay |= !plan->n_streamed;
         status = train_plan(&o, policy, 0, &now, plan->swap.rows, &plan, error);
-        for (int64_t at = j->round; at < n_timed(j) && !status; at++)
-            j->compared[policy].predicted_s[at] = predicted_times(&o, plan).layers_s;
+        if (!status) j->compared[policy].predicted_s[j->round] = predicted_times(&o, plan).layers_s;
         if (!status) memo_step_plan_destroy(plan);
     }
     return status;
@@ -294,8 +299,7 @@ static memo_status predict_again(job* j, memo_error* error) {
 static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     for (j->round = 0; j->round * TURN_STEPS < j->options.compare; j->round++) {
-        if (j->is_measured && j->at_once && n_timed(j) > 1 && j->round % 3 == 0 && !status)
-            status = predict_again(j, error);
+        if (predicts_again(j) && !status) status = predict_again(j, error);
         for (int i = 0; i < n && !status && !j->stops; i++)
             status = team_call(&teams[policies[turn(j->round, i, n)]], compare_turn, error);
     }

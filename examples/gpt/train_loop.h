@@ -63,15 +63,20 @@ static void last_times_add(last_times* last, const step_times* times) {
     last->stall_s[last->n++ % N_TIMED] = times->stall_s;
 }
 
-/* The plan's times of a step beside the measured ones.  A graph has no events inside. */
+/* The predicted times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
     const step_times predicted = predicted_times(&j->options, j->plans[j->options.policy]);
+    const int is_again = j->compared && predicts_again(j);
     if (!(predicted.layers_s > 0)) return;
-    printf(
-        "predicted %.1f ms for forward and backward of a step, stalled %.1f ms, recomputing %.1f "
-        "ms; measured ",
-        1e3 * predicted.layers_s, 1e3 * predicted.stall_s, 1e3 * predicted.recompute_s);
+    printf("predicted %.1f ms for forward and backward of a step",
+           1e3 *
+               (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.layers_s));
+    if (is_again)
+        printf(", by layers measured during the comparison; measured ");
+    else
+        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted.stall_s,
+               1e3 * predicted.recompute_s);
     if (n)
         printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->layers_s, n),
                1e3 * median(last->stall_s, n));

@@ -46,7 +46,7 @@ typedef struct comparison {
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     /* Of the steps that are timed.  predicted_s: of layers_s, by the planner; 0: not predicted. */
     double *step_s, *layers_s, *stall_s, *predicted_s; /* layers_s: of forward and backward only */
-    double median_s;                                   /* of step_s */
+    double median_s, median_predicted_s;               /* of step_s, predicted_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
