@@ -280,7 +280,6 @@ static memo_status predict_again(job* j, memo_error* error) {
     j->profile = first;
     memcpy(now.copies, first.copies, sizeof now.copies);
     memcpy(now.slowdown_s_per_byte, first.slowdown_s_per_byte, sizeof now.slowdown_s_per_byte);
-    now.recompute_call_s = first.recompute_call_s;
 
     for (int i = 0; i < train_n_policies(&j->options) && !status; i++) {
         const memo_policy policy = policy_order[i];
