@@ -5880,17 +5880,18 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
-/* 1 if tensors a and b have the same tiles in every layer.  A short last tile counts as one. */
-MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
-    for (int32_t layer = 0; layer < desc->n_layers; layer++)
-        if (memoi_rows_tiles(desc, layer, a) != memoi_rows_tiles(desc, layer, b)) return 0;
-    return 1;
-}
-
 /* Of a HANDED tensor there is nothing to choose; ROUTED ones have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED &&
            !memob_tensor_is_routed(desc, t);
+}
+
+/* 1 if a is shown, with the tiles of tensor b in every layer.  A short last tile counts as one. */
+MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
+    if (!memoi_rows_are_shown(desc, a)) return 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        if (memoi_rows_tiles(desc, layer, a) != memoi_rows_tiles(desc, layer, b)) return 0;
+    return 1;
 }
 
 /* What a plan holds of a ROUTED tensor, whatever the routing. */
@@ -5943,7 +5944,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
             memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
                           (long long)swapped, (long long)(desc->n_rows - kept - swapped));
             for (other = t; other < desc->n_tensors; other++)
-                if (memoi_rows_are_shown(desc, other) && memoi_rows_are_alike(desc, other, t))
+                if (memoi_rows_are_alike(desc, other, t))
                     memo_text_put(text, "%s%s%s", other == t ? "" : ", ", desc->tensors[other].name,
                                   memob_tensor_rows(desc, other) < desc->n_rows ? " (state)" : "");
             memo_text_put(text, "\n");

@@ -1210,6 +1210,24 @@ static void rows_of_kinds(const model* m) {
     memo_text_free(&text);
 }
 
+/* A HANDED tensor has no line; it hides no other one with the same rows. */
+TEST(a_tensor_without_choice_hides_no_other) {
+    static const memo_tensor tensors[] = {{"state", 4, MEMO_TENSOR_HANDED, 0},
+                                          {"input", 4, MEMO_TENSOR_SWAPPED, 0},
+                                          {"up", 4, MEMO_TENSOR_ROWS, 0}};
+    static const int64_t rows[] = {MEMO_ROWS_KEPT, MEMO_ROWS_KEPT, 8};
+    memo_swap_desc desc = {0};
+    memo_text text = {NULL, 0, 0, 0};
+    desc.tensors = tensors, desc.n_tensors = 3, desc.n_layers = 1, desc.n_rows = 64;
+    desc.tile_rows = 8, desc.rows = rows;
+    memo_swap_put_rows(&desc, &text);
+    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
+                       "\n          0           64        0           0   input"
+                       "\n          0            0        8          56   up\n"),
+               "%s", text.data);
+    memo_text_free(&text);
+}
+
 /* Each kind of layer has its own times, and a plan for other kinds is refused. */
 TEST(layers_have_kinds) {
     static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
