@@ -3051,7 +3051,7 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
 }
 
 /* Do the first bytes of two buffers, neither of them 0, share one? */
-MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
+MEMOI int memob_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
                              int64_t b_bytes) {
     int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
     return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
@@ -3109,7 +3109,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other ||
-                !memoi_plan_overlap(plan, piece->buffer, piece->bytes, other->buffer, other->bytes))
+                !memob_plan_overlap(plan, piece->buffer, piece->bytes, other->buffer, other->bytes))
                 continue;
             *culprit = piece->buffer;
             status = MEMOB_INVALID(
@@ -3537,9 +3537,10 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     return memoi_plan_make(trace, alignment_bytes, NULL, plan, error);
 }
 
-/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Offsets
- * stay: memo_plan_validate tells whether the offsets are still valid.  On failure the plan is
- * unchanged.  Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
+/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Without
+ * a trace the holds stay.  Offsets stay: memo_plan_validate tells whether the offsets are still
+ * valid.  On failure the plan is unchanged.
+ * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
                                        const memo_wait* waits, int64_t n_waits, memo_error* error) {
     memo_plan bought = *plan, *made = NULL;
@@ -3550,8 +3551,9 @@ MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
     if (n_waits > 0) memcpy(bought.waits, waits, (size_t)n_waits * sizeof(memo_wait));
 
     status = memo_plan_prepare(&bought, error);
-    if (!status) status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
-    for (int64_t i = 0; !status && i < plan->n_buffers; i++)
+    if (!status && trace)
+        status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
+    for (int64_t i = 0; made && !status && i < plan->n_buffers; i++)
         if (plan->buffers[i].id != made->buffers[i].id ||
             plan->buffers[i].begin != made->buffers[i].begin ||
             plan->buffers[i].end != made->buffers[i].end)
@@ -3563,13 +3565,14 @@ MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
         MEMO_FREE(bought.waits);
         return status;
     }
-    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
-    MEMO_FREE(plan->holds);
     MEMO_FREE(plan->waits);
-    plan->holds = made->holds;
-    plan->n_holds = made->n_holds;
     plan->waits = bought.waits;
     plan->n_waits = n_waits;
+    if (!made) return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
+    MEMO_FREE(plan->holds);
+    plan->holds = made->holds;
+    plan->n_holds = made->n_holds;
     made->holds = NULL;
     memo_plan_destroy(made);
     return MEMO_STATUS_OK;
@@ -3640,7 +3643,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 !(check_offsets || (held->is_fixed && other->is_fixed)) ||
-                !memoi_plan_overlap(plan, hold->buffer, memob_buffer_bytes(plan, hold->buffer),
+                !memob_plan_overlap(plan, hold->buffer, memob_buffer_bytes(plan, hold->buffer),
                                     lanes[k].index, memob_buffer_bytes(plan, lanes[k].index)))
                 continue;
             *culprit = lanes[k].index;

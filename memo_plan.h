@@ -65,9 +65,10 @@ typedef struct memo_plan_desc {
     /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
      * layers begin and end. */
     const memo_trace* trace;
-    /* Optional, with trace: waits that the plan may buy, instead of the waits that the plan has.
-     * The plan buys waits that make the peak smaller; with a capacity, a cheap set with which the
-     * plan fits.  Every bought wait is necessary. */
+    /* Optional: waits that the plan may buy, instead of the waits that the plan has.  The plan buys
+     * waits that make the peak smaller; with a capacity, a cheap set with which the plan fits.
+     * Every bought wait is necessary.  Without a trace, two buffers on offer may share bytes only
+     * for the cost of their offer, which orders no other buffers. */
     const memo_wait* offers;
     int64_t n_offers;
 } memo_plan_desc;
@@ -1288,10 +1289,12 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 /* --- >>items ---
  * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
-                                       memo_error* error) {
-    int64_t gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+/* The problem without holds; if stretched, each buffer lives to the end of its last hold. */
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
+                                       memoi_problem* problem, memo_error* error) {
+    int64_t gap = 0, hold = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
     memset(problem, 0, sizeof *problem);
+    problem->is_stretched = is_stretched;
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
         (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
@@ -1303,9 +1306,11 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
-        int64_t time = buffer->begin;
+        int64_t time = buffer->begin, end = buffer->end;
         memset(item, 0, sizeof *item);
         item->first_range = problem->n_ranges;
+        for (; is_stretched && hold < plan->n_holds && plan->holds[hold].buffer == i; hold++)
+            end = memob_max(end, plan->holds[hold].until);
         for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
             if (plan->gaps[gap].begin > time) {
                 problem->ranges[problem->n_ranges].begin = time;
@@ -1313,9 +1318,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             }
             time = plan->gaps[gap].end;
         }
-        if (buffer->end > time) {
+        if (end > time) {
             problem->ranges[problem->n_ranges].begin = time;
-            problem->ranges[problem->n_ranges++].end = buffer->end;
+            problem->ranges[problem->n_ranges++].end = end;
         }
         item->n_ranges = problem->n_ranges - item->first_range;
         item->size = memob_buffer_bytes(plan, i);
@@ -1328,7 +1333,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
          * smaller search. */
         item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
-        item->lifetime = buffer->end - buffer->begin;
+        item->lifetime = end - buffer->begin;
         item->buffer = i;
         unit = memoi_problem_gcd(unit, item->size);
         if (item->fixed > 0) unit = memoi_problem_gcd(unit, item->fixed);
@@ -1405,44 +1410,18 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
-/* The first in a list of items, by lane and then begin, of this lane and this time or later.  Keys
- * are lanes. */
-MEMOI int64_t memoi_lanes_at(const memo_plan* plan, const memoi_problem* problem,
-                             const memob_keyed* lanes, int64_t lane, int64_t time) {
-    int64_t low = 0, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        int64_t buffer = problem->items[lanes[middle].index].buffer;
-        if (lanes[middle].key < lane ||
-            (lanes[middle].key == lane && plan->buffers[buffer].begin < time))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Lists the pairs that holds keep apart.  Returns 1; 0 without memory; -1 if they are too many. */
-MEMOI int memoi_problem_hold(memoi_problem* problem, const memo_plan* plan,
-                             const memob_keyed* lanes, const int64_t* item_of) {
-    int64_t capacity = 0, k;
-    for (int64_t i = 0; i < plan->n_holds; i++) {
-        const memo_hold* hold = &plan->holds[i];
-        int64_t item = item_of[hold->buffer];
-        int64_t last = memoi_lanes_at(plan, problem, lanes, hold->lane, hold->until);
-        k = memoi_lanes_at(plan, problem, lanes, hold->lane, plan->buffers[hold->buffer].end);
-        for (; k < last && item >= 0; k++) {
-            memoi_item* held = &problem->items[item];
-            int64_t other = lanes[k].index;
-            if (problem->n_held == MEMOI_HELD_PAIRS) return -1;
-            if (!memob_reserve(&problem->held, &capacity, 2 * problem->n_held + 2, sizeof(int32_t)))
-                return 0;
-            problem->held[2 * problem->n_held] = (int32_t)item;
-            problem->held[2 * problem->n_held++ + 1] = (int32_t)other;
-            held->until = memob_max(held->until, problem->items[other].begin + 1);
+/* Goes to the next pair that a hold keeps apart, from hold 0 and buffer -1 on; 0: there is none. */
+MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
+    for (; *h < plan->n_holds; (*h)++, *j = -1) {
+        const memo_hold* hold = &plan->holds[*h];
+        const memo_buffer *held = &plan->buffers[hold->buffer], *other;
+        for (*j = memob_max(*j, hold->buffer) + 1; *j < plan->n_buffers; (*j)++) {
+            other = &plan->buffers[*j];
+            if (other->begin >= hold->until) break;
+            if (other->lane == hold->lane && other->begin >= held->end) return 1;
         }
     }
-    return 1;
+    return 0;
 }
 
 /* --- >>reuse ---
@@ -1832,30 +1811,32 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
 /* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
  * 0 without memory; -1 if pairs are too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
-    int64_t n = problem->n_items;
+    int64_t n = problem->n_items, capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     char* is_in_set = (char*)memob_calloc(n, 1);
-    memob_keyed* lanes = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    int added = 0;
+    int ok = item_of && is_in_set;
+    for (int64_t i = 0; ok && i < plan->n_buffers; i++) item_of[i] = -1;
+    for (int64_t i = 0; ok && i < n; i++) item_of[problem->items[i].buffer] = i;
 
-    /* Items by lane, in order of time, because a hold names a lane and a time. */
-    if (item_of && is_in_set && lanes) {
-        for (int64_t i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
-        for (int64_t i = 0; i < n; i++) {
-            item_of[problem->items[i].buffer] = i;
-            lanes[i].key = plan->buffers[problem->items[i].buffer].lane;
-            lanes[i].index = i;
-        }
-        memob_keyed_sort(lanes, n);
-        added = memoi_problem_hold(problem, plan, lanes, item_of);
-        if (added > 0 && problem->n_held > 0)
-            added =
-                memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
+    /* Pairs that holds keep apart. */
+    for (int64_t h = 0, j = -1; ok > 0 && memoi_holds_next(plan, &h, &j);) {
+        const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
+        if (i < 0 || item_of[j] < 0) continue;
+        ok = problem->n_held == MEMOI_HELD_PAIRS
+                 ? -1
+                 : memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t));
+        if (ok <= 0) break;
+        problem->held[k] = (int32_t)i;
+        problem->held[k + 1] = (int32_t)item_of[j];
+        problem->n_held++;
+        problem->items[i].until =
+            memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
     }
-    MEMO_FREE(lanes);
+    if (ok > 0 && problem->n_held > 0)
+        ok = memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
     MEMO_FREE(item_of);
     MEMO_FREE(is_in_set);
-    return added;
+    return ok;
 }
 
 /* A solution being looked for: the best offsets so far, in units, one an item. */
@@ -3908,23 +3889,24 @@ typedef struct memoi_ejections {
     uint64_t random;
 } memoi_ejections;
 
-/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys. */
-MEMOI void memoi_ejections_sort(memoi_ejections* e, memob_keyed* list, int64_t n, int64_t least,
-                                int64_t largest) {
+/* Sorts keys from least to largest, digit by digit; a digit has no more values than n keys.
+ * Scratch: sorted, and place, of n + 2. */
+MEMOI void memoi_digits_sort(memob_keyed* list, int64_t n, int64_t least, int64_t largest,
+                             memob_keyed* sorted, int32_t* place) {
     int bits = 1;
     int64_t mask, sum;
     while (n >> (bits + 2) > 0) bits++;
     mask = ((int64_t)1 << bits) - 1;
     for (int shift = 0; shift < 63 && (largest - least) >> shift > 0; shift += bits) {
-        memset(e->place, 0, (size_t)(mask + 1) * sizeof(int32_t));
-        for (int64_t k = 0; k < n; k++) e->place[(list[k].key - least) >> shift & mask]++;
+        memset(place, 0, (size_t)(mask + 1) * sizeof(int32_t));
+        for (int64_t k = 0; k < n; k++) place[(list[k].key - least) >> shift & mask]++;
         for (int64_t k = sum = 0; k <= mask; k++) {
-            sum += e->place[k];
-            e->place[k] = (int32_t)(sum - e->place[k]);
+            sum += place[k];
+            place[k] = (int32_t)(sum - place[k]);
         }
         for (int64_t k = 0; k < n; k++)
-            e->sorted[e->place[(list[k].key - least) >> shift & mask]++] = list[k];
-        memcpy(list, e->sorted, (size_t)n * sizeof *list);
+            sorted[place[(list[k].key - least) >> shift & mask]++] = list[k];
+        memcpy(list, sorted, (size_t)n * sizeof *list);
     }
 }
 
@@ -3956,8 +3938,8 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
         top = memob_max(top, e->ends[n].key);
         n++;
     }
-    memoi_ejections_sort(e, e->begins, n, -size, top);
-    memoi_ejections_sort(e, e->ends, n, 0, top);
+    memoi_digits_sort(e->begins, n, -size, top, e->sorted, e->place);
+    memoi_digits_sort(e->ends, n, 0, top, e->sorted, e->place);
 
     /* On the ground, or on top of a neighbor. */
     for (int64_t k = -1; k < n && least > 0; k++) {
@@ -5201,6 +5183,17 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
 
+/* Sets the peak, and the proof that the bound gives.  A fixed buffer that occupies nothing is no
+ * item, but counts in both. */
+MEMOI void memoi_plan_measure(memo_plan* plan) {
+    plan->peak_bytes = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        plan->peak_bytes = memob_max(plan->peak_bytes,
+                                     plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
+    plan->proof =
+        plan->peak_bytes <= plan->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+}
+
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -5208,43 +5201,18 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < problem->n_items; i++)
         plan->buffers[problem->items[i].buffer].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
-    plan->peak_bytes = 0;
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        int64_t end = plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i);
-        if (end > plan->peak_bytes) plan->peak_bytes = end;
-    }
-    /* A fixed buffer that occupies nothing is no item, but counts in the peak and the bound. */
-    plan->proof = best->is_optimal || plan->peak_bytes <= plan->lower_bound_bytes
-                      ? MEMO_PROOF_OPTIMAL
-                      : MEMO_PROOF_FEASIBLE;
+    memoi_plan_measure(plan);
+    if (best->is_optimal) plan->proof = MEMO_PROOF_OPTIMAL;
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* The problem in which each buffer lives to the end of its last hold. */
-MEMOI memo_status memoi_problem_stretch(const memo_plan* plan, memoi_problem* problem,
-                                        memo_error* error) {
-    memo_plan stretched = *plan;
-    memo_status status;
-    stretched.buffers = (memo_buffer*)memob_calloc(plan->n_buffers, sizeof(memo_buffer));
-    if (!stretched.buffers) return memob_no_memory(error, "the holds of the plan");
-    memcpy(stretched.buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
-    for (int64_t i = 0; i < plan->n_holds; i++) {
-        memo_buffer* buffer = &stretched.buffers[plan->holds[i].buffer];
-        buffer->end = memob_max(buffer->end, plan->holds[i].until);
-    }
-    status = memoi_problem_create(&stretched, problem, error);
-    problem->is_stretched = 1;
-    MEMO_FREE(stretched.buffers);
-    return status;
-}
-
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
                                      memo_error* error) {
-    memo_status status = memoi_problem_create(plan, problem, error);
+    memo_status status = memoi_problem_create(plan, 0, problem, error);
     int ok = 1;
     if (!status && plan->n_holds > 0)
         ok = memoi_problem_add_holds(problem, plan);
@@ -5252,7 +5220,7 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
         ok = memoi_problem_cover(problem, NULL);
     if (ok > 0) return status;
     memoi_problem_free(problem);
-    return ok ? memoi_problem_stretch(plan, problem, error)
+    return ok ? memoi_problem_create(plan, 1, problem, error)
               : memob_no_memory(error, "the holds of the plan");
 }
 
@@ -5327,6 +5295,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                                       error)) ||
         (status =
              memob_check_integer(name, "node_limit", settings.node_limit, 0, INT64_MAX, error)) ||
+        (status = memob_check_integer(name, "n_offers", settings.n_offers, 0,
+                                      settings.offers ? INT64_MAX : 0, error)) ||
         (status =
              memob_check_integer(name, "n_threads", settings.n_threads, 0, MEMOI_THREADS, error)))
         return status;
@@ -5410,10 +5380,19 @@ done: /* after a failure as well */
  *
  * The first plan may use all offers.  It buys those that its offsets need: offers are given up from
  * the most expensive one on, and among equals in order of time, because a later wait orders what an
- * earlier one does.  Then groups of neighbors, ever smaller ones, are taken off the market, as long
- * as another plan that fits costs less. */
+ * earlier one does.  Then the waits of a window of time are given back.  From then on two buffers
+ * pay if they share bytes and only offers that are not bought would order them.  Buffers that pay
+ * exchange places with others, and the plan stays if it costs less.  Without a trace, an offer
+ * orders its two buffers alone. */
 
-enum { MEMOI_MARKET_NODES = 30000 }; /* of the search in each attempt */
+enum {
+    MEMOI_MARKET_STEPS = 10,   /* of an exchange, for each buffer */
+    MEMOI_MARKET_ROUNDS = 24,  /* exchanges without gain */
+    MEMOI_MARKET_MOVED = 12,   /* buffers that exchange places in a step, at most */
+    MEMOI_MARKET_PRICED = 4000 /* buffers; pairs of a larger plan have no prices */
+};
+#define MEMOI_MARKET_NEVER   6.9e10             /* beyond all that a buffer can pay */
+#define MEMOI_MARKET_NOWHERE (-MEMOB_BYTES_MAX) /* the offset of a buffer that looks for a place */
 
 typedef struct memoi_market {
     memo_plan* plan;
@@ -5424,10 +5403,18 @@ typedef struct memoi_market {
     int64_t n;
     memo_plan best;   /* its numbers */
     int64_t* offsets; /* of the best */
-    /* Sets of offers: on the market, bought by the best plan; scratch. */
-    char *allowed, *bought, *trial, *fitted, *part;
+    /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
+    char *bought, *trial, *part;
     double deadline;
+    double* price; /* (n_buffers, n_buffers), symmetric, whole, to 1e6: of shared bytes */
+    memob_keyed *edges, *sorted; /* where a buffer begins to be in the way, and ends; scratch */
+    int32_t* place;              /* scratch of a digit */
+    uint64_t random;
 } memoi_market;
+
+MEMOI int64_t memoi_market_random(memoi_market* m, int64_t n) {
+    return (int64_t)(memoi_search_random(&m->random) % (uint64_t)n);
+}
 
 MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
     int64_t n = 0;
@@ -5442,23 +5429,28 @@ MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
     return cost;
 }
 
-/* Plans with the offers of a set.  Errors: those of memo_plan_solve. */
-MEMOI memo_status memoi_market_plan(memoi_market* m, const char* set, double limit_s,
-                                    memo_error* error) {
-    memo_status status = memoi_market_set(m, set, error);
+/* Plans with the offers on trial.  Errors: those of memo_plan_solve. */
+MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
+    memo_status status = memoi_market_set(m, m->trial, error);
     m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
     return status ? status : memo_plan_solve(m->plan, &m->desc, error);
 }
 
-/* Takes the offers from a set that the plan's offsets do not need.  The plan is the best if the
+/* Do two buffers share bytes? */
+MEMOI int memoi_market_shares(const memoi_market* m, int64_t i, int64_t j) {
+    const int64_t bytes[2] = {memob_buffer_bytes(m->plan, i), memob_buffer_bytes(m->plan, j)};
+    return bytes[0] > 0 && bytes[1] > 0 && memob_plan_overlap(m->plan, i, bytes[0], j, bytes[1]);
+}
+
+/* Takes the offers on trial back that the plan's offsets do not need.  The plan is the best if the
  * rest costs at most `most_cost`. */
-MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most_cost,
-                                   memo_error* error) {
+MEMOI memo_status memoi_market_fit(memoi_market* m, double most_cost, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t group = m->n, next, n;
-    memcpy(m->fitted, set, (size_t)m->n);
-    for (int64_t first = 0; first < m->n;) {
-        memcpy(m->part, m->fitted, (size_t)m->n);
+    for (int64_t i = 0; i < m->n && !m->desc.trace; i++)
+        m->trial[i] = (char)memoi_market_shares(m, m->offers[i].freed, m->offers[i].requested);
+    for (int64_t first = 0; first < m->n && m->desc.trace;) {
+        memcpy(m->part, m->trial, (size_t)m->n);
         for (n = 0, next = first; next < m->n && n < group; next++) {
             n += m->part[m->order[next].index];
             m->part[m->order[next].index] = 0;
@@ -5466,13 +5458,12 @@ MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most
         status = n > 0 ? memoi_market_set(m, m->part, error) : MEMO_STATUS_OK;
         if (!status) status = memo_plan_validate(m->plan, error);
         if (status && status != MEMO_STATUS_INVALID_ARGUMENT) return status;
-        if (!status) memcpy(m->fitted, m->part, (size_t)m->n);
+        if (!status) memcpy(m->trial, m->part, (size_t)m->n);
         if (!status || group == 1) first = next;
         group = status ? memob_max(group / 2, 1) : 2 * group;
     }
-    if (memoi_market_cost(m, m->fitted) > most_cost) return MEMO_STATUS_OK;
-    if (memoi_market_cost(m, m->fitted) < most_cost) memcpy(m->allowed, set, (size_t)m->n);
-    memcpy(m->bought, m->fitted, (size_t)m->n);
+    if (memoi_market_cost(m, m->trial) > most_cost) return MEMO_STATUS_OK;
+    memcpy(m->bought, m->trial, (size_t)m->n);
     if (m->best.proof == MEMO_PROOF_OPTIMAL && m->best.peak_bytes == m->plan->peak_bytes)
         m->plan->proof = MEMO_PROOF_OPTIMAL; /* more waits gave no smaller plan */
     m->best = *m->plan;
@@ -5481,104 +5472,200 @@ MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most
     return MEMO_STATUS_OK;
 }
 
-/* Looks for plans that do without a group of the waits bought, and without offers between them, and
- * cost less.  A plan that costs the same is taken, too, because others lie near it. */
-MEMOI memo_status memoi_market_improve(memoi_market* m, double limit_s, memo_error* error) {
-    double cost = memoi_market_cost(m, m->bought), before = cost;
-    int64_t last, i, n;
-    for (int64_t group = m->n; group > 0; group = group > 1 || !(cost < before) ? group / 2 : 1) {
-        before = cost;
-        for (int64_t first = 0; cost > 0 && memob_now_s() < m->deadline; first = last + 1) {
-            memo_status status;
-            memcpy(m->trial, m->allowed, (size_t)m->n);
-            for (i = first, n = 0, last = m->n; i < m->n && n + m->bought[i] <= group; i++) {
-                if (m->bought[i]) last = i;
-                n += m->bought[i];
-                m->trial[i] = 0;
-            }
-            if (n == 0) break;
-            m->desc.seed++;
-            status = memoi_market_plan(m, m->trial, limit_s, error);
-            if (!status) status = memoi_market_fit(m, m->trial, cost, error);
-            if (status && status != MEMO_STATUS_INFEASIBLE) return status;
-            cost = memoi_market_cost(m, m->bought);
-        }
+/* Sets the price of shared bytes. */
+MEMOI void memoi_market_ask(memoi_market* m, int64_t i, int64_t j, double price) {
+    const int64_t n = m->plan->n_buffers;
+    if (m->plan->buffers[i].size_bytes > 0 && m->plan->buffers[j].size_bytes > 0)
+        m->price[i * n + j] = m->price[j * n + i] = price;
+}
+
+/* Sets the prices of all pairs beside the waits on trial.  With a trace, a pair that these waits do
+ * not order costs 1, otherwise what is on offer.  A pair that no offers order is forbidden. */
+MEMOI memo_status memoi_market_price(memoi_market* m, memo_error* error) {
+    const memo_plan* plan = m->plan;
+    const double unit = 1e6 / m->offers[m->order[0].index].cost_s;
+    memo_status status = MEMO_STATUS_OK;
+    memset(m->price, 0, (size_t)(plan->n_buffers * plan->n_buffers) * sizeof(double));
+    memset(m->part, 1, (size_t)m->n);
+    for (int64_t k = 0; k < m->n && !m->desc.trace; k++)
+        memoi_market_ask(m, m->offers[k].freed, m->offers[k].requested,
+                         floor(unit * m->offers[k].cost_s));
+    for (int all = 0; all < 2 && !status; all++) {
+        status = memoi_market_set(m, all ? m->part : m->trial, error);
+        for (int64_t h = 0, j = -1; memoi_holds_next(plan, &h, &j);)
+            memoi_market_ask(m, plan->holds[h].buffer, j, all ? MEMOI_MARKET_NEVER : 1);
     }
-    return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        for (int64_t j = i + 1;
+             j < plan->n_buffers && plan->buffers[j].begin < plan->buffers[i].end; j++)
+            memoi_market_ask(m, i, j, MEMOI_MARKET_NEVER);
+    return status;
+}
+
+/* What buffer i pays at its offset.  Bytes shared in a gap are free. */
+MEMOI double memoi_market_pay(const memoi_market* m, int64_t i) {
+    const double* price = m->price + i * m->plan->n_buffers;
+    double sum = 0;
+    for (int64_t j = 0; j < m->plan->n_buffers; j++)
+        if (price[j] > 0 && price[j] < MEMOI_MARKET_NEVER && memoi_market_shares(m, i, j))
+            sum += price[j];
+    return sum;
+}
+
+/* Gives buffer i one of the cheapest offsets.  Returns what it pays there; HUGE_VAL: no room. */
+MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
+    memo_buffer* buffers = m->plan->buffers;
+    const double* price = m->price + i * m->plan->n_buffers;
+    const int64_t size = memob_buffer_bytes(m->plan, i), capacity = m->desc.capacity_bytes;
+    const int64_t alignment = memob_max(buffers[i].alignment_bytes, m->plan->alignment_bytes);
+    int64_t n = 0, n_least = 0, last;
+    double sum = 0, least = HUGE_VAL;
+    for (int64_t j = 0; j < m->plan->n_buffers; j++) {
+        if (!(price[j] > 0) || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE) continue;
+        m->edges[n].key = buffers[j].offset_bytes - size + 1;
+        m->edges[n++].index = j;
+        m->edges[n].key = buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j);
+        m->edges[n++].index = -1 - j;
+    }
+    memoi_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
+    m->edges[n].key = capacity;
+
+    /* From the ground or an edge on.  The first or the last offset leaves the larger hole.  Above
+     * all other buffers, the first one makes the lower plan. */
+    for (int64_t k = 0, offset = 0; offset <= capacity - size;
+         offset = memob_align_up(m->edges[k].key, alignment)) {
+        for (; m->edges[k].key <= offset; k++) {
+            const int64_t j = m->edges[k].index;
+            sum += j < 0 ? -price[-1 - j] : price[j];
+        }
+        if (sum >= MEMOI_MARKET_NEVER || sum > least) continue;
+        n_least = sum < least ? 1 : n_least + 1;
+        least = sum;
+        if (memoi_market_random(m, n_least) > 0) continue;
+        last = k < n && memoi_market_random(m, 2) ? m->edges[k].key - 1 : 0;
+        last = memob_min(last, capacity - size);
+        buffers[i].offset_bytes = memob_max(offset, last - last % alignment);
+    }
+    return least;
+}
+
+/* Buffers that pay, and others in their way, give up their offsets and take cheaper ones.  Equal
+ * ones are taken, too, because cheaper ones lie near.  Returns what all buffers pay in the end. */
+MEMOI double memoi_market_exchange(memoi_market* m) {
+    const int64_t n = m->plan->n_buffers;
+    memo_buffer* buffers = m->plan->buffers;
+    int64_t moved[MEMOI_MARKET_MOVED], offsets[MEMOI_MARKET_MOVED], k;
+    double total = 0;
+    for (k = 0; k < n; k++) total += memoi_market_pay(m, k) / 2;
+    for (int64_t step = 0; total > 0 && step < MEMOI_MARKET_STEPS * n; step++) {
+        const int64_t most = 1 + memoi_market_random(m, MEMOI_MARKET_MOVED);
+        int64_t n_moved = 0;
+        double before = 0, after = 0;
+        if (memob_now_s() > m->deadline) break;
+
+        for (int64_t tries = 0; tries < 60 && n_moved < most; tries++) {
+            const int64_t j = memoi_market_random(m, n);
+            if (buffers[j].is_fixed || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE ||
+                !(n_moved ? m->price[moved[memoi_market_random(m, n_moved)] * n + j] > 0
+                          : memoi_market_pay(m, j) > 0))
+                continue;
+            before += memoi_market_pay(m, j);
+            offsets[n_moved] = buffers[j].offset_bytes;
+            buffers[j].offset_bytes = MEMOI_MARKET_NOWHERE;
+            moved[n_moved++] = j;
+        }
+
+        for (k = 0; k < n_moved && after <= before; k++) after += memoi_market_place(m, moved[k]);
+        for (k = 0; k < n_moved && after > before; k++) buffers[moved[k]].offset_bytes = offsets[k];
+        total -= fmax(before - after, 0);
+    }
+    memoi_plan_measure(m->plan);
+    return total;
+}
+
+/* Gives back the waits of a window, exchanges buffers, and buys what their offsets need.  A plan of
+ * the same cost is taken, too. */
+MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
+    double cost = memoi_market_cost(m, m->bought), before;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t round = 0, last = 0; round - last < MEMOI_MARKET_ROUNDS && !status; round++) {
+        int64_t first = memoi_market_random(m, m->n);
+        if (!(cost > 0) || memob_now_s() > m->deadline) break;
+        while (!m->bought[first]) first = memoi_market_random(m, m->n);
+        memcpy(m->trial, m->bought, (size_t)m->n);
+        for (int64_t k = first; k < m->n && k <= first + (m->n >> round % 8); k++) m->trial[k] = 0;
+        status = memoi_market_price(m, error);
+        if (!status && memoi_market_exchange(m) > 0) memset(m->trial, 1, (size_t)m->n);
+        if (!status) status = memoi_market_fit(m, cost, error);
+        for (int64_t i = 0; i < m->plan->n_buffers; i++)
+            m->plan->buffers[i].offset_bytes = m->offsets[i];
+        before = cost;
+        cost = memoi_market_cost(m, m->bought);
+        if (cost < before) last = round;
+    }
+    return status;
 }
 
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error) {
+    const int64_t n = desc->n_offers;
+    const int64_t n_priced = plan->n_buffers > MEMOI_MARKET_PRICED ? 0 : plan->n_buffers;
     memob_arrays arrays = {NULL, 0};
     memoi_market m;
     memo_error reason;
-    memo_status status, result;
-    int64_t n = desc->n_offers;
-    double limit_s = desc->time_limit_s, attempt_s;
-    if (n < 0 || !desc->offers || !desc->trace)
-        return MEMOB_INVALID(error,
-                             "memo_plan_desc.n_offers: %lld, and %s is NULL; 0 or more offers and "
-                             "the plan's trace work",
-                             (long long)n,
-                             !desc->offers  ? "offers"
-                             : !desc->trace ? "trace"
-                                            : "neither pointer");
+    memo_status status, result = MEMO_STATUS_INFEASIBLE;
+    double limit_s = desc->time_limit_s;
     memset(&m, 0, sizeof m);
     m.plan = plan;
     m.n = n;
+    m.desc = *desc;
+    m.desc.n_offers = 0;
+    m.random = desc->seed;
+    m.deadline = memob_now_s() + limit_s;
+    m.best.peak_bytes = INT64_MAX;
     m.offers = MEMOB_ARRAY(&arrays, memo_wait, n);
     m.order = MEMOB_ARRAY(&arrays, memob_keyed, n);
     m.chosen = MEMOB_ARRAY(&arrays, memo_wait, n);
     m.offsets = MEMOB_ARRAY(&arrays, int64_t, plan->n_buffers);
-    m.allowed = MEMOB_ARRAY(&arrays, char, 5 * n);
-    if (arrays.failed) {
-        memob_arrays_free(&arrays);
-        return memob_no_memory(error, "the waits of a plan");
-    }
-    m.bought = m.allowed + n;
-    m.trial = m.bought + n;
-    m.fitted = m.trial + n;
-    m.part = m.fitted + n;
-    m.desc = *desc;
-    m.desc.n_offers = 0;
-    m.deadline = memob_now_s() + limit_s;
-    for (int64_t i = 0; i < n; i++) {
-        m.order[i].key = desc->offers[i].requested;
-        m.order[i].index = i;
-    }
-    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t i = 0; i < n; i++) m.offers[i] = desc->offers[m.order[i].index];
-    memset(m.allowed, 1, (size_t)n);
-    status = memoi_market_set(&m, m.allowed, error);
+    m.price = MEMOB_ARRAY(&arrays, double, n_priced* n_priced);
+    m.edges = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced + 1);
+    m.sorted = MEMOB_ARRAY(&arrays, memob_keyed, 2 * n_priced);
+    m.place = MEMOB_ARRAY(&arrays, int32_t, 2 * n_priced + 2);
+    m.bought = MEMOB_ARRAY(&arrays, char, n);
+    m.trial = MEMOB_ARRAY(&arrays, char, n);
+    m.part = MEMOB_ARRAY(&arrays, char, n);
+    status = arrays.failed ? memob_no_memory(error, "the waits of a plan")
+                           : memob_plan_set_waits(plan, desc->trace, desc->offers, n, error);
     if (status) { /* a wrong offer */
         memob_arrays_free(&arrays);
         return status;
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) { /* as the plan has sorted them */
+        m.offers[i] = plan->waits[i];
         m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
         m.order[i].index = i;
     }
     qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Without waits.  The bound of live buffers holds for any waits. */
-    result = status = memoi_market_plan(&m, m.trial, limit_s / 8, error);
-    if (!status || status == MEMO_STATUS_INFEASIBLE)
-        status = memoi_market_fit(&m, m.trial, HUGE_VAL, &reason);
+    if (desc->trace) {
+        result = status = memoi_market_plan(&m, limit_s / 8, error);
+        if (!status || status == MEMO_STATUS_INFEASIBLE)
+            status = memoi_market_fit(&m, HUGE_VAL, &reason);
+    }
 
-    /* With all offers, then with fewer.  If there is a plan, most are found about as fast. */
+    /* With all offers, then with fewer. */
     if (!status &&
         (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes))) {
         memset(m.trial, 1, (size_t)n);
-        attempt_s = -memob_now_s();
-        status = memoi_market_plan(&m, m.trial, limit_s / 2, &reason);
-        attempt_s = fmin(fmax(3 * (attempt_s + memob_now_s()), 1e-2), limit_s / 20);
+        status = memoi_market_plan(&m, limit_s / 2, &reason);
         if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m.best.peak_bytes) {
             result = status;
             if (result && error) *error = reason;
-            m.desc.capacity_bytes = memob_max(desc->capacity_bytes, plan->peak_bytes);
-            if (!m.desc.node_limit) m.desc.node_limit = MEMOI_MARKET_NODES;
-            status = memoi_market_fit(&m, m.trial, HUGE_VAL, &reason);
-            if (!status) status = memoi_market_improve(&m, attempt_s, &reason);
+            m.desc.capacity_bytes =
+                memob_min(MEMOB_BYTES_MAX, memob_max(desc->capacity_bytes, plan->peak_bytes));
+            status = memoi_market_fit(&m, HUGE_VAL, &reason);
+            if (!status && n_priced > 0) status = memoi_market_improve(&m, &reason);
         }
         if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
     }

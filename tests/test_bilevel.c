@@ -103,7 +103,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     memoi_solution best;
     int64_t peak = -1;
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK_OK(memoi_problem_create(plan, &problem, &error));
+    CHECK_OK(memoi_problem_create(plan, 0, &problem, &error));
     memoi_effort effort = {
         .deadline = memob_now_s() + 1000, .nodes_left = nodes, .n_threads = 1, .log = &silent};
     memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));

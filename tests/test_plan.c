@@ -88,7 +88,7 @@ static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
 
 static void pose(memo_plan* plan, memoi_problem* problem) {
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK_OK(memoi_problem_create(plan, problem, &error));
+    CHECK_OK(memoi_problem_create(plan, 0, problem, &error));
 }
 
 /* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal
@@ -597,7 +597,6 @@ TEST(first_fit_is_first_fit) {
     memoi_effort effort = {HUGE_VAL, INT64_MAX, 1, 1, 0, &log};
     memob_keyed keys[200], sorted[200];
     int32_t place[202];
-    memoi_ejections e = {.sorted = sorted, .place = place};
     int k, n_better[2] = {0, 0};
     for (k = 0; k < 60; k++) {
         own_problem problem;
@@ -642,7 +641,7 @@ TEST(first_fit_is_first_fit) {
         CHECK_IS(best.peak, <=, before);
         n_better[k / 8 % 2] += best.peak < before;
         for (i = 0; i < n; i++) keys[i].key = memo_test_int(0, (int64_t)1 << 62);
-        memoi_ejections_sort(&e, keys, n, 0, (int64_t)1 << 62);
+        memoi_digits_sort(keys, n, 0, (int64_t)1 << 62, sorted, place);
         for (i = 1; i < n; i++) CHECK_IS(keys[i - 1].key, <=, keys[i].key);
         free(best.offsets);
         memob_arrays_free(&greedy.arrays);
@@ -847,7 +846,7 @@ static void check_program(const memo_plan* plan, int k) {
     own_problem problem;
     memoi_solution best;
     int64_t stacked[8], offsets[8], top = 0, i;
-    CHECK_OK(memoi_problem_create(plan, &problem, &error));
+    CHECK_OK(memoi_problem_create(plan, 0, &problem, &error));
     for (i = 0; i < problem.n_items; i++)
         if (problem.items[i].fixed >= 0)
             top = memob_max(top, problem.items[i].fixed + problem.items[i].size);

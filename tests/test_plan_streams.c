@@ -492,10 +492,10 @@ TEST(waits_of_other_plans_are_refused) {
     CHECK_ERROR(memob_plan_set_waits(plan, other, NULL, 0, &error), INVALID_ARGUMENT,
                 "not those of the trace");
     CHECK(plan->n_holds == n_holds && plan->n_waits == 0);
-    memo_plan_desc desc = {.offers = &wait, .n_offers = 1};
+    memo_plan_desc desc = {.trace = trace, .n_offers = 1};
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
-                "memo_plan_desc.n_offers: 1, and trace is NULL");
-    desc.trace = trace;
+                "memo_plan_desc.n_offers: out of range (1)");
+    desc.offers = &wait;
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "plan.waits[0]: ");
     wait.freed = plan->n_buffers;
     plan->waits = &wait;
@@ -579,24 +579,103 @@ TEST(the_cheapest_waits_are_bought) {
             plan->n_waits++;
         }
     }
-    CHECK_CASE(n_bought > 50 && n_dear * 10 <= n_bought, "%d bought, %d of them not the cheapest",
+    CHECK_CASE(n_bought > 50 && n_dear * 25 <= n_bought, "%d bought, %d of them not the cheapest",
                n_bought, n_dear);
+}
+
+/* The least cost of pairs on offer that share bytes below `capacity`, with buffers from i on at all
+ * offsets; `best` if there is none. */
+static double least_price(memo_plan* plan, const memo_wait* offers, int64_t n_offers,
+                          int64_t capacity, int64_t i, double cost, double best) {
+    if (cost >= best) return best;
+    if (i == plan->n_buffers) return cost;
+    memo_buffer* buffer = &plan->buffers[i];
+    for (int64_t at = 0; at + buffer->size_bytes <= capacity; at++) {
+        int is_free = 1;
+        double more = 0;
+        buffer->offset_bytes = at;
+        for (int64_t k = 0; k < i && is_free; k++) {
+            const memo_buffer* other = &plan->buffers[k];
+            if (at >= other->offset_bytes + other->size_bytes ||
+                other->offset_bytes >= at + buffer->size_bytes)
+                continue;
+            is_free = other->end <= buffer->begin;
+            for (int64_t o = 0; o < n_offers; o++)
+                if (offers[o].freed == k && offers[o].requested == i) more += offers[o].cost_s;
+        }
+        if (is_free) best = least_price(plan, offers, n_offers, capacity, i + 1, cost + more, best);
+    }
+    return best;
+}
+
+/* Without a trace, an offer is for its two buffers alone. */
+TEST(the_cheapest_pairs_share_bytes) {
+    enum { N = 7, ROUNDS = 300 };
+    int n_bought = 0, n_dear = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        own_plan* plan = new_plan(N, 0, 1);
+        memo_wait offers[N * N];
+        memo_plan_desc desc = {.seed = (uint64_t)round, .offers = offers};
+        memset(offers, 0, sizeof offers);
+        for (int64_t i = 0; i < N; i++) {
+            plan->buffers[i].id = i;
+            plan->buffers[i].begin = i;
+            plan->buffers[i].end = i + memo_test_int(1, 3);
+            plan->buffers[i].size_bytes = memo_test_int(1, 3);
+        }
+        for (int64_t k = 0; k < N; k++)
+            for (int64_t i = k + 1; i < N; i++) {
+                if (plan->buffers[k].end > i || memo_test_int(0, 3) == 0) continue;
+                memo_wait* offer = &offers[desc.n_offers++];
+                offer->freed = k;
+                offer->requested = i;
+                offer->to = 1;
+                offer->cost_s = (double)memo_test_int(1, 3);
+            }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        desc.capacity_bytes = plan->lower_bound_bytes + memo_test_int(0, 2);
+        memo_status status = memo_plan_solve(plan, &desc, &error);
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_IS(status, ==,
+                 plan->peak_bytes > desc.capacity_bytes ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OK);
+        CHECK_IS(plan->waits == NULL, ==, 0);
+
+        /* What shares bytes is bought, and nothing else. */
+        int64_t n_shared = 0;
+        for (int64_t o = 0; o < desc.n_offers; o++) {
+            const memo_buffer* a = &plan->buffers[offers[o].freed];
+            const memo_buffer* b = &plan->buffers[offers[o].requested];
+            n_shared += a->offset_bytes < b->offset_bytes + b->size_bytes &&
+                        b->offset_bytes < a->offset_bytes + a->size_bytes;
+        }
+        CHECK_IS(plan->n_waits, ==, n_shared);
+        double cost = cost_of(plan->waits, plan->n_waits);
+        double least = least_price(plan, offers, desc.n_offers,
+                                   plan->peak_bytes > desc.capacity_bytes ? plan->peak_bytes
+                                                                          : desc.capacity_bytes,
+                                   0, 0, 1e9);
+        CHECK_CASE(cost >= least, "round %d: %g, brute force %g", round, cost, least);
+        n_bought += least > 0;
+        n_dear += cost > least;
+    }
+    CHECK_CASE(n_bought > ROUNDS / 3 && n_dear * 50 <= n_bought,
+               "%d bought, %d of them not the cheapest", n_bought, n_dear);
 }
 
 /* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are
  * refused in turn. */
 TEST(buying_without_memory_is_reported) {
-    memo_wait offers[5];
+    memo_wait offers[3];
     memo_status status = MEMO_STATUS_OK;
     refusal r = {.can_do_without = 1};
     own_trace* trace = new_trace();
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 4; k++) {
         memo_wait wait = {k, k + 1, (int32_t)(k % 2), (int32_t)(1 - k % 2), 1};
         CHECK_OK(memo_trace_malloc(trace, k, 8, MEMO_CLASS_TRANSIENT, (int32_t)(k % 2), &error));
         CHECK_OK(memo_trace_free(trace, k, &error));
-        if (k < 5) offers[k] = wait;
+        if (k < 3) offers[k] = wait;
     }
-    memo_plan_desc desc = {.trace = trace, .offers = offers, .n_offers = 5};
+    memo_plan_desc desc = {.trace = trace, .offers = offers, .n_offers = 3};
     while (next_refusal(&r, status)) {
         own_plan* plan = NULL;
         memset(&error, 0, sizeof error);
@@ -608,7 +687,7 @@ TEST(buying_without_memory_is_reported) {
         else
             CHECK(!plan || plan->proof == MEMO_PROOF_NONE || !memo_plan_validate(plan, NULL));
         CHECK(!status || error.message[0]);
-        CHECK(status != MEMO_STATUS_OK || (plan->peak_bytes == 8 && plan->n_waits == 5));
+        CHECK(status != MEMO_STATUS_OK || (plan->peak_bytes == 8 && plan->n_waits == 3));
     }
     CHECK_IS(r.n_failed, >, 40);
 
