@@ -1623,7 +1623,7 @@ MEMOI MEMOB_NOINLINE int64_t memob_now_ns(void) {
 MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
 
 /* time_ns, 0 or above, as a timespec. */
-MEMOI struct timespec memob_timespec(int64_t time_ns) {
+MEMOI struct timespec memoi_timespec(int64_t time_ns) {
     struct timespec time;
     time.tv_sec = (time_t)(time_ns / 1000000000);
     time.tv_nsec = (long)(time_ns % 1000000000);
@@ -1636,11 +1636,11 @@ MEMOI void memob_sleep_until(int64_t time_ns) {
 #if defined(__APPLE__) /* no clock_nanosleep */
     int64_t left_ns;
     while ((left_ns = time_ns - memob_now_ns()) > 0) {
-        time = memob_timespec(left_ns);
+        time = memoi_timespec(left_ns);
         nanosleep(&time, NULL);
     }
 #else
-    time = memob_timespec(time_ns);
+    time = memoi_timespec(time_ns);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
     }
 #endif
@@ -4576,15 +4576,35 @@ MEMOI int memob_counter_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
 }
 
-/* Releases, and wakes sleepers. */
-MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
-    uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
+/* Wakes the sleepers of a counter that was `before`. */
+MEMOI void memob_counter_wake(uint32_t* counter, uint32_t before) {
 #if MEMOB_HAS_FUTEX
     if (before & 1)
         syscall(SYS_futex, counter, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
 #else
+    (void)counter;
     (void)before;
 #endif
+}
+
+/* Sleeps while the counter is value, at most limit_ns. */
+MEMOI void memob_counter_sleep(uint32_t* counter, uint32_t value, int64_t limit_ns) {
+#if MEMOB_HAS_FUTEX
+    struct timespec limit = memoi_timespec(limit_ns);
+    if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0, __ATOMIC_RELAXED,
+                                                   __ATOMIC_RELAXED))
+        syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
+#else
+    (void)counter;
+    (void)value;
+    (void)limit_ns;
+    memob_sleep_until(memob_now_ns() + 100000);
+#endif
+}
+
+/* Releases, and wakes sleepers. */
+MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
+    memob_counter_wake(counter, __atomic_exchange_n(counter, value, __ATOMIC_RELEASE));
 }
 
 /* Acquires if it returns 1. */
@@ -4597,21 +4617,11 @@ MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target) {
 MEMOI void memoi_host_counter_wait(uint32_t* counter, uint32_t target) {
     int64_t n_tries = 0;
     for (; !memob_counter_reached(counter, target); n_tries++) {
-        if (n_tries < MEMOB_SPINS) {
+        const uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
+        if (n_tries < MEMOB_SPINS)
             memob_spin_pause();
-        } else {
-#if MEMOB_HAS_FUTEX
-            uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
-            if (memob_counter_is_past(value, target)) continue;
-            if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0,
-                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-                syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, NULL, NULL, 0);
-#else
-            int64_t n_naps = n_tries - MEMOB_SPINS;
-            struct timespec nap = memob_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
-            nanosleep(&nap, NULL);
-#endif
-        }
+        else if (!memob_counter_is_past(value, target))
+            memob_counter_sleep(counter, value, 1000000000);
     }
 }
 

@@ -3041,8 +3041,10 @@ typedef struct memoi_threads_rank {
     uint32_t head;        /* counter of messages done */
     char apart2[64];
 
-    /* Peers: the stream of a call; events of posts, and of meetings in turn. */
+    /* Peers: the stream of a call, what cannot be enqueued; events of posts, and of meetings in
+     * turn. */
     memo_stream stream;
+    memo_error error;
     memo_event posted, met[2];
     uint32_t n_met;
     int32_t has_met; /* all ranks, once: their events exist */
@@ -3153,28 +3155,8 @@ MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* erro
 
 /* --- waiting --- */
 
-/* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
-MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
-#if MEMOB_HAS_FUTEX
-    struct timespec limit = memob_timespec(MEMOI_THREADS_NAP_NS);
-    if ((value & 1) ||
-        __atomic_compare_exchange_n(word, &value, value | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        syscall(SYS_futex, word, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
-#else
-    (void)word;
-    (void)value;
-    memob_sleep_until(memob_now_ns() + 100000);
-#endif
-}
-
 MEMOI void memoi_threads_ring(memoi_threads_rank* peer) {
-    uint32_t before = __atomic_fetch_add(&peer->bell, 2, __ATOMIC_RELEASE);
-#if MEMOB_HAS_FUTEX
-    if (before & 1)
-        syscall(SYS_futex, &peer->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
-#else
-    (void)before;
-#endif
+    memob_counter_wake(&peer->bell, __atomic_fetch_add(&peer->bell, 2, __ATOMIC_RELEASE));
 }
 
 typedef struct memoi_threads_patience {
@@ -3193,7 +3175,7 @@ MEMOI int memoi_threads_rest(const memoi_threads_rank* me, memoi_threads_patienc
         memob_spin_pause();
         return 0;
     }
-    memoi_threads_nap(word, value);
+    memob_counter_sleep(word, value, MEMOI_THREADS_NAP_NS);
     now_ns = memob_now_ns();
     if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
     if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
@@ -3357,33 +3339,27 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
         me->table.name);
 }
 
-/* What a peer could not enqueue fails the world. */
-MEMOI void memoi_threads_enqueued(memoi_threads_rank* me, memo_status status,
-                                  const memo_error* error) {
+/* What a peer could not enqueue (me->error) fails the world. */
+MEMOI void memoi_threads_enqueued(memoi_threads_rank* me, memo_status status) {
     if (status)
         MEMOI_THREADS_FAIL(me, "rank %d of '%s' cannot enqueue: %.400s", (int)me->table.rank,
-                           me->table.name, error->message);
+                           me->table.name, me->error.message);
 }
 MEMOI void memoi_threads_record(memoi_threads_rank* me, memo_event event) {
-    memo_error error;
-    if (me->posted)
-        memoi_threads_enqueued(me, memo_event_record(me->device, event, me->stream, &error),
-                               &error);
+    if (!me->posted) return;
+    memoi_threads_enqueued(me, memo_event_record(me->device, event, me->stream, &me->error));
 }
 /* For an event of another rank. */
 MEMOI void memoi_threads_await(memoi_threads_rank* me, memo_event event) {
-    memo_error error;
-    if (me->posted)
-        memoi_threads_enqueued(me, memo_event_wait(me->device, event, me->stream, &error), &error);
+    if (!me->posted) return;
+    memoi_threads_enqueued(me, memo_event_wait(me->device, event, me->stream, &me->error));
 }
 
 MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from, int64_t n_bytes) {
-    memo_error error;
     if (!n_bytes || to == from) return;
     if (me->posted)
-        memoi_threads_enqueued(
-            me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, &error),
-            &error);
+        memoi_threads_enqueued(me, memo_copy(me->device, me->stream, MEMO_COPY_ON_DEVICE, to, from,
+                                             n_bytes, &me->error));
     else
         memcpy(to, from, (size_t)n_bytes);
 }
@@ -3392,7 +3368,6 @@ MEMOI void memoi_threads_copy(memoi_threads_rank* me, void* to, const void* from
 MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_call* call, char* to,
                                 int64_t begin, int64_t count) {
     memo_reduce_desc desc;
-    memo_error error;
     if (!me->posted) {
         memo_comm_reduce(to, me->sources, me->table.size, begin, begin + count, call->type,
                          call->reduction);
@@ -3406,7 +3381,7 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
     desc.count = count;
     for (int32_t r = 0; r < me->table.size; r++)
         desc.from[r] = (const char*)me->sources[r] + begin * memo_type_bytes(call->type);
-    memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &error), &error);
+    memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
 }
 
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
@@ -3671,7 +3646,7 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, int32_t n, mem
         status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
         if (!status && !memob_counter_is_past(value, me->seen_head + 2))
-            memoi_threads_nap(&me->head, value);
+            memob_counter_sleep(&me->head, value, MEMOI_THREADS_NAP_NS);
     }
     return status;
 }
@@ -7147,18 +7122,6 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, me
     return MEMO_STATUS_OK;
 }
 
-/* size: of a head.  Gradients of replicas are summed before they are
- * rounded. */
-MEMOI MEMOB_NOINLINE memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape,
-                                                            const char* name, int32_t what,
-                                                            int32_t size) {
-    memoi_exchanged x = {name, what, size, shape->type};
-    if (what == MEMOI_MOVES_D_KV && shape->is_replicated) x.type = MEMO_TYPE_F32;
-    return x;
-}
-static const memoi_exchanged memoi_hybrid_dots = {"row dots to heads", MEMOI_MOVES_Q, 1,
-                                                  MEMO_TYPE_F32};
-
 /* The shape of a group of heads; of the only one, if there is one. */
 MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
@@ -7652,13 +7615,12 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
     const memoi_hybrid_buffers* b = &walk->buffers;
-    int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memoi_exchanged q = memoi_hybrid_exchanged(shape, "q to heads", MEMOI_MOVES_Q, size);
-    memoi_exchanged k =
-        memoi_hybrid_exchanged(shape, "k to heads", MEMOI_MOVES_KV, shape->kv_size[0]);
-    memoi_exchanged v =
-        memoi_hybrid_exchanged(shape, "v to heads", MEMOI_MOVES_KV, shape->kv_size[1]);
-    memoi_exchanged d_out = memoi_hybrid_exchanged(shape, "d_out to heads", MEMOI_MOVES_Q, v_size);
+    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
+                                   shape->type};
+    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -7672,7 +7634,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     }
     if (walk->ring.is_backward) {
         memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
-        memoi_ulysses_to_heads(&walk->ulysses, &memoi_hybrid_dots, b->dots_rows, b->dots[g % 2]);
+        memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
     }
     if (shape->n_groups > 1)
         memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
@@ -7751,7 +7713,11 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     memoi_hybrid_result result;
     void* to;
 
-    result.x = memoi_hybrid_exchanged(group, names[k], i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q, size);
+    result.x.name = names[k];
+    result.x.is_kv = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
+    result.x.n = size;
+    /* Gradients of replicas are summed before they are rounded. */
+    result.x.type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
     result.from = computed[k];
     result.to = rows[k];
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
