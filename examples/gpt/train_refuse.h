@@ -119,6 +119,13 @@ static int64_t enough_host_bytes(const train_options* o, memo_policy policy,
 static void put_way(memo_text* text, const char* way, const char* more) {
     memo_text_put(text, "%s%s%s", text->n_bytes ? ", " : "", way, more);
 }
+/* The same if the run fits with these options.  Returns whether it does. */
+static int put_fitting(memo_text* text, const train_options* other, memo_policy policy,
+                       const char* way, const char* more) {
+    const int fits = fits_with(other, policy);
+    if (fits) put_way(text, way, more);
+    return fits;
+}
 
 /* Writes each change of the computation with which the run fits; the cheapest first. */
 static void put_cheap_ways(const train_options* o, memo_policy except, memo_text* text) {
@@ -131,7 +138,7 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
      * a query and a key.  Slices and an MLP in chunks have the same bits. */
     const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
     other.is_deterministic = 0;
-    if (may_differ && fits_with(&other, except)) put_way(text, "--deterministic 0", "");
+    if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
     other = *o;
     other.slice_rows = 0;
     if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows)) {
@@ -142,10 +149,10 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
     snprintf(number, sizeof number, "--mlp-rows %lld", other.mlp_rows);
     const int may_divide = !o->mlp_rows && other.mlp_rows < train_rows(o);
-    if (may_divide && fits_with(&other, except)) put_way(text, number, "");
+    if (may_divide) put_fitting(text, &other, except, number, "");
     other.is_deterministic = 0;
-    if (!text->n_bytes && may_differ && may_divide && fits_with(&other, except))
-        put_way(text, "--deterministic 0 with ", number);
+    if (!text->n_bytes && may_differ && may_divide)
+        put_fitting(text, &other, except, "--deterministic 0 with ", number);
 
     /* Any order, and more host memory. */
     other = *o;
@@ -167,9 +174,8 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
         const memo_policy policy = policy_order[i];
         const int has_alpha = plans_rows(policy) && o->alpha >= 0;
         if (policy == except && !(has_alpha && o->alpha > 0)) continue;
-        if (!fits_with(&other, policy)) continue;
-        put_way(text, "--policy ", policy_names[policy]);
-        if (has_alpha) memo_text_put(text, " --alpha 0");
+        if (put_fitting(text, &other, policy, "--policy ", policy_names[policy]) && has_alpha)
+            memo_text_put(text, " --alpha 0");
     }
 }
 
@@ -275,8 +281,7 @@ static memo_status check_spill_room(const train_options* o, const memo_step_plan
 
 /* Copies are measured from pinned memory beside the tokens. */
 static memo_status check_measurement(const train_options* o, memo_error* error) {
-    const gpt_config config = train_config(o);
-    const int64_t least = gpt_staging_bytes(&config, o->accumulate) + 512;
+    const int64_t least = train_staged_bytes(o) + 512;
     if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
