@@ -1137,10 +1137,9 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     if (neighbors->are_too_many) return -1;
 
     /* The lists stay until the problem is freed, because several searches read them. */
-    fill = (int64_t*)memob_arrays_add(&scratch, n, sizeof(int64_t));
-    order = (memob_keyed*)memob_arrays_add(&scratch, n, sizeof(memob_keyed));
-    sorted =
-        (int32_t*)memob_arrays_add(&scratch, problem->n_fixed > 0 ? n_entries : 0, sizeof(int32_t));
+    fill = MEMOB_ARRAY(&scratch, int64_t, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
     if (scratch.failed || !neighbors->first || !neighbors->list) {
@@ -1471,17 +1470,17 @@ MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     memob_arrays* a = &reuse->arrays;
     memset(reuse, 0, sizeof *reuse);
     reuse->problem = problem;
-    reuse->left = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    reuse->unspent = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
-    reuse->unseen = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
-    reuse->asker = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
-    reuse->taker = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
-    reuse->seen = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    reuse->queue = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    reuse->first_loan = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    reuse->asked_by = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    reuse->gives_up = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    reuse->reached_in = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->left = MEMOB_ARRAY(a, int64_t, n);
+    reuse->unspent = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->unseen = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->asker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->taker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->seen = MEMOB_ARRAY(a, int32_t, n);
+    reuse->queue = MEMOB_ARRAY(a, int32_t, n);
+    reuse->first_loan = MEMOB_ARRAY(a, int32_t, n);
+    reuse->asked_by = MEMOB_ARRAY(a, int32_t, n);
+    reuse->gives_up = MEMOB_ARRAY(a, int32_t, n);
+    reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
     if (a->failed) return 0;
     for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
     return 1;
@@ -1656,11 +1655,11 @@ MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
     memset(cover, 0, sizeof *cover);
     cover->problem = problem;
     cover->n_words = (n + 63) / 64;
-    cover->conflicts = (uint64_t*)memob_arrays_add(a, n * cover->n_words, sizeof(uint64_t));
-    cover->open = (uint64_t*)memob_arrays_add(a, n * cover->n_words, sizeof(uint64_t));
-    cover->members = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    cover->candidates = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    cover->gain = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    cover->conflicts = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->open = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->members = MEMOB_ARRAY(a, int32_t, n);
+    cover->candidates = MEMOB_ARRAY(a, int32_t, n);
+    cover->gain = MEMOB_ARRAY(a, int64_t, n);
     if (a->failed) return 0;
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
@@ -1928,17 +1927,17 @@ MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
 MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
                                 memob_arrays* a) {
     int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
-    memob_keyed* curve = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    memob_keyed* curve = MEMOB_ARRAY(a, memob_keyed, n);
     while (n_leaves * MEMOI_UNPLACED_BLOCK < n) n_leaves *= 2;
     n_places = n_leaves * MEMOI_UNPLACED_BLOCK;
     unplaced->n_leaves = n_leaves;
-    unplaced->begin = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
-    unplaced->end = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
-    unplaced->turn = (int32_t*)memob_arrays_add(a, n_places, sizeof(int32_t));
-    unplaced->box = (memoi_box*)memob_arrays_add(a, 2 * n_leaves, sizeof(memoi_box));
-    unplaced->least_turn = (int32_t*)memob_arrays_add(a, 2 * n_leaves, sizeof(int32_t));
-    unplaced->place_of = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    unplaced->first_place = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
+    unplaced->begin = MEMOB_ARRAY(a, int32_t, n_places);
+    unplaced->end = MEMOB_ARRAY(a, int32_t, n_places);
+    unplaced->turn = MEMOB_ARRAY(a, int32_t, n_places);
+    unplaced->box = MEMOB_ARRAY(a, memoi_box, 2 * n_leaves);
+    unplaced->least_turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
+    unplaced->place_of = MEMOB_ARRAY(a, int32_t, n);
+    unplaced->first_place = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
 
     /* Items along the curve. */
@@ -2147,13 +2146,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
-    greedy->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    greedy->load = (int64_t*)memob_arrays_add(a, 2 * problem->n_sections, sizeof(int64_t));
-    greedy->plateau =
-        (memoi_plateau*)memob_arrays_add(a, problem->n_sections + 1, sizeof(memoi_plateau));
+    greedy->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
+    greedy->offsets = MEMOB_ARRAY(a, int64_t, n);
+    greedy->load = MEMOB_ARRAY(a, int64_t, 2 * problem->n_sections);
+    greedy->plateau = MEMOB_ARRAY(a, memoi_plateau, problem->n_sections + 1);
     for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
-    greedy->tops = (int64_t*)memob_arrays_add(a, 2 * greedy->n_leaves, sizeof(int64_t));
+    greedy->tops = MEMOB_ARRAY(a, int64_t, 2 * greedy->n_leaves);
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
@@ -2491,10 +2489,10 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     sweep.near = near;
     sweep.offsets = offsets;
 
-    sweep.stack = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    sweep.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    sweep.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    sweep.blocks = (memoi_tenant*)memob_arrays_add(&a, n + 1, sizeof(memoi_tenant));
+    sweep.stack = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.begins = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.ends = MEMOB_ARRAY(&a, memob_keyed, n);
+    sweep.blocks = MEMOB_ARRAY(&a, memoi_tenant, n + 1);
     ok = !a.failed;
     if (ok) {
         for (int64_t i = 1; i < problem->n_sections; i++)
@@ -2588,8 +2586,7 @@ MEMOI int memoi_greedy_fit(memoi_greedy* greedy) {
     int listed = memoi_neighbors_list(greedy->problem);
     greedy->is_fit = listed > 0;
     if (listed > 0)
-        greedy->places = (memoi_range*)memob_arrays_add(
-            &greedy->arrays, 2 * greedy->problem->n_items, sizeof(memoi_range));
+        greedy->places = MEMOB_ARRAY(&greedy->arrays, memoi_range, 2 * greedy->problem->n_items);
     return listed != 0 && !greedy->arrays.failed;
 }
 
@@ -2889,30 +2886,29 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
 
-    search->size = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    search->members = (int32_t*)memob_arrays_add(a, n_members, sizeof(int32_t));
-    search->first_member = (int64_t*)memob_arrays_add(a, n_sections + 1, sizeof(int64_t));
-    search->first_item = (int32_t*)memob_arrays_add(a, n_sections + 1, sizeof(int32_t));
-    search->minimum = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    search->bound = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    search->size = MEMOB_ARRAY(a, int64_t, n);
+    search->members = MEMOB_ARRAY(a, int32_t, n_members);
+    search->first_member = MEMOB_ARRAY(a, int64_t, n_sections + 1);
+    search->first_item = MEMOB_ARRAY(a, int32_t, n_sections + 1);
+    search->minimum = MEMOB_ARRAY(a, int64_t, n);
+    search->bound = MEMOB_ARRAY(a, int64_t, n);
     search->is_placed = (char*)memob_arrays_add(a, n, 1);
     search->is_blocked = (char*)memob_arrays_add(a, n, 1);
-    search->unplaced_sum = (int64_t*)memob_arrays_add(a, n_sections, sizeof(int64_t));
-    search->n_unplaced = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
-    search->crossing = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
-    search->tallies =
-        (memoi_tally*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, sizeof(memoi_tally));
+    search->unplaced_sum = MEMOB_ARRAY(a, int64_t, n_sections);
+    search->n_unplaced = MEMOB_ARRAY(a, int32_t, n_sections);
+    search->crossing = MEMOB_ARRAY(a, int32_t, n_sections);
+    search->tallies = MEMOB_ARRAY(a, memoi_tally, n / MEMOI_TALLY_ITEMS + 1);
     search->is_stale_tally = (char*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, 1);
-    search->looks = (memoi_look*)memob_arrays_add(a, n_sections, sizeof(memoi_look));
+    search->looks = MEMOB_ARRAY(a, memoi_look, n_sections);
     search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
     if (problem->has_alignment && n <= MEMOI_BASE_ITEMS && !problem->n_fixed)
-        search->sets = (uint64_t*)memob_arrays_add(a, n_sections, sizeof(uint64_t));
-    search->rank = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    search->weight = (double*)memob_arrays_add(a, n_sections, sizeof(double));
-    search->sorted = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    search->lifted = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    search->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    search->failures = (memoi_failure*)memob_arrays_add(a, MEMOI_FAILURES, sizeof(memoi_failure));
+        search->sets = MEMOB_ARRAY(a, uint64_t, n_sections);
+    search->rank = MEMOB_ARRAY(a, int32_t, n);
+    search->weight = MEMOB_ARRAY(a, double, n_sections);
+    search->sorted = MEMOB_ARRAY(a, int32_t, n);
+    search->lifted = MEMOB_ARRAY(a, int32_t, n);
+    search->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
+    search->failures = MEMOB_ARRAY(a, memoi_failure, MEMOI_FAILURES);
     if (a->failed) return 0;
 
     /* The members of each section. */
@@ -3707,11 +3703,10 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->seed = effort->seed;
     cores->deadline = effort->deadline;
     cores->is_in = (char*)memob_arrays_add(a, n, 1);
-    cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    cores->places = (memoi_range*)memob_arrays_add(a, 2 * n, sizeof(memoi_range));
-    cores->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    if (n > MEMOI_SEARCH_ITEMS)
-        cores->covered = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
+    cores->offsets = MEMOB_ARRAY(a, int64_t, n);
+    cores->places = MEMOB_ARRAY(a, memoi_range, 2 * n);
+    cores->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
+    if (n > MEMOI_SEARCH_ITEMS) cores->covered = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->ranked);
     return 1;
@@ -3988,15 +3983,15 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
     memset(&e, 0, sizeof e);
     e.problem = problem;
     e.random = effort->seed;
-    e.offsets = (int64_t*)memob_arrays_add(&a, n, sizeof(int64_t));
-    e.weight = (double*)memob_arrays_add(&a, n, sizeof(double));
-    e.waiting = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
-    e.begins = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    e.ends = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    e.sorted = (memob_keyed*)memob_arrays_add(&a, n, sizeof(memob_keyed));
-    e.place = (int32_t*)memob_arrays_add(&a, n + 2, sizeof(int32_t));
-    e.end = (int32_t*)memob_arrays_add(&a, n, sizeof(int32_t));
-    e.largest_end = (int32_t*)memob_arrays_add(&a, n / MEMOI_EJECTIONS_BLOCK + 1, sizeof(int32_t));
+    e.offsets = MEMOB_ARRAY(&a, int64_t, n);
+    e.weight = MEMOB_ARRAY(&a, double, n);
+    e.waiting = MEMOB_ARRAY(&a, int32_t, n);
+    e.begins = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.ends = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.sorted = MEMOB_ARRAY(&a, memob_keyed, n);
+    e.place = MEMOB_ARRAY(&a, int32_t, n + 2);
+    e.end = MEMOB_ARRAY(&a, int32_t, n);
+    e.largest_end = MEMOB_ARRAY(&a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
     for (int64_t i = 0; !a.failed && i < n; i++) {
         int32_t* largest = &e.largest_end[i / MEMOI_EJECTIONS_BLOCK];
         e.end[i] = (int32_t)problem->items[i].end;
@@ -4412,15 +4407,15 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     memoi_bricks b;
     memset(&b, 0, sizeof b);
     b.whole = *problem;
-    b.whole.items = (memoi_item*)memob_arrays_add(&b.arrays, n, sizeof(memoi_item));
-    b.whole.ranges = (memoi_range*)memob_arrays_add(&b.arrays, n, sizeof(memoi_range));
+    b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
+    b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
     b.is_brick = (char*)memob_arrays_add(&b.arrays, n, 1);
-    b.same = (int32_t*)memob_arrays_add(&b.arrays, n, sizeof(int32_t));
-    b.sum = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
-    b.begins = (int64_t*)memob_arrays_add(&b.arrays, problem->n_sections + 1, sizeof(int64_t));
-    b.ends = (int64_t*)memob_arrays_add(&b.arrays, problem->n_sections + 1, sizeof(int64_t));
-    b.joins = (memoi_join*)memob_arrays_add(&b.arrays, n, sizeof(memoi_join));
-    offsets = (int64_t*)memob_arrays_add(&b.arrays, n, sizeof(int64_t));
+    b.same = MEMOB_ARRAY(&b.arrays, int32_t, n);
+    b.sum = MEMOB_ARRAY(&b.arrays, int64_t, n);
+    b.begins = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
+    b.ends = MEMOB_ARRAY(&b.arrays, int64_t, problem->n_sections + 1);
+    b.joins = MEMOB_ARRAY(&b.arrays, memoi_join, n);
+    offsets = MEMOB_ARRAY(&b.arrays, int64_t, n);
     if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
 
     for (int64_t attempt = 0; !status && attempt < ATTEMPTS && best->peak > target; attempt++) {
@@ -4587,10 +4582,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
     int64_t* before; /* a section: how many are full */
     int ok = memoi_greedy_create(&around.greedy, problem, effort->deadline);
     memob_arrays* a = &around.greedy.arrays;
-    memoi_solution_begin(&inner, (int64_t*)memob_arrays_add(a, n, sizeof(int64_t)));
+    memoi_solution_begin(&inner, MEMOB_ARRAY(a, int64_t, n));
     is_in_set = (char*)memob_arrays_add(a, n, 1);
-    before = (int64_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int64_t));
-    around.ahead = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
+    around.ahead = MEMOB_ARRAY(a, memob_keyed, n);
     around.is_ahead = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) {
         status = memob_no_memory(error, "full sections");
@@ -4851,10 +4846,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                 "(limit %d); use the search",
                                 (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
     if (!status) {
-        columns = (double*)memob_arrays_add(&arrays, n + 1 + mip.n_pairs, sizeof(double));
-        offsets = (int64_t*)memob_arrays_add(&arrays, n, sizeof(int64_t));
-        ranked = (memoi_ranked*)memob_arrays_add(&arrays, n, sizeof(memoi_ranked));
-        places = (memoi_range*)memob_arrays_add(&arrays, 2 * n, sizeof(memoi_range));
+        columns = MEMOB_ARRAY(&arrays, double, n + 1 + mip.n_pairs);
+        offsets = MEMOB_ARRAY(&arrays, int64_t, n);
+        ranked = MEMOB_ARRAY(&arrays, memoi_ranked, n);
+        places = MEMOB_ARRAY(&arrays, memoi_range, 2 * n);
     }
     if (!status && (!made || arrays.failed)) status = memob_no_memory(error, "the MIP");
 
@@ -4942,12 +4937,12 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     memob_arrays* a = &bilevel->arrays;
     memset(bilevel, 0, sizeof *bilevel);
     bilevel->plan = plan;
-    bilevel->windows = (memoi_range*)memob_arrays_add(a, 2 * n, sizeof(memoi_range));
-    bilevel->groups = (memoi_group*)memob_arrays_add(a, n + 1, sizeof(memoi_group));
-    bilevel->members = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    bilevel->inside = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    bilevel->kinds = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
-    bilevel->outer = (memo_buffer*)memob_arrays_add(a, n, sizeof(memo_buffer));
+    bilevel->windows = MEMOB_ARRAY(a, memoi_range, 2 * n);
+    bilevel->groups = MEMOB_ARRAY(a, memoi_group, n + 1);
+    bilevel->members = MEMOB_ARRAY(a, int64_t, n);
+    bilevel->inside = MEMOB_ARRAY(a, int64_t, n);
+    bilevel->kinds = MEMOB_ARRAY(a, int64_t, n + 1);
+    bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
     return !a->failed;
 }
 

@@ -3759,10 +3759,9 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     group->world = world;
     group->n_ranks = group->n_left = n_ranks;
     snprintf(group->name, sizeof group->name, "%s%s", prefix, name);
-    group->ranks =
-        (memoi_threads_rank*)memob_arrays_add(&group->arrays, n_ranks, sizeof(memoi_threads_rank));
-    group->ways = (memoi_way*)memob_arrays_add(&group->arrays, n_pairs, sizeof(memoi_way));
-    group->sources = (const void**)memob_arrays_add(&group->arrays, n_pairs, sizeof(void*));
+    group->ranks = MEMOB_ARRAY(&group->arrays, memoi_threads_rank, n_ranks);
+    group->ways = MEMOB_ARRAY(&group->arrays, memoi_way, n_pairs);
+    group->sources = MEMOB_ARRAY(&group->arrays, const void*, n_pairs);
     /* Not zeroed, so that unused messages never touch their pages. */
     group->messages = (memoi_message*)MEMO_MALLOC(
         n_messages * (sizeof(memoi_message) + sizeof(memo_message_call)));
@@ -5079,11 +5078,11 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
     memoi_spread s;
     memset(&s, 0, sizeof s);
     s.sharding = sharding;
-    parts = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
-    s.halves[0] = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
-    s.halves[1] = (memoi_spread_part*)memob_arrays_add(&s.arrays, n + rd, sizeof *parts);
-    s.n_free = (int64_t*)memob_arrays_add(&s.arrays, rd, sizeof(int64_t));
-    order = (memob_keyed*)memob_arrays_add(&s.arrays, n, sizeof *order);
+    parts = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.halves[1] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    s.n_free = MEMOB_ARRAY(&s.arrays, int64_t, rd);
+    order = MEMOB_ARRAY(&s.arrays, memob_keyed, n);
 
     /* Documents, the longest first. */
     for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
@@ -5108,7 +5107,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         memoi_spread_add(&s, at, count, r);
         at += count;
     }
-    order = (memob_keyed*)memob_arrays_add(&s.arrays, s.n_pieces, sizeof *order);
+    order = MEMOB_ARRAY(&s.arrays, memob_keyed, s.n_pieces);
     sharding->pieces =
         (memo_sharding_piece*)memob_calloc(2 * (s.n_pieces + 1), sizeof *sharding->pieces);
     if (!s.failed && !s.arrays.failed && sharding->pieces)
@@ -6242,9 +6241,8 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
     tokens->sharding = *sharding;
     for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
-    tokens->runs =
-        (memo_run*)memob_arrays_add(arrays, sharding->ring * tokens->max_runs, sizeof(memo_run));
-    tokens->n_runs = (int32_t*)memob_arrays_add(arrays, sharding->ring, sizeof(int32_t));
+    tokens->runs = MEMOB_ARRAY(arrays, memo_run, sharding->ring * tokens->max_runs);
+    tokens->n_runs = MEMOB_ARRAY(arrays, int32_t, sharding->ring);
     for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++)
         tokens->n_runs[r] =
             memoi_sharding_ring_runs(sharding, r, tokens->runs + r * tokens->max_runs);
@@ -6393,7 +6391,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const int64_t each = plan->most_runs * rd * shape->n_parts;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
     int32_t s, n;
-    plan->sees = (memoi_exchange_rows*)memob_arrays_add(&plan->arrays, each, sizeof *plan->sees);
+    plan->sees = MEMOB_ARRAY(&plan->arrays, memoi_exchange_rows, each);
     for (int32_t part = 0; part < shape->n_parts && plan->sees; part++)
         for (int32_t r = 0; r < rd; r++) {
             memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, r);
@@ -6422,9 +6420,9 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     }
     plan->last_step = n - 1;
 
-    plan->piece_runs = (memo_run*)memob_arrays_add(
-        &plan->arrays, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX),
-        sizeof(memo_run));
+    plan->piece_runs =
+        MEMOB_ARRAY(&plan->arrays, memo_run,
+                    (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t part = 0; part < shape->n_parts && !plan->arrays.failed; part++)
         for (s = 0; s < n; s++) memoi_exchange_make_step(plan, s, part);
 }
@@ -7489,13 +7487,11 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
-    plan->masks = (memo_mask*)memob_arrays_add(&plan->arrays, shape->n_parts, sizeof(memo_mask));
-    plan->steps =
-        (memoi_exchange_step*)memob_arrays_add(&plan->arrays, n_steps, sizeof(memoi_exchange_step));
-    plan->distances = (int32_t*)memob_arrays_add(&plan->arrays, shape->sharding.ring, 4);
-    plan->n_rows = (int64_t*)memob_arrays_add(&plan->arrays, 2 * (int64_t)shape->sharding.ring, 8);
-    plan->pieces = (memoi_exchange_pieces*)memob_arrays_add(&plan->arrays, 2 * n_steps,
-                                                            sizeof(memoi_exchange_pieces));
+    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, shape->n_parts);
+    plan->steps = MEMOB_ARRAY(&plan->arrays, memoi_exchange_step, n_steps);
+    plan->distances = MEMOB_ARRAY(&plan->arrays, int32_t, shape->sharding.ring);
+    plan->n_rows = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * (int64_t)shape->sharding.ring);
+    plan->pieces = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * n_steps);
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -8216,11 +8212,9 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_check_desc(&blocks->desc, error);
     if (status) return status;
-    buffers =
-        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, schedule->n_parts, sizeof *buffers);
+    buffers = MEMOB_ARRAY(&blocks->arrays, memo_block_buffers, schedule->n_parts);
     blocks->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
-    target->events =
-        (memo_event*)memob_arrays_add(&blocks->arrays, blocks->n_events, sizeof(memo_event));
+    target->events = MEMOB_ARRAY(&blocks->arrays, memo_event, blocks->n_events);
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
 
     memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
@@ -8587,11 +8581,11 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
-    scan->row_begins = (int64_t*)memob_arrays_add(&scan->arrays, (int64_t)n + 1, 8);
-    scan->borders = (int64_t*)memob_arrays_add(&scan->arrays, (int64_t)n + 1, 8);
-    scan->has_border = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
-    scan->reach[0] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
-    scan->reach[1] = (int32_t*)memob_arrays_add(&scan->arrays, n, 4);
+    scan->row_begins = MEMOB_ARRAY(&scan->arrays, int64_t, (int64_t)n + 1);
+    scan->borders = MEMOB_ARRAY(&scan->arrays, int64_t, (int64_t)n + 1);
+    scan->has_border = MEMOB_ARRAY(&scan->arrays, int32_t, n);
+    scan->reach[0] = MEMOB_ARRAY(&scan->arrays, int32_t, n);
+    scan->reach[1] = MEMOB_ARRAY(&scan->arrays, int32_t, n);
     if (scan->arrays.failed) return memob_no_memory(error, "a scan");
 
     scan->target.device = desc->device;
