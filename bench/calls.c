@@ -211,7 +211,7 @@ static void finish_step(bench* b) {
 /* --- the swap engine --- */
 
 static memo_swap_desc describe(bench* b, int has_file) {
-    memo_swap_desc desc = {0};
+    memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
     const char* folder = getenv("TMPDIR");
     desc.device = b->device;
     desc.compute_stream = b->compute;
@@ -277,7 +277,7 @@ static void recompute_nothing(void* user, memo_session* session, int32_t layer, 
 
 static void run_session(bench* b, int n_steps) {
     memo_swap_desc swap = describe(b, 0);
-    memo_session_desc desc = {0};
+    memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     int64_t rows[N_LAYERS * N_TENSORS];
     memo_session* session;
     check(memo_swap_desc_fill_rows(&swap, rows, &error));
