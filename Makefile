@@ -100,7 +100,7 @@ bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
 # -O3 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
-OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% comm_mpi draw_memory,$(@F)),-O1,-O3 $(NATIVE))
+OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% 3% comm_mpi draw_memory,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/%: examples/tools/%.c build/config.mk Makefile
@@ -221,7 +221,7 @@ papers: build/bench/paper_tables ## compute the tables of the three papers, besi
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 
 # Scripts run the trainer, the tools and one example; test_examples.sh builds the short ones by their heads.
-SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/2% build/examples/comm_mpi,$(EXAMPLES)) \
+SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/2% build/examples/3% build/examples/comm_mpi,$(EXAMPLES)) \
 	build/examples/14_find_a_race
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
