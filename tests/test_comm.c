@@ -8,18 +8,13 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "comm_cases.h"
+#include "stats.h"
 #include "typed.h"
 
 #include <pthread.h>
 #include <time.h>
 
 #define MAX_RANKS 16
-
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void pause_s(double duration_s) {
     struct timespec time;

@@ -13,12 +13,6 @@
 #define MS          1e-3
 #define MAX_STREAMS 8
 
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 /* A device with streams; most tests need no more. */
 typedef struct {
     memo_device* device;

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"
-#include <time.h>
 
 #define N_TOKENS 16
 #define N_HEADS  2
@@ -248,12 +247,6 @@ static void* rank_main(void* argument) {
     if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
     memo_comm_destroy(r->world);
     return NULL;
-}
-
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 /* Both ranks, on fresh devices and a fresh communicator. */

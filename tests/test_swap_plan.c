@@ -14,13 +14,13 @@
 #include "swap_chain.h"
 #include "owned.h"
 
-/* --- a small problem --- */
+/* --- a problem: a small random one, or the layers of a GPT --- */
 
-#define TENSORS_MAX 4
+#define TENSORS_MAX 4 /* of random problems */
 
 typedef struct problem {
-    memo_tensor tensors[TENSORS_MAX];
-    double recompute_s_per_row[TENSORS_MAX];
+    memo_tensor tensors[GPT_TENSORS];
+    double recompute_s_per_row[GPT_TENSORS];
     memo_kind_times times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
@@ -31,6 +31,11 @@ static void connect(problem* p) {
     p->desc.swap = &p->swap;
     p->times.recompute_s_per_row = p->recompute_s_per_row;
     p->desc.kinds = &p->times;
+}
+
+/* A problem of gpt_layers.h. */
+static void gpt_problem(problem* p, int32_t n_layers, int64_t n_rows) {
+    gpt_layers(p->tensors, p->recompute_s_per_row, &p->times, &p->swap, &p->desc, n_layers, n_rows);
 }
 
 static void apply_plan(const memo_swap_plan* plan, memo_swap_desc* swap) {
@@ -508,20 +513,16 @@ TEST(large_stacks_are_planned_quickly) {
                  {8, 262144, 60, 125, 1000, 30.67},   {32, 262144, 80, 125, 1000, 124.3},
                  {96, 262144, 90, 1000, 4000, 369.5}, {96, 524288, 200, 1000, 16000, 1387}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += memo_test_all() ? 1 : 3) {
-        memo_tensor tensors[GPT_TENSORS];
-        double per_row[GPT_TENSORS];
-        memo_kind_times times;
-        memo_swap_desc swap;
-        memo_swap_plan_desc desc;
+        problem p;
         own_swap_plan* plan = NULL;
         double begin_s = seconds(), took_s;
-        gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
-        desc.device_bytes = cases[i].device_gib << 30;
-        desc.host_bytes = cases[i].host_gib << 30;
-        desc.spill_bytes = cases[i].spill_gib << 30;
-        desc.to_file_bytes_per_s = 6e9;
-        desc.from_file_bytes_per_s = 10e9;
-        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        gpt_problem(&p, cases[i].n_layers, cases[i].n_rows);
+        p.desc.device_bytes = cases[i].device_gib << 30;
+        p.desc.host_bytes = cases[i].host_gib << 30;
+        p.desc.spill_bytes = cases[i].spill_gib << 30;
+        p.desc.to_file_bytes_per_s = 6e9;
+        p.desc.from_file_bytes_per_s = 10e9;
+        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
         if (!plan) continue;
         took_s = seconds() - begin_s;
         printf(
@@ -546,17 +547,13 @@ TEST(equal_rows_are_preferred) {
     double steps_s[3];
     int n_uneven[3] = {0, 0, 0};
     for (int i = 0; i < 3; i++) {
-        memo_tensor tensors[GPT_TENSORS];
-        double per_row[GPT_TENSORS];
-        memo_kind_times times;
-        memo_swap_desc swap;
-        memo_swap_plan_desc desc;
+        problem p;
         own_swap_plan* plan = NULL;
-        gpt_layers(tensors, per_row, &times, &swap, &desc, 32, 524288);
-        desc.device_bytes = (int64_t)90 << 30;
-        desc.host_bytes = (int64_t)400 << 30;
-        desc.uniform_share = shares[i];
-        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        gpt_problem(&p, 32, 524288);
+        p.desc.device_bytes = (int64_t)90 << 30;
+        p.desc.host_bytes = (int64_t)400 << 30;
+        p.desc.uniform_share = shares[i];
+        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
         if (!plan) return;
         steps_s[i] = plan->step_s;
         for (int k = 0; plan->rows && k < 29 * GPT_TENSORS; k++)
@@ -629,26 +626,23 @@ TEST(any_unit_and_many_layers_are_planned) {
                  {1e-30, 1000, 0, 0, 0, 13858484}};
     double steps_s[4];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        memo_tensor tensors[GPT_TENSORS];
-        double per_row[GPT_TENSORS], unit = cases[i].unit, begin_s = seconds(), took_s;
-        memo_kind_times times;
-        memo_swap_desc swap;
-        memo_swap_plan_desc desc;
+        problem p;
+        double unit = cases[i].unit, begin_s = seconds(), took_s;
         own_swap_plan* plan = NULL;
-        gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
-        for (size_t t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
-        times.forward_s *= unit;
-        times.backward_s *= unit;
-        desc.between_s *= unit;
-        desc.copy_s *= unit;
-        desc.to_host_bytes_per_s /= unit;
-        desc.to_device_bytes_per_s /= unit;
-        desc.to_file_bytes_per_s = 6e9 / unit;
-        desc.from_file_bytes_per_s = 10e9 / unit;
-        desc.device_bytes = cases[i].device_tib << 40;
-        desc.host_bytes = cases[i].host_tib << 40;
-        desc.spill_bytes = cases[i].spill_tib << 40;
-        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        gpt_problem(&p, cases[i].n_layers, (int64_t)16 << 20);
+        for (size_t t = 0; t < GPT_TENSORS; t++) p.recompute_s_per_row[t] *= unit;
+        p.times.forward_s *= unit;
+        p.times.backward_s *= unit;
+        p.desc.between_s *= unit;
+        p.desc.copy_s *= unit;
+        p.desc.to_host_bytes_per_s /= unit;
+        p.desc.to_device_bytes_per_s /= unit;
+        p.desc.to_file_bytes_per_s = 6e9 / unit;
+        p.desc.from_file_bytes_per_s = 10e9 / unit;
+        p.desc.device_bytes = cases[i].device_tib << 40;
+        p.desc.host_bytes = cases[i].host_tib << 40;
+        p.desc.spill_bytes = cases[i].spill_tib << 40;
+        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
         if (!plan) continue;
         took_s = seconds() - begin_s;
         steps_s[i] = plan->step_s / unit;
@@ -672,23 +666,19 @@ TEST(little_memory_is_used_well) {
                  {32, 262144, 45, 106.25, 134.41}, {32, 262144, 50, 106.25, 134.41},
                  {300, 262144, 60, 1000, 1270},    {1000, 4194304, 1024, 61440, 899897}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        memo_tensor tensors[GPT_TENSORS];
-        double per_row[GPT_TENSORS];
-        memo_kind_times times;
-        memo_swap_desc swap;
-        memo_swap_plan_desc desc;
+        problem p;
         memo_swap_sizes sizes;
         own_swap_plan* plan = NULL;
-        gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
-        desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
-        desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
-        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        gpt_problem(&p, cases[i].n_layers, cases[i].n_rows);
+        p.desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
+        p.desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
+        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
         if (!plan) continue;
         CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
                    cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
-        apply_plan(plan, &swap);
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
-        CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
+        apply_plan(plan, &p.swap);
+        CHECK_OK(memo_swap_desc_get_sizes(&p.swap, &sizes, &error));
+        CHECK(sizes.device_bytes <= p.desc.device_bytes && sizes.host_bytes <= p.desc.host_bytes);
     }
 }
 
