@@ -7,7 +7,7 @@
 # ends early or exits nonzero without a failed test counts as a failed test with the program's name.
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
-#              MEMO_TEST_JOBS     programs at a time, default: the processors
+#              MEMO_TEST_JOBS     programs at a time, default: one more than processors
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
 #              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
 # The last line is "N passed, N failed", with ", N skipped" if any were.  Exit status 1 on a failure.
@@ -27,8 +27,8 @@ fi
 passed=0 failed=0 skipped=0 used_all_s=0
 : >"$logs/failures"
 
-# Programs run side by side, one for each processor, and are shown in order.
-jobs=${MEMO_TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
+# Programs run side by side, and are shown in order: one for each processor, and one more, as some wait for clocks.
+jobs=${MEMO_TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1))}
 # A shell lets background programs ignore Ctrl-C: pass it on to all of them.
 trap 'trap - TERM; kill 0; exit 130' INT
 begun_s=$(date +%s)

@@ -848,7 +848,7 @@ TEST(a_fault_on_one_rank_fails_all) {
         close_device(&ranks[i].m);
     }
     for (int32_t victim = 0; victim < 2; victim++) {
-        step = n_calls[victim] / (memo_test_all() ? 80 : 40) + 1;
+        step = n_calls[victim] / (memo_test_all() ? 80 : 24) + 1;
         for (k = 1; k < n_calls[victim]; k += k < 30 ? 1 : memo_test_int(1, 2 * step)) {
             for (int32_t i = 0; i < 2; i++) open_short_rank(i);
             ranks[victim].faults.failing_call = k;
@@ -2545,7 +2545,7 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
 /* Each of the first and last requests, and some of the planner's, which are many and similar. */
 TEST(every_lack_of_memory_is_a_status) {
     int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
-    const int64_t first = memo_test_all() ? 100 : 40, last = memo_test_all() ? 60 : 20;
+    const int64_t first = memo_test_all() ? 100 : 30, last = memo_test_all() ? 60 : 12;
     CHECK_IS(n_refused, ==, 0);
     for (k = 0; k < n; k += k < first || k >= n - last
                                 ? 1

@@ -935,7 +935,7 @@ static int64_t bytes_of_states(const trainer* t, int64_t* largest) {
 
 TEST(sessions_stream_states_with_the_same_bits) {
     int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 200 : 9); i++) {
+    for (int64_t i = 0; i < (memo_test_all() ? 200 : 6); i++) {
         trainer t;
         int64_t largest;
         random_trainer(&t);
@@ -988,8 +988,8 @@ TEST(sessions_stream_states_with_the_same_bits) {
                        "case %lld, budget %lld", (long long)i, (long long)budget);
         }
     }
-    CHECK_IS(n_streamed, >, 12);
-    CHECK_IS(n_spilled, >, 2);
+    CHECK_IS(n_streamed, >, 6);
+    CHECK_IS(n_spilled, >, 0);
     CHECK_IS(n_on_host, >, 1);
 }
 
@@ -1323,7 +1323,7 @@ static memo_step_plan* plan_of_three_layers(trainer* t, int64_t is_fused) {
 TEST(a_fault_in_a_session_loses_no_state) {
     static state_words expected, words;
     int64_t n_failed = 0, n_halved = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 20 : 4); i++) {
+    for (int64_t i = 0; i < (memo_test_all() ? 20 : 2); i++) {
         memo_status status = MEMO_STATUS_OK;
         trainer t;
         own_step_plan* plan = plan_of_three_layers(&t, i % 2);
@@ -1351,7 +1351,7 @@ TEST(a_fault_in_a_session_loses_no_state) {
             n_failed += status != MEMO_STATUS_OK;
         }
     }
-    CHECK_CASE(n_failed > 80 && n_halved > 5, "%lld failed, %lld in updates", (long long)n_failed,
+    CHECK_CASE(n_failed > 40 && n_halved > 2, "%lld failed, %lld in updates", (long long)n_failed,
                (long long)n_halved);
 }
 

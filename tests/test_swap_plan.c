@@ -341,7 +341,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 TEST(random_plans_are_near_the_best) {
-    const int n = memo_test_all() ? 200 : 24;
+    const int n = memo_test_all() ? 200 : 16;
     int n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
@@ -821,7 +821,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
  * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies.
  */
 TEST(plans_of_kinds_take_what_they_predict) {
-    const int n_rounds = memo_test_all() ? 120 : 14;
+    const int n_rounds = memo_test_all() ? 120 : 9;
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
@@ -1084,7 +1084,7 @@ TEST(scores_are_the_steps_of_the_engine) {
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */
 TEST(plans_of_slices_are_near_the_best) {
-    const int n_plans = memo_test_all() ? 500 : 8;
+    const int n_plans = memo_test_all() ? 500 : 5;
     int n_planned = 0, n_sliced = 0, n_beaten = 0;
     double worst_off = 0, worst = 1;
     while (n_planned < n_plans) {
@@ -1444,7 +1444,7 @@ TEST(bad_descs_are_refused) {
 
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
 TEST(plans_run_in_the_memory_they_were_made_for) {
-    const int n_rounds = memo_test_all() ? 60 : 24;
+    const int n_rounds = memo_test_all() ? 60 : 14;
     int n_run = 0, n_spilled = 0;
     for (int round = 0; round < n_rounds; round++) {
         own_swap_plan* plan = NULL;
