@@ -323,7 +323,7 @@ fi
 for test in $(tests_all && echo test_plan test_swap_plan test_swap); do
     test_is "$test refuses NaN with -ffast-math, $first_c" refuses_with_fast_math $first_c $test
 done
-test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
+slow_test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings

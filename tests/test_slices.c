@@ -823,7 +823,7 @@ static void refuse_slices(void* user, memo_session* s) {
 
 TEST(the_planner_chooses_the_size) {
     static model m;
-    const int64_t n = memo_test_all() ? 16384 : 8192, of_length = (2 * 2 + 2) * n * 768;
+    const int64_t n = memo_test_all() ? 16384 : 4096, of_length = (2 * 2 + 2) * n * 768;
     int n_sliced = 0;
     for (int k = memo_test_all() ? 0 : 2; k < 4; k++) {
         memo_profile profile;
