@@ -190,15 +190,15 @@ static void test_campaign(const char* arguments, int n_sampled) {
 }
 
 TEST(one_rank) {
-    test_campaign("--policy swap", 24);
-    test_campaign("--policy alpha", 18);
-    test_campaign("--update host --accumulate 2", 24);
+    test_campaign("--policy swap", 16);
+    test_campaign("--policy alpha", 12);
+    test_campaign("--update host --accumulate 2", 16);
 }
 TEST(ranks_are_threads) {
-    test_campaign("--policy swap --data 2 --zero 1", 18);
-    test_campaign("--policy recompute --tensor 2", 18);
+    test_campaign("--policy swap --data 2 --zero 1", 12);
+    test_campaign("--policy recompute --tensor 2", 12);
 }
-TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 24); }
+TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 16); }
 
 /* ---- command lines ---------------------------------------------------------------------------- */
 
