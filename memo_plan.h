@@ -4229,8 +4229,8 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
  * If all that ends at a time is one brick, a brick of its size that begins there is its row.  Two
  * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
  * that is as large as all that begins or ends at its time comes first.  If there is none, a few
- * others are joined, the largest rows and the shortest stacks first, in another order in each
- * attempt. */
+ * others are joined, in another order in each attempt: first the rows with the largest share of
+ * what ends at their time, and the longest stacks. */
 
 typedef struct memoi_join {
     int32_t kept, gone;
@@ -4270,6 +4270,11 @@ MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int6
     return (kind == MEMOI_BRICK_LIFE ? item->end : item->size) == other ? i : -1;
 }
 
+/* Is a brick with this key the one to find?  Of several with one key any may be. */
+MEMOI int memoi_brick_is_found(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t size) {
+    return memoi_brick_find(b, kind, time, size) < 0 || memoi_search_random(&b->random) % 2;
+}
+
 /* Lists all bricks.  0: no memory. */
 MEMOI int memoi_bricks_list(memoi_bricks* b) {
     const int64_t n = b->whole.n_items, n_sections = b->whole.n_sections;
@@ -4286,9 +4291,11 @@ MEMOI int memoi_bricks_list(memoi_bricks* b) {
         b->ends[item->end] += item->size;
         b->same[i] = (int32_t)memoi_brick_find(b, MEMOI_BRICK_LIFE, item->begin, item->end);
         b->sum[i] = item->size + (b->same[i] < 0 ? 0 : b->sum[b->same[i]]);
-        ok = memob_map_put(map, life, i) &&
-             memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_FROM, item->begin, item->size), i) &&
-             memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_TO, item->end, item->size), i);
+        ok = memob_map_put(map, life, i);
+        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_FROM, item->begin, item->size))
+            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_FROM, item->begin, item->size), i);
+        if (ok && memoi_brick_is_found(b, MEMOI_BRICK_TO, item->end, item->size))
+            ok = memob_map_put(map, memoi_brick_hash(MEMOI_BRICK_TO, item->end, item->size), i);
     }
     return ok;
 }
@@ -4318,7 +4325,7 @@ MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
 /* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
  * sizes agree by chance so rarely that any brick will do. */
 MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
-    enum { LARGE = 1000 };
+    enum { LARGE = 1 << 20 };
     const memoi_item* item = &b->whole.items[i];
     return item->size >= LARGE || item->size == b->ends[item->end];
 }
@@ -4380,13 +4387,13 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
         most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
         for (int64_t i = 0; i < n && b->n_joins < most; i++) {
             if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
-            if (items[i].size >= b->whole.lower_bound >> level) memoi_brick_row(b, i, 0);
+            if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
             if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
         }
         if (b->n_joins > before) most = 0;
         for (int64_t i = 0; i < n && b->n_joins < most; i++)
             if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
-                (items[i].end - items[i].begin) >> level == 0)
+                items[i].end - items[i].begin >= b->whole.n_sections >> level)
                 memoi_brick_stack(b, i, 0);
         level += b->n_joins == before;
     }

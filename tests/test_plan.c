@@ -297,18 +297,18 @@ static memo_buffer* cut_pinwheel(memo_buffer block, int64_t n, memo_buffer* made
 }
 
 /* Tilings that leave no byte free are joined, brick by brick, until few are left: cuts of a rectangle
- * in two, some of whose ends meet by chance, and pinwheels; buffers in any order. */
+ * in two, some of whose ends and sizes agree by chance, and pinwheels; buffers in any order. */
 TEST(tilings_are_proven) {
     int n_met = 0;
-    for (int k = 0; k < 10; k++) {
-        int64_t n = k % 2 ? 4097 : 2000;
+    for (int k = 0; k < 14; k++) {
+        int64_t n = k % 2 ? 4097 : 3000;
         own_plan* plan = new_plan(n, 0, 1);
         memo_buffer block = plan->buffers[0];
         block.end = block.size_bytes = (int64_t)1 << 40;
         if (k % 2)
             cut_pinwheel(block, n, plan->buffers);
         else
-            cut_rectangle(plan->buffers, n, (int64_t)1 << 40, 3);
+            cut_rectangle(plan->buffers, n, k % 4 ? 5000 : (int64_t)1 << 40, 3);
         for (int64_t i = 0; i < n; i++) {
             int64_t other = memo_test_int(0, n - 1);
             block = plan->buffers[i];
@@ -320,7 +320,7 @@ TEST(tilings_are_proven) {
         solve_valid(plan, &desc, k);
         n_met += plan->proof == MEMO_PROOF_OPTIMAL;
     }
-    CHECK_CASE(n_met == 10, "%d of 10 are proven", n_met);
+    CHECK_CASE(n_met > 12, "%d of 14 are proven", n_met);
 }
 
 /* A fixed buffer above does not raise the bound of a part without it. */
