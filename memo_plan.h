@@ -5961,6 +5961,11 @@ void memo_swap_plan_destroy(memo_swap_plan* plan) {
     MEMO_FREE(plan);
 }
 
+MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
+MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
+/* Bytes by a time, or by a rate; 0: there is none. */
+MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
+
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
@@ -6070,6 +6075,9 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
                                        memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     const double share = (double)swap->n_rows / (double)profile->n_rows; /* of other slices */
+    const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
+    const memo_profile_transfer* file = &profile->file;
+    double bytes, to_host_s, to_device_s;
     int32_t i;
     memo_status status = memoi_profile_check(profile, error);
     if (status) return status;
@@ -6118,31 +6126,24 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     desc->update_host_s_per_byte = profile->update_host_s_per_byte;
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-    desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
-    if (profile->copies[1].size_bytes > 0) {
-        const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
-        double bytes = (double)(large->size_bytes - small->size_bytes);
-        double to_host_s = large->out_s - small->out_s;
-        double to_device_s = large->back_s - small->back_s, rest_s;
-        if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
-            bytes = (double)large->size_bytes;
-            to_host_s = large->out_s;
-            to_device_s = large->back_s;
-        }
-        if (to_host_s > 0) desc->to_host_bytes_per_s = bytes / to_host_s;
-        if (to_device_s > 0) desc->to_device_bytes_per_s = bytes / to_device_s;
-        rest_s = (small->out_s - (double)small->size_bytes * to_host_s / bytes + small->back_s -
-                  (double)small->size_bytes * to_device_s / bytes) /
-                 2;
-        if (rest_s > 0) desc->copy_s = rest_s;
+    bytes = (double)(large->size_bytes - small->size_bytes);
+    to_host_s = large->out_s - small->out_s;
+    to_device_s = large->back_s - small->back_s;
+    if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
+        bytes = (double)large->size_bytes;
+        to_host_s = large->out_s;
+        to_device_s = large->back_s;
     }
+    desc->to_host_bytes_per_s = memoi_rows_over(bytes, to_host_s);
+    desc->to_device_bytes_per_s = memoi_rows_over(bytes, to_device_s);
+    desc->copy_s = memoi_rows_later(
+        0, (small->out_s - memoi_rows_over((double)small->size_bytes * to_host_s, bytes) +
+            small->back_s - memoi_rows_over((double)small->size_bytes * to_device_s, bytes)) /
+               2);
 
-    /* The file. */
-    desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
-    if (profile->file.out_s > 0)
-        desc->to_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.out_s;
-    if (profile->file.back_s > 0)
-        desc->from_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.back_s;
+    desc->file_s = 0;
+    desc->to_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->out_s);
+    desc->from_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->back_s);
     return MEMO_STATUS_OK;
 }
 
@@ -6204,9 +6205,6 @@ typedef struct memoi_rows_clock {
     memoi_rows_event* state_events; /* of both places (8), then of updates on the host (layers) */
     double update_s;                /* of the update's pass */
 } memoi_rows_clock;
-
-MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
-MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 
 /* Follows a stream until time_s, or until it has done so many jobs. */
 MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, int32_t n_done) {
@@ -6292,31 +6290,33 @@ MEMOI void memoi_rows_add_job(memoi_rows_clock* c, int32_t which, int32_t n_copi
     stream->n_done++;
 }
 
-MEMOI double memoi_rows_copy_s(double n_bytes, double bytes_per_s) {
-    return bytes_per_s > 0 ? n_bytes / bytes_per_s : 0;
+/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write. */
+MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
+                                 int32_t n_copies, int64_t n_bytes) {
+    const memo_swap_plan_desc* desc = c->desc;
+    const double rate = is_file
+                            ? (is_back ? desc->from_file_bytes_per_s : desc->to_file_bytes_per_s)
+                            : (is_back ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s);
+    memoi_rows_add_job(c, which, n_copies, is_file ? desc->file_s : desc->copy_s,
+                       memoi_rows_over((double)n_bytes, rate));
 }
 
 /* The copies of an operation: of rows, or by the file. */
 MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
-    const memo_swap_plan_desc* desc = c->desc;
-    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
-    const int32_t step = op->kind == MEMOB_SWAP_USE_FILE ? c->moved[op->of / 2] : op->of;
+    const int is_file = op->kind == MEMOB_SWAP_USE_FILE;
+    const int is_back = is_file ? op->of & 1 : op->stream == MEMOB_SWAP_TO_DEVICE;
+    const int32_t step = is_file ? c->moved[op->of / 2] : op->of;
     const memob_swap_sum* sum = &c->order.sums[step];
-    const int is_shared =
-        op->stream == MEMOB_SWAP_TO_HOST && memob_swap_shares_input(&c->order, step);
+    const int is_shared = !is_back && memob_swap_shares_input(&c->order, step);
     int64_t n_bytes = 0;
     int32_t n_copies = 1;
 
     switch (op->kind) {
     case MEMOB_SWAP_USE_FILE:
         n_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        memoi_rows_add_job(c, op->stream, 1, desc->file_s,
-                           memoi_rows_copy_s((double)n_bytes, op->of & 1
-                                                                  ? desc->from_file_bytes_per_s
-                                                                  : desc->to_file_bytes_per_s));
-        return;
+        break;
     case MEMOB_SWAP_COPY_HANDED:
-        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(desc->swap)) *
+        n_bytes = memob_swap_step_rows(&c->order, step, memob_swap_layer_rows(c->desc->swap)) *
                   c->order.handed_row_bytes;
         break;
     case MEMOB_SWAP_COPY_ROUTED:
@@ -6332,8 +6332,7 @@ MEMOI void memoi_rows_copy_op(memoi_rows_clock* c, const memob_swap_op* op) {
         n_copies = sum->n_layer_copies;
         break;
     }
-    memoi_rows_add_job(c, op->stream, n_copies, desc->copy_s,
-                       memoi_rows_copy_s((double)n_bytes, rates[op->stream - 1]));
+    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
 }
 
 MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_event* event) {
@@ -6399,30 +6398,25 @@ MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stre
 MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
                                         void* to, const void* from, int64_t size_bytes,
                                         memo_error* error) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
     (void)to, (void)from, (void)error;
-    memoi_rows_add_job(c, (int32_t)(intptr_t)stream, 1, c->desc->copy_s,
-                       memoi_rows_copy_s((double)size_bytes, kind == MEMO_COPY_TO_HOST
-                                                                 ? c->desc->to_host_bytes_per_s
-                                                                 : c->desc->to_device_bytes_per_s));
+    memoi_rows_add_copies((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
+                          kind != MEMO_COPY_TO_HOST, 0, 1, size_bytes);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_spill_op* op = (const memob_spill_op*)call->argument;
+    const int32_t which = (int32_t)(intptr_t)stream;
     (void)error;
     if (call->function == memob_states_run_update) {
         const memob_states_update* update = (const memob_states_update*)call->argument;
-        memoi_rows_add_job(c, (int32_t)(intptr_t)stream, 1, 0,
+        memoi_rows_add_job(c, which, 1, 0,
                            c->desc->update_host_s_per_byte *
                                memob_states_update_bytes(c->states, update->layer));
-        return MEMO_STATUS_OK;
+    } else {
+        const memob_spill_op* op = (const memob_spill_op*)call->argument;
+        memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
     }
-    memoi_rows_add_job(
-        c, (int32_t)(intptr_t)stream, 1, c->desc->file_s,
-        memoi_rows_copy_s((double)op->n_bytes, op->is_write ? c->desc->to_file_bytes_per_s
-                                                            : c->desc->from_file_bytes_per_s));
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
@@ -6743,19 +6737,10 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
         for (int k = 0; k < 4; k++) {
-            layer->traffic_s[k / 2][k % 2] = memoi_rows_copy_s((double)n_bytes[k], rates[k % 2]);
+            layer->traffic_s[k / 2][k % 2] = memoi_rows_over((double)n_bytes[k], rates[k % 2]);
             p->clock.has_traffic |= layer->traffic_s[k / 2][k % 2] > 0;
         }
     }
-}
-
-MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
-    const int32_t n = desc->swap->n_layers / (int32_t)memob_max(desc->swap->n_slices, 1) + 2;
-    if (desc->states->n_layers == n) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "memo_swap_plan_desc.states: of %d layers; the layers of swap and two "
-                         "more, %d, are valid",
-                         (int)desc->states->n_layers, (int)n);
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
@@ -6791,7 +6776,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     status = memoi_rows_check(desc, error);
     if (!status)
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
-    if (!status && desc->states) status = memoi_rows_check_states(desc, error);
+
     for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) return status;
@@ -7816,6 +7801,11 @@ static const char* const memoi_pass_names[] = {"the session",  "forward",
                                                "`between`",    "backward",
                                                "WEIGHTS turn", "the end of the micro-batch"};
 
+/* 1: a pass goes through layers. */
+MEMOI int memoi_pass_has_layers(int64_t pass) {
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD || pass == MEMO_PASS_WEIGHTS;
+}
+
 /* Index of the turn of a micro-batch, or with `of` NULL of the first turn of the pass; n_order:
  * there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
@@ -7840,6 +7830,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     const memo_turn* turn = &desc->order[k];
     const memo_pass pass = turn->pass;
     const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
+    const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
     const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
     const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
@@ -7848,18 +7839,13 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
                  (int)first);
-    else if (pass != MEMO_PASS_FORWARD &&
-             memoi_session_find_turn(desc, turn, c,
-                                     is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD) > k)
-        strcpy(fault, is_backward ? "comes before its forward; list the forward first"
-                                  : "comes before its backward; list the backward first");
+    else if (pass != MEMO_PASS_FORWARD && memoi_session_find_turn(desc, turn, c, earlier) > k)
+        snprintf(fault, 160, "comes before its %s; list that first", memoi_pass_names[earlier]);
     else if (before >= 0 && before < n_chunks &&
              memoi_session_find_turn(desc, turn, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
                  memoi_pass_names[pass], (int)before);
-
-    if (*fault) return;
-    if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
+    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
         snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
                  (int)turn->micro_batch, (int)c);
     else if (split < desc->n_order &&
@@ -7888,7 +7874,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     else if (desc->spill_directory)
         field = "does not work with a file; set spill_directory to NULL";
     for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
-        if (desc->shapes && desc->shapes[k].is_forward_only)
+        if (desc->shapes[k].is_forward_only)
             field = "does not work with chunks and shapes that are is_forward_only; give them a "
                     "session of their own, without an order, for each chunk";
     if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
@@ -7896,9 +7882,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
         if (turn->micro_batch < 0 || turn->micro_batch >= desc->n_order || turn->chunk < 0 ||
-            turn->chunk >= desc->n_layers ||
-            (turn->pass != MEMO_PASS_FORWARD && turn->pass != MEMO_PASS_BACKWARD &&
-             turn->pass != MEMO_PASS_WEIGHTS))
+            turn->chunk >= desc->n_layers || !memoi_pass_has_layers(turn->pass))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
                                  "is out of range; micro-batches below n_order, chunks below "
@@ -7963,8 +7947,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
             b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
             fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
-        else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD &&
-                 b->first != MEMO_PASS_WEIGHTS)
+        else if (is_each && !memoi_pass_has_layers(b->first))
             fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
         else if (is_split && !memoi_session_is_split(desc))
             fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
@@ -9308,12 +9291,17 @@ MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int
     return memoi_session_place(s, step, t)->row_bytes;
 }
 
-/* Of n rows of a step, those of a tensor; step -1: at most. */
-MEMOI int64_t memoi_inspector_rows(const memo_session* s, int32_t step, int32_t t, int64_t n) {
+/* Of a slice of so many rows, those that a tensor has at most. */
+MEMOI int64_t memoi_session_most_rows(const memo_session* s, int32_t t, int64_t n) {
     if (memob_tensor_is_routed(s->steps, t))
-        return step < 0 ? memoi_session_share(&s->desc, s->desc.routed_rows_layer, n)
-                        : memoi_session_place(s, step, t)->n_routed;
+        return memoi_session_share(&s->desc, s->desc.routed_rows_layer, n);
     return memob_tensor_rule(s->steps->tensors, t) == MEMO_TENSOR_CARRIED ? memob_min(n, 1) : n;
+}
+/* Those that it has in a step of this micro-batch. */
+MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int32_t t) {
+    return memob_tensor_is_routed(s->steps, t)
+               ? memoi_session_place(s, step, t)->n_routed
+               : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
 /* Of the hashes of a tensor. */
@@ -9353,7 +9341,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 
     for (int32_t t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + memoi_inspector_rows(s, -1, t, s->desc.slice_rows) *
+        at = memob_align_up(at + memoi_session_most_rows(s, t, s->desc.slice_rows) *
                                      s->steps->tensors[t].row_bytes,
                             MEMOI_GUARD) +
              MEMOI_GUARD;
@@ -9400,7 +9388,7 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is
     const memoi_inspector* c = &s->checker;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
-        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
         const memob_swap_place* place = memoi_session_place(s, step, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, step, t);
         const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
@@ -9491,7 +9479,8 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass 
     for (int32_t t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int is_routed = memob_tensor_is_routed(s->steps, t);
-        const int64_t n_rows = memoi_inspector_rows(s, is_routed ? step : -1, t, s->steps->n_rows);
+        const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
+                                         : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
         if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
             c->offsets[t + 1] - behind)
@@ -9508,7 +9497,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass 
 
     for (int32_t t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
         const int64_t row = memoi_inspector_first(s, step, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
@@ -9580,7 +9569,7 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
     memoi_inspector* c = &s->checker;
-    const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+    const int64_t n = memoi_session_tensor_rows(s, step, t);
     const int64_t last = (n - 1) / tile_rows;
     const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
     const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
@@ -9621,7 +9610,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
     const int64_t given = memob_swap_tile_rows(s->steps);
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t n = memoi_inspector_rows(s, step, t, memoi_session_rows(s, step));
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
         int keeps;
         if (!n || !memoi_session_recomputes(s, step, t)) continue;
@@ -9746,10 +9735,14 @@ MEMOI void* memoi_inspector_release(memo_session* s, void* address) {
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
-/* Where a tensor of a layer lies; NULL if it is absent, or after an error. */
-MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
+/* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
+ * an error of a checked session. */
+MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
+                               int is_needed) {
+    memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
     const memob_swap_place* place;
-    char* base = s->part->base;
+    const memo_tensor* of;
+    int32_t step;
     if (!memoi_session_is_in(s, "address: layer", layer, s->desc.n_layers - 1) ||
         !memoi_session_is_in(s, "address: tensor", tensor, s->desc.n_tensors - 1))
         return NULL;
@@ -9769,37 +9762,34 @@ MEMOI void* memoi_session_find(memo_session* s, int32_t layer, int32_t tensor) {
         return NULL;
     }
 
-    layer = memoi_session_step(s, layer); /* the first, unless another is open */
-    if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
-    place = memoi_session_place(s, layer, tensor);
+    of = &s->steps->tensors[tensor];
+    step = memoi_session_step(s, layer); /* the first, unless another is open */
+    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    place = memoi_session_place(s, step, tensor);
     if (!s->is_open)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_get_address: called in a dry run, which computes nothing; "
                           "compute only if the begin call, or memo_session_computes, returned 1");
-    if (s->checker.slots && memoi_inspector_row_bytes(s, layer, tensor) && !place->is_layer)
-        return memoi_inspector_slot(s, layer) + s->checker.offsets[tensor];
-    return place->row_bytes && base ? base + place->offset : NULL;
-}
-
-void* memo_session_get_address(const memo_session* constant, int32_t layer, int32_t tensor) {
-    memo_session* s = (memo_session*)(uintptr_t)constant; /* which gets the error */
-    void* address = memoi_session_find(s, layer, tensor);
-    if (layer < 0 || !memoi_session_has_layer(s, layer) || tensor < 0 ||
-        tensor >= s->desc.n_tensors)
-        return address;
-    if (memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps && !s->is_routed)
+    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
+        !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
                            "known; call memo_session_set_routed first",
-                           (int)layer, s->steps->tensors[tensor].name);
-    if (address || !s->checker.slots) return address;
+                           (int)layer, of->name);
+    if (s->checker.slots && memoi_inspector_row_bytes(s, step, tensor) && !place->is_layer)
+        return memoi_inspector_slot(s, step) + s->checker.offsets[tensor];
+    if (place->row_bytes && s->part->base) return s->part->base + place->offset;
+    if (!is_needed || !s->checker.slots) return NULL;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
         "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
-        (int)layer, (int)memob_layer_kind(s->steps, memoi_session_step(s, layer)),
-        s->steps->tensors[tensor].name, (long long)s->steps->tensors[tensor].row_bytes);
+        (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
     return s->checker.slots + 2 * s->checker.slot_bytes; /* kernels harm nothing there */
+}
+
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
+    return memoi_session_find(s, layer, tensor, 1);
 }
 
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
@@ -9819,7 +9809,7 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     }
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        first[t] = memoi_session_find(s, layer, t);
+        first[t] = memoi_session_find(s, layer, t, 0);
         if (first[t] && rule != MEMO_TENSOR_LAYER && rule < MEMO_TENSOR_CARRIED)
             first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
     }
@@ -9841,8 +9831,7 @@ MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, 
 /* The time of a micro-batch, or a buffer's life, in words. */
 MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t layer) {
     const char* name = memoi_pass_names[pass];
-    if (pass != MEMO_PASS_FORWARD && pass != MEMO_PASS_BACKWARD && pass != MEMO_PASS_WEIGHTS)
-        return name;
+    if (!memoi_pass_has_layers(pass)) return name;
     if (layer < 0)
         snprintf(text, 48, "a layer's %s", name);
     else
@@ -10311,9 +10300,7 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     if (s->desc.backward_recomputes && !s->spans_s) return;
     s->is_recomputing = 1;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        const int64_t n = memob_tensor_is_routed(s->steps, t)
-                              ? memoi_session_place(s, step, t)->n_routed
-                              : memoi_session_rows(s, step);
+        const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t begin = 0, end = n;
         if (!memoi_session_recomputes(s, step, t)) continue;
         if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
@@ -11520,18 +11507,14 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* The times of the current shape, from its spans. */
+/* The times of the current shape, from its spans.  All times are of the buffers as declared. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
-    const int32_t last = s->n_steps - 1;
-    double beyond_s = 0, none_s;
-    int32_t k;
-    for (k = 0; k < times->n_kinds; k++) {
-        memoi_session_fit(s, k, MEMO_PASS_FORWARD, &times->forward_s[k],
-                          &times->forward_growth_s[k]);
-        memoi_session_fit(s, k, MEMO_PASS_BACKWARD, &times->backward_s[k],
-                          &times->backward_growth_s[k]);
-        if (s->part->plan->n_weight_places)
-            memoi_session_fit(s, k, MEMO_PASS_WEIGHTS, &times->weights_s[k], &none_s);
+    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS};
+    double none_s[MEMO_PROFILE_KINDS_MAX];
+    double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
+    double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
+    double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
@@ -11544,27 +11527,19 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 
     /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
-    for (int32_t step = 0; step <= last; step++) {
-        k = memob_layer_kind(s->steps, step);
-        beyond_s +=
-            *memoi_session_span(s, step, MEMO_PASS_FORWARD) -
-            memob_swap_slice_s(s->steps, step, times->forward_s[k], times->forward_growth_s[k]) +
-            *memoi_session_span(s, step, MEMO_PASS_BACKWARD) -
-            memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]) +
-            *memoi_session_span(s, step, MEMO_PASS_WEIGHTS) - times->weights_s[k];
+    for (int i = 0; i < 3; i++) {
+        for (int32_t k = 0; k < times->n_kinds; k++)
+            memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
+        for (int32_t step = 0; step < s->n_steps; step++) {
+            const int32_t k = memob_layer_kind(s->steps, step);
+            rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
+                      memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
+        }
+        for (int32_t k = 0; k < times->n_kinds; k++)
+            of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
     }
-    times->between_s = fmax(beyond_s + *memoi_session_span(s, last, MEMO_PASS_BETWEEN), 0);
-
-    /* Of the buffers as declared. */
-    for (k = 0; k < times->n_kinds; k++) {
-        const double slower_s[2] = {memoi_session_slower_s(s, MEMO_PASS_FORWARD, k),
-                                    memoi_session_slower_s(s, MEMO_PASS_BACKWARD, k)};
-        times->forward_s[k] = fmax(times->forward_s[k] - slower_s[0], 0);
-        times->backward_s[k] = fmax(times->backward_s[k] - slower_s[1], 0);
-        times->weights_s[k] =
-            fmax(times->weights_s[k] - memoi_session_slower_s(s, MEMO_PASS_WEIGHTS, k), 0);
-    }
-    times->between_s = fmax(times->between_s - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0), 0);
+    rest_s = fmax(rest_s, 0) - memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    times->between_s = fmax(rest_s, 0);
 }
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
@@ -11582,6 +11557,15 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     status = memoi_profile_measure(s->device, n_bytes, has_room ? desc->spill_directory : NULL,
                                    desc->spill_bytes_per_s, profile, error);
     return memoi_session_verdict(desc, status, error);
+}
+
+/* Of the forward's or the backward's spans of all steps: the first times, or the second. */
+MEMOI double memoi_session_sum_spans(const memo_session* s, int is_backward, int which) {
+    double sum_s = 0;
+    for (int32_t step = 0; step < s->n_steps; step++)
+        sum_s += memoi_session_span(s, step,
+                                    is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD)[which];
+    return sum_s;
 }
 
 /* Takes what copies beside the micro-batches need.  If there is no memory, nothing is copied.  The
@@ -11603,9 +11587,7 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
     n_bytes = fmin(n_bytes, host_bytes);
 
     for (int32_t pass = 0; pass < 2; pass++) {
-        double sum_s = 0;
-        for (int32_t step = 0; step < s->n_steps; step++)
-            sum_s += *memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
+        const double sum_s = memoi_session_sum_spans(s, pass, 0);
         if (copies_s[pass] * 1e14 < (double)copy->size_bytes) return; /* the clock sees no copies */
         steps_bytes[pass] = 0.7 * sum_s / s->n_steps / copies_s[pass] * (double)copy->size_bytes;
         n_bytes = fmin(n_bytes, steps_bytes[pass]);
@@ -11630,12 +11612,6 @@ MEMOI void memoi_session_end_beside(memo_session* s) {
     memset(&s->beside, 0, sizeof s->beside);
 }
 
-/* Is the span of a layer's pass? */
-MEMOI int memoi_span_is_layer(int64_t span) {
-    const int64_t what = span % MEMOI_SPANS_MAX;
-    return what == MEMO_PASS_FORWARD || what == MEMO_PASS_BACKWARD || what == MEMO_PASS_WEIGHTS;
-}
-
 /* The median of every times_s[first], times_s[first + stride], up to n times. */
 MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t stride, int32_t n) {
     double chosen_s[MEMOI_SESSION_REPETITIONS];
@@ -11654,7 +11630,7 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, medians_s[2] = {0, 0}, ratios[2];
     for (int64_t k = 0; k < n_spans; k++) {
         double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, of_span_s[2];
-        const int is_layer = memoi_span_is_layer(k);
+        const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);
         for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
         for (int32_t i = 0; i < 2; i++) {
             const int32_t stride = is_layer ? layer_stride : 2;
@@ -11669,7 +11645,7 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
         ratios[i] = medians_s[i] > 0 ? sum_s / medians_s[i] : 1;
     }
     for (int64_t k = 0; k < n_spans; k++)
-        for (int32_t i = 0; i < 2 && memoi_span_is_layer(k); i++)
+        for (int32_t i = 0; i < 2 && memoi_pass_has_layers(k % MEMOI_SPANS_MAX); i++)
             s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
 }
 
@@ -11726,12 +11702,8 @@ MEMOI void memoi_session_read_slowdown(const memo_session* s, memo_profile* prof
     for (int32_t pass = 0; pass < 2 && b->size_bytes; pass++) {
         const double n_bytes = (double)b->size_bytes * b->n_copies[pass] * s->n_steps;
         const double most_s = (pass ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
-        double slower_s = 0;
-        for (int32_t step = 0; step < s->n_steps; step++) {
-            const double* span_s =
-                memoi_session_span(s, step, pass ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD);
-            slower_s += span_s[1] - span_s[0];
-        }
+        const double slower_s =
+            memoi_session_sum_spans(s, pass, 1) - memoi_session_sum_spans(s, pass, 0);
         profile->slowdown_s_per_byte[pass] = fmin(fmax(slower_s, 0) / n_bytes, most_s);
     }
 }
