@@ -6686,6 +6686,11 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     }
 }
 
+/* Of memoi_rows_planner.rules. */
+MEMOI int memoi_rows_may_recompute(int32_t rule) {
+    return rule < MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_ROUTED_ROWS;
+}
+
 /* What each layer may do with each bundle, and the time to recompute all rows. */
 MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
@@ -6707,11 +6712,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
-            if (p->rules[at] < MEMO_TENSOR_SWAPPED || p->rules[at] == MEMO_TENSOR_ROUTED_ROWS)
-                p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
-            if (p->rules[at] < MEMO_TENSOR_SWAPPED || p->rules[at] == MEMO_TENSOR_ROUTED_ROWS)
-                p->bundles[b].worth =
-                    fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
+            if (!memoi_rows_may_recompute(p->rules[at])) continue;
+            p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
+            p->bundles[b].worth =
+                fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
 
         for (i = b; i > 0 && p->bundles[p->by_worth[i - 1]].worth < p->bundles[b].worth; i--)
@@ -7339,10 +7343,9 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     for (int way = 1; way >= 0; way--) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++)
-            p->trial.cells[i] =
-                p->rules[i] < MEMO_TENSOR_SWAPPED || p->rules[i] == MEMO_TENSOR_ROUTED_ROWS ? 0
-                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
-                                                             : MEMO_ROWS_KEPT;
+            p->trial.cells[i] = memoi_rows_may_recompute(p->rules[i])        ? 0
+                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
+                                                                             : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
     if (memoi_rows_is_hopeless(p)) return;
@@ -7938,8 +7941,10 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer < 0 && b->first_layer > -3 - desc->n_layers;
-        const int is_split = b->first != MEMO_PASS_SESSION &&
-                             (b->first == MEMO_PASS_WEIGHTS || b->last == MEMO_PASS_WEIGHTS);
+        const int is_of_session = b->first == MEMO_PASS_SESSION;
+        const int is_span = !is_each && !is_of_session;
+        const int is_split =
+            b->first == MEMO_PASS_WEIGHTS || (b->last == MEMO_PASS_WEIGHTS && !is_of_session);
         const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
         const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
         const char* fault = NULL;
@@ -7957,17 +7962,15 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
                   (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b))))
             fault = "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a "
                     "buffer from BACKWARD on, with a layer or MEMO_EACH_LAYER";
-        else if (!is_each && b->first != MEMO_PASS_SESSION &&
-                 (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
+        else if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
             fault = "an unknown pass or a layer out of range; give its first and last use";
-        else if (!is_each && b->first != MEMO_PASS_SESSION && last < first)
+        else if (is_span && last < first)
             fault = "a last use before the first; swap them";
         else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
             fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
         else if (memoi_session_is_of_shape(b) && b->first_layer > memob_max(desc->n_shapes, 1))
             fault = "MEMO_IN_SHAPE of a shape that the desc lacks; use an index of shapes";
-        else if (desc->n_order && !is_each && b->first != MEMO_PASS_SESSION &&
-                 b->last != MEMO_PASS_AFTER &&
+        else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
                  memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
                      memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
             fault = "a life in two chunks of the order; declare a buffer of each, or of SESSION";
@@ -8143,39 +8146,31 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
-/* Gives each turn a place of the swap engine: the first that is free of those of its chunk's kinds.
- * Also its weight place, if the order has any.  Returns how many places there are.  busy (n_order,
- * 2): of each place, 0 if it is free. */
-MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memoi_step_plan* own,
+/* Gives the turns of a chunk of a micro-batch a place, from the turn of pass `begin` on: the first
+ * that is free of those whose chunks have the same kinds (NULL: of all).  The place is free again
+ * after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks, the
+ * first chunk with its kinds; busy, 0 before and after. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass begin,
+                                        memo_pass end, const int32_t* kinds, int32_t* places,
                                         int32_t* chunks, int32_t* busy) {
     const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
-    const int32_t* kinds = desc->layer_kinds;
-    const int is_split = memoi_session_is_split(desc);
-    int32_t *places = own->places, *split = own->weight_places, *busy_split = busy + desc->n_order;
-    int32_t n_places = 0, p, like, of;
+    int32_t n_places = 0, p, like = 0;
     for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
-        if (turn->pass != MEMO_PASS_FORWARD) {
-            places[k] = p =
-                places[memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_FORWARD)];
-            if (turn->pass == MEMO_PASS_BACKWARD) busy[p] = 0;
-        } else {
-            for (like = 0; kinds && memcmp(kinds + like * n, kinds + turn->chunk * n,
-                                           (size_t)n * sizeof *kinds);)
-                like++;
-            for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
-            if (p == n_places) chunks[n_places++] = like;
-            busy[places[k] = p] = 1;
+        const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
+        if (of < k) {
+            places[k] = places[of];
+            if (turn->pass == end) busy[places[k]] = 0;
         }
+        if (of != k) continue;
 
-        if (turn->pass == MEMO_PASS_WEIGHTS) {
-            of = memoi_session_find_turn(desc, turn, turn->chunk, MEMO_PASS_BACKWARD);
-            busy_split[split[k] = split[of]] = 0;
-        } else if (turn->pass == MEMO_PASS_BACKWARD && is_split) {
-            for (p = 0; busy_split[p];) p++;
-            busy_split[split[k] = p] = 1;
-            own->plan.n_weight_places = (int32_t)memob_max(own->plan.n_weight_places, p + 1);
-        }
+        /* It begins. */
+        for (like = 0;
+             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
+            like++;
+        for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
+        if (p == n_places) chunks[n_places++] = like;
+        busy[places[k] = p] = 1;
     }
     return n_places;
 }
@@ -8200,7 +8195,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 6 * sizeof *order);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 5 * sizeof *order);
         own->turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
         own->turns_s = MEMOB_ARRAY(&own->arrays, double, n_turns);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
@@ -8208,7 +8203,13 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->weight_places = order + 2 * n_turns;
         chunks = order + 3 * n_turns;
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        n_places = memoi_session_place_turns(desc, own, chunks, chunks + n_turns);
+        if (memoi_session_is_split(desc))
+            own->plan.n_weight_places =
+                memoi_session_place_turns(desc, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS, NULL,
+                                          own->weight_places, chunks, chunks + n_turns);
+        n_places =
+            memoi_session_place_turns(desc, MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD,
+                                      desc->layer_kinds, own->places, chunks, chunks + n_turns);
         for (int32_t i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
             if (turns[i].pass != MEMO_PASS_WEIGHTS) {
                 own->turns[n_of_engine] = turns[i];
