@@ -8754,15 +8754,14 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
     return MEMO_STATUS_OK;
 }
 
-/* Streams so many states of layers, of which so many lie in a file; updated as the plan says. */
-MEMOI memo_status memoi_session_stream(memo_session* s, int64_t n, int64_t n_spilled,
-                                       memo_error* error) {
+/* Streams, spills and updates states as the current plan says. */
+MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
     if (!s->streamed) return MEMO_STATUS_OK;
     s->states_desc.user = s;
-    s->states_desc.update_host =
-        s->part->plan->update_is_on_host ? memoi_session_update_host : NULL;
-    memoi_session_take_first(s, n, s->streamed);
-    memoi_session_take_first(s, n_spilled, s->spilled);
+    s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    memoi_session_take_first(s, plan->n_streamed, s->streamed);
+    memoi_session_take_first(s, plan->n_spilled, s->spilled);
     return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
 }
 
@@ -8815,9 +8814,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_s
     if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);
-    if (!status)
-        status =
-            memoi_session_stream(s, s->part->plan->n_streamed, s->part->plan->n_spilled, error);
+    if (!status) status = memoi_session_stream(s, error);
     if (!status && plan && s->streamed &&
         !(plan->update_is_on_host ? desc->update_host : desc->update))
         status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
@@ -8971,13 +8968,19 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
 /* Copies bytes of the device to the host, or back, and waits. */
+MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
+                                     void* on_host, int64_t n_bytes, int is_back,
+                                     memo_error* error) {
+    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
+    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
+                                         is_back ? on_host : on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(s->device, stream, error);
+}
+
 MEMOI memo_status memoi_inspector_copy(memo_session* s, char* on_device, char* on_host,
                                        int64_t n_bytes, int is_back) {
-    const memoi_inspector* c = &s->checker;
-    const memo_status status = memo_copy(
-        s->device, c->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-        is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, &s->call_error);
-    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    return memoi_session_copy(s, s->checker.stream, on_device, on_host, n_bytes, is_back,
+                              &s->call_error);
 }
 
 MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host,
@@ -9222,9 +9225,10 @@ memo_status memo_session_fill_states(memo_session* s,
     return status;
 }
 
-/* Is the call possible now? */
-MEMOI memo_status memoi_session_check_transfer(const memo_session* s, int32_t layer, int32_t state,
-                                               memo_error* error) {
+/* Reads bytes of a state, or writes them. */
+MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
+                                         int64_t offset_bytes, void* bytes, int64_t n_bytes,
+                                         memo_error* error) {
     if (!s->states || s->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
                               s->states ? "states are read and written between micro-batches"
@@ -9232,28 +9236,22 @@ MEMOI memo_status memoi_session_check_transfer(const memo_session* s, int32_t la
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return MEMO_STATUS_OK;
+    if (!reads && s->checker.states)
+        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    return memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes, n_bytes,
+                                 error);
 }
 
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
                                     int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                     memo_error* error) {
-    memo_status status = memoi_session_check_transfer(s, layer, state, error);
-    if (!status)
-        status = memob_states_transfer(s->states, layer + 1, state, 1, offset_bytes, bytes, n_bytes,
-                                       error);
-    return status;
+    return memoi_session_transfer(s, layer, state, 1, offset_bytes, bytes, n_bytes, error);
 }
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
                                      int64_t offset_bytes, const void* bytes, int64_t n_bytes,
                                      memo_error* error) {
-    memo_status status = memoi_session_check_transfer(s, layer, state, error);
-    if (!status && s->checker.states)
-        s->checker.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    if (!status)
-        status = memob_states_transfer(s->states, layer + 1, state, 0, offset_bytes,
-                                       (void*)(uintptr_t)bytes, n_bytes, error);
-    return status;
+    return memoi_session_transfer(s, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
+                                  n_bytes, error);
 }
 
 /* --- >>session checked ---
@@ -11026,12 +11024,11 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     double step_s;
     memo_status status;
     plan->update_is_on_host = is_on_host;
+    plan->n_streamed = n;
     for (n_spilled = memob_min(n_spilled, most);;
          n_spilled = memob_min(n_spilled + n / 64 + 1, most)) {
-        status = memoi_session_stream(s, n, n_spilled, error);
-        plan->n_streamed = n;
         plan->n_spilled = n_spilled;
-        status = memoi_session_verdict(&s->desc, status, error);
+        status = memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
         if (!status && n_spilled < most && s->states_sizes.host_bytes + rows_bytes > host_bytes)
             continue;
         if (!status) status = memoi_session_choose(s, error);
@@ -11075,8 +11072,9 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
     /* What is not states takes the same bytes, whatever is streamed. */
     rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
-        n = memob_min(n + stride, n_all);
-        status = memoi_session_stream(s, n, 0, error);
+        plan->n_streamed = n = memob_min(n + stride, n_all);
+        plan->n_spilled = 0;
+        status = memoi_session_stream(s, error);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
             status = memoi_session_choose_with(s, n, 0, 0, &best, error);
     }
@@ -11292,7 +11290,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
             plan->n_spilled = cells[MEMOI_LINE_SPILLED];
             plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
-            status = memoi_session_stream(s, plan->n_streamed, plan->n_spilled, lines->error);
+            status = memoi_session_stream(s, lines->error);
             if (status) break;
             n_buffers = cells[MEMOI_LINE_BUFFERS];
         } else if (own.of == 3) {
@@ -11800,11 +11798,8 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
                 continue;
             }
             if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memo_copy(s->device, s->desc.compute_stream,
-                               is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                               is_back ? (void*)(output + at) : piece,
-                               is_back ? piece : (void*)(output + at), n_bytes, error);
-            if (!status) status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
+                                        is_back, error);
             if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
         }
     }
@@ -12051,9 +12046,8 @@ typedef struct memoi_verified {
     const memo_session_desc* desc;
     int32_t shape;
     int64_t output_bytes, n_bytes;
-    char *initial, *expected, *found; /* initial: of outputs alone */
-    int has_initial;
-    memob_arrays arrays;
+    char *initial, *expected, *found; /* initial: of outputs alone, once a run has begun */
+    memob_arrays arrays;              /* expected, found */
 } memoi_verified;
 
 /* A number of an output. */
@@ -12153,9 +12147,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }
-            status =
-                reads ? memo_session_read_state(s, layer, i, 0, bytes, state->size_bytes, error)
-                      : memo_session_write_state(s, layer, i, 0, bytes, state->size_bytes, error);
+            status = memoi_session_transfer(s, layer, i, reads, 0, bytes, state->size_bytes, error);
             if (reads) bytes += state->size_bytes;
         }
     return status;
@@ -12168,13 +12160,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status) return status;
     if (desc->measuring) desc->measuring(desc->user, s, 1);
-    if (!v->has_initial) status = memoi_session_copy_outputs(s, v->initial, 0, error);
-    v->has_initial |= !status;
+    if (!v->initial) status = memoi_session_save_outputs(s, &v->initial, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (v->has_initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);
+    if (v->initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);
     if (desc->measuring) desc->measuring(desc->user, s, 0);
     memo_session_destroy(s);
     return status ? status : given;
@@ -12198,7 +12189,6 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_de
         return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
                                     "memo_session_desc.outputs, or among states");
 
-    v->initial = MEMOB_ARRAY(&v->arrays, char, v->output_bytes);
     v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
@@ -12260,6 +12250,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         v.expected = found;
     }
     memo_step_plan_destroy(planned);
+    MEMO_FREE(v.initial);
     memob_arrays_free(&v.arrays);
     return status;
 }
