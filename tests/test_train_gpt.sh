@@ -117,6 +117,10 @@ impossible_budgets_are_refused() { # test
     works $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
     fails $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
     refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 60KiB
+    # A smaller micro-batch, the largest that fits, and as many sequences in a step.
+    refused 'try --batch 2 --accumulate 4, ' $tiny --batch 8 --seq 200 --policy keep --device-memory 2MiB
+    works $tiny --batch 2 --accumulate 4 --seq 200 --policy keep --device-memory 2MiB --dry-run
+    fails $tiny --batch 4 --accumulate 2 --seq 200 --policy keep --device-memory 2MiB --dry-run
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
     # The tokens of a step need host memory, and so do the copies that are measured.
     refused '1 B of host memory cannot hold this run: .*; try --host-memory 2KiB' $tiny --host-memory 1

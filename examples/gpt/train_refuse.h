@@ -127,6 +127,28 @@ static int put_fitting(memo_text* text, const train_options* other, memo_policy 
     return fits;
 }
 
+/* Writes the largest part of the batch that fits, with as many sequences in a step as before. */
+static void put_batch(const train_options* o, memo_policy policy, memo_text* text) {
+    const int64_t each = (o->data > 1 ? o->data : 1) * (o->sub_batches > 1 ? o->sub_batches : 1);
+    const int64_t n = o->batch / each;
+    train_options other = *o;
+    int64_t n_parts = 2;
+    char way[80];
+
+    /* If the smallest part does not fit, none does. */
+    other.batch = each;
+    other.accumulate = o->accumulate * n;
+    if (n < 2 || other.accumulate > 65536 || !fits_with(&other, policy)) return;
+    for (; n_parts < n; n_parts++) {
+        other.batch = o->batch / n_parts;
+        other.accumulate = o->accumulate * n_parts;
+        if (n % n_parts == 0 && fits_with(&other, policy)) break;
+    }
+    snprintf(way, sizeof way, "--batch %lld --accumulate %lld", o->batch / n_parts,
+             o->accumulate * n_parts);
+    put_way(text, way, "");
+}
+
 /* Writes each change of the computation with which the run fits; the cheapest first. */
 static void put_cheap_ways(const train_options* o, memo_policy except, memo_text* text) {
     enum { N_CHUNKS = 64 };
@@ -135,7 +157,8 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     int64_t slice_rows;
 
     /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
-     * a query and a key.  Slices and an MLP in chunks have the same bits. */
+     * a query and a key.  Slices and an MLP in chunks have the same bits; gradients of parts of the
+     * batch add up in another order. */
     const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
     other.is_deterministic = 0;
     if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
@@ -150,6 +173,7 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     snprintf(number, sizeof number, "--mlp-rows %lld", other.mlp_rows);
     const int may_divide = !o->mlp_rows && other.mlp_rows < train_rows(o);
     if (may_divide) put_fitting(text, &other, except, number, "");
+    put_batch(o, except, text);
     other.is_deterministic = 0;
     if (!text->n_bytes && may_differ && may_divide)
         put_fitting(text, &other, except, "--deterministic 0 with ", number);
