@@ -5706,27 +5706,21 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* A copy on its stream; or, on the file's, a read or write, and copies that keep their link busy
- * meanwhile: what they touch lies in the other half. */
-MEMOI void memoi_profile_once(memoi_profiler* p, int32_t stream) {
-    const int32_t link = stream != MEMOB_SWAP_FILE ? stream
-                         : p->file_op.is_write     ? MEMOB_SWAP_TO_HOST
-                                                   : MEMOB_SWAP_TO_DEVICE;
-    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
-    for (int64_t i = 0; i < (stream == link ? 1 : p->n_beside); i++)
-        memob_engine_copy(&p->engine, link, begin, begin, p->copy_bytes);
-    if (stream == MEMOB_SWAP_FILE) memob_engine_use_file(&p->engine, 0);
-}
-
-/* The median time of n transfers on one of the streams. */
+/* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
+ * write, and copies that keep their link busy meanwhile: what they touch lies in the other half. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
                                      memo_error* error) {
+    const int is_file = stream == MEMOB_SWAP_FILE;
+    const int32_t link = is_file ? MEMOB_SWAP_TO_DEVICE - p->file_op.is_write : stream;
+    const int64_t begin = link == MEMOB_SWAP_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS];
     memob_engine_call(e, error);
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
-        memoi_profile_once(p, stream);
+        for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
+            memob_engine_copy(e, link, begin, begin, p->copy_bytes);
+        if (is_file) memob_engine_use_file(e, 0);
         memob_engine_record(e, stream, 1);
         if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
         if (!e->status)
@@ -5825,14 +5819,12 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, const memo_device* d
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
- * directory; NULL: none.  Each time is the median of five after one warm-up. */
+ * directory; NULL: none.  Each time is the median of five after one warm-up.  profile is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
                                         const char* directory, double bytes_per_s,
                                         memo_profile* profile, memo_error* error) {
     memoi_profiler p;
     memo_status status;
-    memset(profile->copies, 0, sizeof profile->copies);
-    memset(&profile->file, 0, sizeof profile->file);
     memset(&p, 0, sizeof p);
     if (directory && bytes_per_s > 0 && bytes_per_s < MEMOB_SPILL_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -6248,27 +6240,23 @@ MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, 
     }
 }
 
-/* A stream waits for an event. */
+/* A stream of copies waits for an event, or compute does. */
 MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_event* event) {
     memoi_rows_job* next = c->streams[which].jobs + c->streams[which].n_jobs;
     const memoi_rows_stream* stream = &c->streams[event->stream];
-    if (event->stream == MEMOB_SWAP_COMPUTE)
+    const memoi_rows_job* last = event->n_jobs ? &stream->jobs[event->n_jobs - 1] : NULL;
+    if (which == MEMOB_SWAP_COMPUTE && !last) return;
+    if (which == MEMOB_SWAP_COMPUTE) {
+        memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
+        c->stall_s += memoi_rows_later(0, last->done_s - c->compute_s);
+        c->compute_s = memoi_rows_later(c->compute_s, last->done_s);
+    } else if (event->stream == MEMOB_SWAP_COMPUTE)
         next->ready_s = memoi_rows_later(next->ready_s, event->time_s);
     else if (event->n_jobs > stream->n_done)
         next->n_after[event->stream] =
             (int32_t)memob_max(next->n_after[event->stream], event->n_jobs);
-    else if (event->n_jobs)
-        next->ready_s = memoi_rows_later(next->ready_s, stream->jobs[event->n_jobs - 1].done_s);
-}
-
-/* Compute waits for an event. */
-MEMOI void memoi_rows_await(memoi_rows_clock* c, const memoi_rows_event* event) {
-    double done_s;
-    if (!event->n_jobs) return;
-    memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
-    done_s = c->streams[event->stream].jobs[event->n_jobs - 1].done_s;
-    c->stall_s += memoi_rows_later(0, done_s - c->compute_s);
-    c->compute_s = memoi_rows_later(c->compute_s, done_s);
+    else if (last)
+        next->ready_s = memoi_rows_later(next->ready_s, last->done_s);
 }
 
 /* Enqueues so many copies. */
@@ -6346,10 +6334,8 @@ MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
         const memob_swap_op* op = &ops->list[i];
         if (op->kind == MEMOB_SWAP_RECORD) {
             memoi_rows_record(c, op->stream, &c->events[op->of]);
-        } else if (op->kind == MEMOB_SWAP_WAIT && op->stream != MEMOB_SWAP_COMPUTE) {
-            memoi_rows_wait(c, op->stream, &c->events[op->of]);
         } else if (op->kind == MEMOB_SWAP_WAIT) {
-            memoi_rows_await(c, &c->events[op->of]);
+            memoi_rows_wait(c, op->stream, &c->events[op->of]);
         } else {
             memoi_rows_copy_op(c, op);
         }
@@ -6387,12 +6373,9 @@ MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_st
 }
 MEMOI memo_status memoi_rows_state_wait(void* clock, memo_event event, memo_stream stream,
                                         memo_error* error) {
-    const int32_t which = (int32_t)(intptr_t)stream;
     (void)error;
-    if (which)
-        memoi_rows_wait((memoi_rows_clock*)clock, which, (memoi_rows_event*)(void*)event);
-    else
-        memoi_rows_await((memoi_rows_clock*)clock, (memoi_rows_event*)(void*)event);
+    memoi_rows_wait((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
+                    (memoi_rows_event*)(void*)event);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
@@ -6437,10 +6420,7 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     static const double no_traffic_s[2] = {0, 0};
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     memob_swap_ops ops;
-    if (is_end)
-        memob_swap_end_ops(&c->order, 0, k, &ops);
-    else
-        memob_swap_begin_ops(&c->order, 0, k, &ops);
+    (is_end ? memob_swap_end_ops : memob_swap_begin_ops)(&c->order, 0, k, &ops);
     memoi_rows_run(c, &ops);
     if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
@@ -7386,14 +7366,12 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
     }
 }
 
-/* The share of the step that a wider limit saves, as far as so many passes from the plan find it,
- * and how much more memory that takes. */
-MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all, int n_parts,
-                             double* extra_bytes) {
+/* The share of the step that a wider limit saves, as far as so many passes from the plan find it.
+ * p->best becomes that table. */
+MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all,
+                             int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
-    const int64_t capacity =
-        limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? desc->host_bytes : desc->device_bytes;
     memo_swap_plan_desc wider = *desc;
     if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
     p->desc = &wider;
@@ -7411,7 +7389,6 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = desc;
     p->lifted = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_time_kinds(p);
-    *extra_bytes = memoi_rows_later(0, best->lifted_bytes - (double)capacity);
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
 }
 
@@ -7424,8 +7401,8 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
                                         "the disk"}; /* of memo_swap_limit */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
-    double saved, extra_bytes, most = 5e-5;
-    char bytes[32];
+    double saved, most = 5e-5;
+    char bytes[40];
 
     /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
@@ -7440,7 +7417,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (int i = 0; i < 4; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED, &extra_bytes);
+            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -7449,17 +7426,19 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     if (limit == MEMO_SWAP_LIMIT_NONE) return;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
-    saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED, &extra_bytes);
+    saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
-    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
-        snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
-    else
-        snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
-                 memob_bytes_text(bytes, extra_bytes), 100 * saved);
+    memob_bytes_text(bytes,
+                     memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? p->desc->host_bytes
+                                                                            : p->desc->device_bytes,
+                                       p->best.score.lifted_bytes));
+    snprintf(plan->reason, sizeof plan->reason, "%s is the limit; %s would save %.2g%% of the step",
+             names[limit],
+             limit == MEMO_SWAP_LIMIT_BANDWIDTH ? "a link twice as fast"
+             : limit == MEMO_SWAP_LIMIT_DISK    ? "one twice as fast"
+                                                : strcat(bytes, " more"),
+             100 * saved);
 }
 
 /* Fails with the memory that the nearest plan lacks. */
@@ -7543,15 +7522,6 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* Rows that are given: only their times. */
-MEMOI void memoi_rows_predict(memoi_rows_planner* p, memo_swap_plan* plan) {
-    memoi_rows_take(p, p->desc->swap);
-    memoi_rows_score_trial(p);
-    plan->alpha = -1;
-    snprintf(plan->reason, sizeof plan->reason, "none that was looked for: the rows are given");
-    memoi_rows_tell(&p->trial.score, plan);
-}
-
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     memoi_rows_planner p;
@@ -7562,10 +7532,16 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
-    else if (desc->swap->rows)
-        memoi_rows_predict(&p, *plan);
-    else
+    else if (!desc->swap->rows)
         status = memoi_rows_plan(&p, *plan, error);
+    else { /* only the times of these rows */
+        memoi_rows_take(&p, desc->swap);
+        memoi_rows_score_trial(&p);
+        (*plan)->alpha = -1;
+        snprintf((*plan)->reason, sizeof(*plan)->reason,
+                 "none that was looked for: the rows are given");
+        memoi_rows_tell(&p.trial.score, *plan);
+    }
     memoi_rows_destroy(&p);
     if (status) {
         memo_swap_plan_destroy(*plan);
@@ -7679,7 +7655,6 @@ struct memo_session {
     /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
      * steps, from first_step on, and its first layer.  Without an order: all. */
     int32_t n_turn_steps, first_step, first_layer;
-    int32_t weight_place;
     int32_t next_turn;         /* 0: no micro-batch is in flight */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
@@ -7985,34 +7960,29 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
 MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
                                                    memo_error* error) {
     const double n_rows = (double)desc->n_rows;
+    double bytes[MEMO_SESSION_BUFFERS_MAX], per_row_s[MEMO_SESSION_BUFFERS_MAX]; /* so far */
+    for (int32_t i = 0; i < desc->n_buffers; i++) {
+        bytes[i] =
+            (double)desc->buffers[i].size_bytes + (double)desc->buffers[i].row_bytes * n_rows;
+        per_row_s[i] = 0;
+    }
     for (int32_t i = 0; i < desc->n_alternatives; i++) {
         const memo_session_alternative* a = &desc->alternatives[i];
         const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
-        const memo_session_buffer* b = NULL;
         const char* fault = NULL;
-        double before_bytes, before_s = 0;
-
-        /* The alternative before it, or the buffer as declared. */
-        if (a->buffer >= 0 && a->buffer < desc->n_buffers) b = &desc->buffers[a->buffer];
-        before_bytes = b ? (double)b->size_bytes + (double)b->row_bytes * n_rows : 0;
-        for (int32_t k = 0; k < i; k++) {
-            const memo_session_alternative* before = &desc->alternatives[k];
-            if (before->buffer != a->buffer) continue;
-            before_bytes = (double)before->size_bytes + (double)before->row_bytes * n_rows;
-            before_s = before->s_per_row;
-        }
-
-        if (!b)
+        if (a->buffer < 0 || a->buffer >= desc->n_buffers)
             fault = "a buffer out of range; give its index in buffers";
-        else if (b->first == MEMO_PASS_SESSION)
+        else if (desc->buffers[a->buffer].first == MEMO_PASS_SESSION)
             fault = "a buffer that lives as long as the session; declare it for a pass";
-        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= before_bytes)
+        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
             fault = "no less memory than the one before, or the buffer; list the largest first";
-        else if (!memob_is_in(a->s_per_row, before_s, MEMOI_ROWS_TIME_MAX))
+        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOI_ROWS_TIME_MAX))
             fault = "an s_per_row below the one before, or 0; list the fastest first";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
                                  fault);
+        bytes[a->buffer] = n_bytes;
+        per_row_s[a->buffer] = a->s_per_row;
     }
     return MEMO_STATUS_OK;
 }
@@ -8649,13 +8619,8 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->first_step = s->first_layer = 0;
 }
 
-/* The steps of a turn. */
-MEMOI void memoi_session_take_turn(memo_session* s, int32_t k) {
-    const memoi_step_plan* plan = (const memoi_step_plan*)s->part->plan;
-    if (!s->steps->order) return;
-    s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-    s->first_step = plan->places[k] * s->n_turn_steps;
-    s->weight_place = plan->weight_places[k];
+MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
+    return (const memoi_step_plan*)s->part->plan;
 }
 
 /* The layer of a step of this turn, or of a step with its number in another place. */
@@ -8805,13 +8770,14 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
                                      int has_profile, memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_status status = s ? MEMO_STATUS_OK : memob_no_memory(error, "a session");
+    memo_status status;
     *result = s;
-    if (s) s->desc = *desc;
-    if (s && plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (s && !desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
-    if (s && plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
-    if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+    s->desc = *desc;
+    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
+    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_fill(s, plan, error);
     if (!status) status = memoi_session_stream(s, error);
@@ -8977,32 +8943,30 @@ MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, 
     return status ? status : memo_stream_synchronize(s->device, stream, error);
 }
 
-MEMOI memo_status memoi_inspector_copy(memo_session* s, char* on_device, char* on_host,
-                                       int64_t n_bytes, int is_back) {
-    return memoi_session_copy(s, s->checker.stream, on_device, on_host, n_bytes, is_back,
-                              &s->call_error);
+/* 0: the session has failed; also of the inspector's other functions. */
+MEMOI int memoi_inspector_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+                               int is_back) {
+    return memoi_session_is_ok(s, memoi_session_copy(s, s->checker.stream, on_device, on_host,
+                                                     n_bytes, is_back, &s->call_error));
 }
 
-MEMOI memo_status memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host,
-                                             uint64_t* hash) {
+MEMOI uint64_t memoi_inspector_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
     const memoi_inspector* c = &s->checker;
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
                                     : memob_states_get_address(s->states, layer, i));
     const int64_t size_bytes = s->states_table[i].size_bytes;
-    memo_status status = MEMO_STATUS_OK;
+    uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
-    *hash = 0;
-    if (on_host) status = memob_states_synchronize(s->states, &s->call_error);
-    for (int64_t at = 0; at < size_bytes && !status; at += n) {
+    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host) status = memoi_inspector_copy(s, address + at, c->image, n, 0);
-        for (int64_t k = 0; k < n && is_zero && !status; k++) is_zero = !image[k];
-        if (!status) *hash = 31 * *hash + memob_hash(image, n);
+        if (!on_host && !memoi_inspector_copy(s, address + at, c->image, n, 0)) break;
+        for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
+        hash = 31 * hash + memob_hash(image, n);
     }
-    *hash = is_zero ? MEMOI_HASH_ZERO : *hash | 2;
-    return status;
+    return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
 
 /* A layer has begun a pass, or is about to end it. */
@@ -9029,8 +8993,8 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
         if (!(visited >> i & 1) || (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
             continue;
-        if (!memoi_session_is_ok(s, memoi_inspector_hash_state(s, layer, i, on_host, &hash)))
-            return;
+        hash = memoi_inspector_hash_state(s, layer, i, on_host);
+        if (s->error.status) return;
         blamed = i;
         if (gradient && is_fresh && hash != MEMOI_HASH_ZERO)
             why = "not zero when the first backward of a step begins; the device's fill failed, or "
@@ -9195,11 +9159,21 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* Fills what lies on the host, when nobody uses it.  What lies on the device is then older. */
-MEMOI memo_status memoi_session_fill_host(memo_session* s,
-                                          void (*fill)(void* user, memo_session* session,
-                                                       int32_t layer),
-                                          memo_error* error) {
+memo_status memo_session_fill_states(memo_session* s,
+                                     void (*fill)(void* user, memo_session* session, int32_t layer),
+                                     memo_error* error) {
+    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
+    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
+    if (status || !s->states) return status;
+    memoi_session_abandon_states(s);
+    if (!s->states->updates) {
+        s->desc.update = fill;
+        status = memoi_session_update_all(s, error);
+        s->desc.update = update;
+        return status;
+    }
+
+    /* Fill what lies on the host, when nobody uses it.  What lies on the device is then older. */
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     if (!s->error.status) memob_states_reset(s->states);
@@ -9209,20 +9183,6 @@ MEMOI memo_status memoi_session_fill_host(memo_session* s,
     s->is_filling = 0;
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     return memoi_session_report(s, error);
-}
-
-memo_status memo_session_fill_states(memo_session* s,
-                                     void (*fill)(void* user, memo_session* session, int32_t layer),
-                                     memo_error* error) {
-    void (*const update)(void*, memo_session*, int32_t) = s->desc.update;
-    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
-    if (status || !s->states) return status;
-    memoi_session_abandon_states(s);
-    if (s->states->updates) return memoi_session_fill_host(s, fill, error);
-    s->desc.update = fill;
-    status = memoi_session_update_all(s, error);
-    s->desc.update = update;
-    return status;
 }
 
 /* Reads bytes of a state, or writes them. */
@@ -9376,14 +9336,14 @@ MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
 }
 
 /* Copies a slot to its image on the host, or back, and waits. */
-MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
+MEMOI int memoi_inspector_fetch(memo_session* s, int32_t step, int is_back) {
     return memoi_inspector_copy(s, memoi_inspector_slot(s, step), s->checker.image,
                                 s->checker.slot_bytes, is_back);
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
  * computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
+MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
     const memoi_inspector* c = &s->checker;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
@@ -9404,7 +9364,8 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t step, int is
                                    (is_to_slot ? engine : slot) + at, end - at, &s->call_error);
         }
     }
-    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    return memoi_session_is_ok(s, status);
 }
 
 /* Of rows of tensor t in a step; 0: nothing was written. */
@@ -9470,60 +9431,69 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
 /* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
  * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and those that
  * the backward gets must have the same bytes. */
-MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
+MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
-    memo_status status = memoi_inspector_fetch(s, step, 0);
+    const int is_forward = after == MEMO_PASS_FORWARD;
+    int is_ok = memoi_inspector_fetch(s, step, 0);
 
-    for (int32_t t = 0; t < s->desc.n_tensors && !status; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int is_routed = memob_tensor_is_routed(s->steps, t);
         const int64_t n_rows = is_routed ? memoi_session_tensor_rows(s, step, t)
                                          : memoi_session_most_rows(s, t, s->steps->n_rows);
         const int64_t behind = c->offsets[t] + n_rows * tensor->row_bytes;
-        if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
+        if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) ==
             c->offsets[t + 1] - behind)
-            status = memo_error_set(
-                &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-                "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
-                "its %lld rows of %lld bytes; %s",
-                (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
-                (long long)n_rows, (long long)tensor->row_bytes,
-                is_routed ? "call memo_session_set_routed with all rows before they are written"
-                          : "row_bytes or n_rows is too small, or the table has another order than "
-                            "the kernels");
+            continue;
+        MEMOI_SESSION_FAIL(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
+            "its %lld rows of %lld bytes; %s",
+            (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
+            (long long)n_rows, (long long)tensor->row_bytes,
+            is_routed ? "call memo_session_set_routed with all rows before they are written"
+                      : "row_bytes or n_rows is too small, or the table has another order than "
+                        "the kernels");
+        return 0;
     }
 
-    for (int32_t t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
-        const int64_t row = memoi_inspector_first(s, step, t, 0, n, after == MEMO_PASS_FORWARD);
+        const int64_t row = memoi_inspector_first(s, step, t, 0, n, is_forward);
+        const char* why = NULL;
         int64_t begin = 0, end = n;
         if (row == n) continue;
-        if (after != MEMO_PASS_FORWARD && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
+        if (!is_forward && (!s->spans_s || rule > MEMO_TENSOR_WHOLE))
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
-        if (after == MEMO_PASS_FORWARD)
-            status = memoi_inspector_blame(
-                s, step, t, row,
-                c->n_trained
-                    ? "its weights or its input are NaN since the micro-batch before: the backward "
-                      "read bytes never written, or of a tensor or buffer that has ended"
-                    : "it is computed from bytes never written, or of a tensor or buffer that has "
-                      "ended");
+        if (is_forward)
+            why = c->n_trained
+                      ? "its weights or its input are NaN since the micro-batch before: the "
+                        "backward read bytes never written, or of a tensor or buffer that has ended"
+                      : "it is computed from bytes never written, or of a tensor or buffer that "
+                        "has ended";
         else if (row < begin || row >= end)
-            status = memoi_inspector_blame(
-                s, step, t, row,
-                "it came back with other bytes; something writes to memory of the session");
-        else if (!s->desc.backward_recomputes)
-            status = memoi_inspector_blame(s, step, t, row, NULL);
+            why = "it came back with other bytes; something writes to memory of the session";
+        if (why || !s->desc.backward_recomputes)
+            is_ok = memoi_session_is_ok(s, memoi_inspector_blame(s, step, t, row, why));
     }
-    return status;
+    return is_ok;
 }
 
-/* Poisons a slot: nobody uses a layer that has ended. */
-MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t step) {
-    memoi_inspector_poison(s->checker.image, s->checker.slot_bytes);
-    return memoi_inspector_fetch(s, step, 1);
+/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
+MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
+    const memoi_inspector* c = &s->checker;
+    int64_t at = 0, n, n_poisoned;
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
+        char* image = c->image + (uintptr_t)(bytes + at) % 8;
+        n = memob_min(n_bytes - at, c->slot_bytes);
+        if (is_fill) memoi_inspector_poison(image, n);
+        if (!memoi_inspector_copy(s, bytes + at, image, n, is_fill)) break;
+        n_poisoned = memoi_inspector_poisoned(image, n);
+        if (n_poisoned < n) return at + n_poisoned;
+    }
+    return n_bytes;
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
@@ -9532,30 +9502,26 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) 
     const memoi_inspector* c = &s->checker;
     const int32_t other = is_backward ? step + 2 : step - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : step;
-    int64_t i;
+    int64_t i = memoi_inspector_sweep(s, memoi_inspector_slot(s, step), c->slot_bytes, 0);
     int32_t t = 0;
-    memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, step, 0);
-    i = status ? c->slot_bytes : memoi_inspector_poisoned(c->image, c->slot_bytes);
     if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
-        status = memoi_inspector_blame(s, closed, t, i,
-                                       "its bytes changed after the layer had ended; a kernel of "
-                                       "another layer, or on another stream, writes there");
+        (void)memoi_session_is_ok(
+            s, memoi_inspector_blame(s, closed, t, i,
+                                     "its bytes changed after the layer had ended; a kernel of "
+                                     "another layer, or on another stream, writes there"));
+    } else if (is_backward) {
+        (void)memoi_inspector_exchange(s, step, 1);
     }
-    if (!status && is_backward) status = memoi_inspector_exchange(s, step, 1);
-    (void)memoi_session_is_ok(s, status);
 }
 
-/* After a forward the rows go to the engine. */
+/* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t step, memo_pass pass) {
-    memo_status status = MEMO_STATUS_OK;
-    if (pass == MEMO_PASS_FORWARD && s->part->swap) status = memoi_inspector_exchange(s, step, 0);
-    if (!status) status = memoi_inspector_look(s, step, pass);
-    if (!status) status = memoi_inspector_close(s, step);
-    (void)memoi_session_is_ok(s, status);
+    const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
+    if ((!leaves || memoi_inspector_exchange(s, step, 0)) && memoi_inspector_look(s, step, pass))
+        (void)memoi_inspector_sweep(s, memoi_inspector_slot(s, step), s->checker.slot_bytes, 1);
 }
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
@@ -9583,13 +9549,13 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         if (memoi_inspector_is_with(s, t, u))
             memoi_inspector_poison(c->image + c->offsets[u],
                                    n * memoi_inspector_row_bytes(s, step, u));
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 1))) return 0;
+    if (!memoi_inspector_fetch(s, step, 1)) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 0))) return 0;
+    if (!memoi_inspector_fetch(s, step, 0)) return 0;
     for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
@@ -9601,7 +9567,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, i
         if (!keeps) (void)memoi_inspector_blame(s, step, u, row, NULL);
     }
     memcpy(c->image, copy, (size_t)c->slot_bytes);
-    return memoi_session_is_ok(s, memoi_inspector_fetch(s, step, 1)) && keeps;
+    return memoi_inspector_fetch(s, step, 1) && keeps;
 }
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
@@ -9641,29 +9607,13 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t step) {
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
     memoi_inspector* c = &s->checker;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status ||
-        !memoi_session_is_ok(s, memoi_inspector_look(s, step, MEMO_PASS_BETWEEN)) ||
-        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices)
+    if (s->error.status || !memoi_inspector_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
+        s->desc.backward_recomputes || step % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
     memoi_inspector_test_tiles(s, step);
     s->is_recomputing = 0;
-}
-
-/* Fills bytes of the session's memory with poison, or returns how many of the first are poison. */
-MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_bytes, int is_fill) {
-    const memoi_inspector* c = &s->checker;
-    int64_t at = 0, n, n_poisoned;
-    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
-        char* image = c->image + (uintptr_t)(bytes + at) % 8;
-        n = memob_min(n_bytes - at, c->slot_bytes);
-        if (is_fill) memoi_inspector_poison(image, n);
-        if (!memoi_session_is_ok(s, memoi_inspector_copy(s, bytes + at, image, n, is_fill))) break;
-        n_poisoned = memoi_inspector_poisoned(image, n);
-        if (n_poisoned < n) return at + n_poisoned;
-    }
-    return n_bytes;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
@@ -9888,9 +9838,10 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
     const memoi_session_part* part = s->part;
     const int placing = memoi_session_placing(s, &s->buffers[buffer]);
-    const int32_t place = placing == MEMOI_PLACE_SHAPE     ? 0
-                          : placing == MEMOI_PLACE_WEIGHTS ? s->weight_place
-                                                           : s->first_step / s->n_turn_steps;
+    const int32_t place = placing == MEMOI_PLACE_SHAPE ? 0
+                          : placing == MEMOI_PLACE_WEIGHTS
+                              ? memoi_session_own(s)->weight_places[s->next_turn]
+                              : s->first_step / s->n_turn_steps;
     return part->base
                ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
                      memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
@@ -10158,7 +10109,10 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         return 0;
     }
     memoi_session_turn(s, s->batch.shape);
-    memoi_session_take_turn(s, s->next_turn);
+    if (s->steps->order) {
+        s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
+        s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
+    }
     s->n_passed = memoi_session_n_before(s);
 
     /* What the turn before has left in the arena ends. */
@@ -10175,8 +10129,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                 s->batch.turn.chunk)
             s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
     }
-    if (s->checker.slots && !status) status = memoi_inspector_close(s, 0);
-    if (s->checker.slots && !status) status = memoi_inspector_close(s, 1);
+    (void)memoi_inspector_sweep(s, s->checker.slots, 2 * s->checker.slot_bytes, 1);
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
@@ -10725,7 +10678,7 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 /* What the chosen alternatives add to the steps of a turn, and for each step what its kind takes;
  * kinds_s NULL: nothing.  Without an order turn 0 is the forward, turn 1 the backward. */
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
-    const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
+    const memoi_step_plan* own = memoi_session_own(s);
     const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
     const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass
                            : k               ? MEMO_PASS_BACKWARD
@@ -10738,52 +10691,28 @@ MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double
     return sum_s;
 }
 
-/* Gives each turn of the swap engine the time of the WEIGHTS turns that follow. */
-MEMOI void memoi_session_time_turns(const memo_session* s) {
-    const memoi_step_plan* own = (const memoi_step_plan*)s->part->plan;
-    int32_t at = -1;
-    for (int32_t k = 0; k < own->plan.n_order; k++) {
-        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
-            own->turns_s[++at] = 0;
-        else
-            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
-    }
-}
-
-/* What the chosen alternatives add to a whole micro-batch, or to an order of some. */
-MEMOI double memoi_session_all_slower_s(const memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
-    double sum_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
-    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        sum_s += memoi_session_turn_s(s, k, NULL);
-    return sum_s;
-}
-
-/* 1 if other shapes with a backward get the device memory that this stage takes.  Equal rows leave
- * memory free, which would then be lost to the other shapes. */
-MEMOI int memoi_session_limits_shapes(const memo_session* s) {
-    int32_t n_others = -1;
-    for (int32_t k = 0; k < s->desc.n_shapes; k++)
-        n_others += !s->parts[k].plan->shape.is_forward_only;
-    return n_others > 0 && s->limit_bytes == s->desc.device_bytes;
-}
-
 /* The costs of the stage's tensors, and the budgets. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs* costs,
                                      memo_error* error) {
+    const memoi_step_plan* own = memoi_session_own(s);
     memo_swap_plan_desc* desc = &costs->desc;
+    int32_t n_trained = 0, at = -1;
     memo_status status;
     char name[64];
     memset(costs, 0, sizeof *costs);
-    costs->swap = s->part->plan->swap;
+    costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
-    desc->uniform_share = memoi_session_limits_shapes(s) ? -1 : 0;
-    desc->host_bytes =
-        (s->desc.host_bytes - s->states_sizes.host_bytes) / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
-    if (s->desc.host_bytes && desc->host_bytes <= 0) desc->host_bytes = 1;
-    if (!s->desc.host_bytes) desc->host_bytes = 0;
+
+    /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
+     * leave memory free, which would then be lost to the other shapes. */
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        n_trained += !s->parts[k].plan->shape.is_forward_only;
+    if (n_trained > 1 && s->limit_bytes == s->desc.device_bytes) desc->uniform_share = -1;
+    if (s->desc.host_bytes)
+        desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
+                                         MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT,
+                                     1);
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes
                                 ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
@@ -10812,10 +10741,16 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
         costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = ((const memoi_step_plan*)s->part->plan)->turns;
-    desc->turns_s = ((const memoi_step_plan*)s->part->plan)->turns_s;
-    desc->last_chunk = s->part->plan->n_chunks - 1;
-    memoi_session_time_turns(s);
+    desc->turns = own->turns;
+    desc->turns_s = own->turns_s;
+    desc->last_chunk = own->plan.n_chunks - 1;
+
+    /* Each turn of the swap engine gets the time of the WEIGHTS turns that follow. */
+    for (int32_t k = 0; k < own->plan.n_order; k++)
+        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
+            own->turns_s[++at] = 0;
+        else
+            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
     return status;
 }
 
@@ -10923,11 +10858,13 @@ typedef struct memoi_session_best {
  * more to the rows, or if even a step without stalls and recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
-    const double slower_s = memoi_session_all_slower_s(s);
+    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     memo_status status = MEMO_STATUS_OK;
-    double step_s = 0;
+    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
+    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
+        slower_s += memoi_session_turn_s(s, k, NULL);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {
@@ -11004,11 +10941,9 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
 
 /* What leaves the device in the best stage so far. */
 typedef struct memoi_session_streams {
-    int64_t n_streamed, n_spilled;
-    int is_on_host; /* the update is */
-    int rows_spill; /* layers are in the file, too */
-    double step_s;  /* infinite: none fits */
-    int is_current; /* the session's stage is it */
+    memo_step_plan plan; /* a copy of its numbers */
+    double step_s;       /* infinite: none fits */
+    int is_current;      /* the session's stage is it */
 } memoi_session_streams;
 
 /* Makes the stage of the policy with the first n states of layers streamed; best becomes it if it
@@ -11042,10 +10977,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     step_s = plan->times ? plan->times->step_s + plan->times->update_s : 0;
     best->is_current = !status && plan->fits && step_s < 0.999 * best->step_s;
     if (!best->is_current) return status;
-    best->n_streamed = n;
-    best->n_spilled = n_spilled;
-    best->is_on_host = is_on_host;
-    best->rows_spill = plan->sizes.n_spilled_layers > 0;
+    best->plan = *plan;
     best->step_s = step_s;
     return status;
 }
@@ -11081,16 +11013,16 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
 
     /* More room for activations, on the device or on the host, may be worth more copies. */
     for (int trial = 0; trial < 4 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
-        const int64_t most = trial < 2 ? n_all : best.n_streamed;
-        const int64_t from = trial < 2 ? best.n_streamed : best.n_spilled;
+        const int64_t n_streamed = best.plan.n_streamed, n_spilled = best.plan.n_spilled;
+        const int64_t most = trial < 2 ? n_all : n_streamed;
+        const int64_t from = trial < 2 ? n_streamed : n_spilled;
         const int64_t next = trial & 1 ? most : (from + most) / 2;
-        if (from == most || (trial >= 2 && !best.rows_spill)) continue;
+        if (from == most || (trial >= 2 && !best.plan.sizes.n_spilled_layers)) continue;
         status = trial < 2 ? memoi_session_choose_with(s, next, 0, 0, &best, error)
-                           : memoi_session_choose_with(s, best.n_streamed, next, 0, &best, error);
+                           : memoi_session_choose_with(s, n_streamed, next, 0, &best, error);
     }
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
-        best.n_streamed = plan->n_streamed;
-        best.n_spilled = plan->n_spilled;
+        best.plan = *plan;
         best.is_current = 1;
     }
 
@@ -11100,9 +11032,10 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
-    return status || best.is_current ? status
-                                     : memoi_session_choose_with(s, best.n_streamed, best.n_spilled,
-                                                                 best.is_on_host, &best, error);
+    return status || best.is_current
+               ? status
+               : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
+                                           best.plan.update_is_on_host, &best, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -11276,7 +11209,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
     int64_t* rows = memoi_session_rows_of(s);
-    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0, peak_bytes = 0;
+    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
     for (i = 0; memoi_step_plan_get_line(plan, i, &own); i++) {
@@ -11318,16 +11251,12 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
         if (!status && buffer->size_bytes != size_bytes)
             snprintf(text, sizeof text, "request %lld of a micro-batch has %lld bytes, not %lld",
                      (long long)i, (long long)buffer->size_bytes, (long long)size_bytes);
-        peak_bytes =
-            memob_max(peak_bytes, buffer->offset_bytes + memob_buffer_bytes(plan->addresses, i));
     }
     if (*text)
         status = memob_line_error(lines->reader, error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "wrong plan: %s; plan again", text);
     if (status) return status;
-    plan->addresses->peak_bytes = peak_bytes;
-    plan->addresses->proof =
-        peak_bytes == plan->addresses->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    memoi_plan_measure(plan->addresses);
     return memo_plan_validate(plan->addresses, error);
 }
 
@@ -11606,11 +11535,6 @@ MEMOI void memoi_session_begin_beside(memo_session* s, const memo_profile* profi
         memset(e->host_memory, 0, (size_t)(b->n_places * b->size_bytes));
 }
 
-MEMOI void memoi_session_end_beside(memo_session* s) {
-    memob_engine_release(&s->beside.engine);
-    memset(&s->beside, 0, sizeof s->beside);
-}
-
 /* The median of every times_s[first], times_s[first + stride], up to n times. */
 MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t stride, int32_t n) {
     double chosen_s[MEMOI_SESSION_REPETITIONS];
@@ -11870,7 +11794,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
             memoi_session_read_slowdown(s, &profile[k]);
             memoi_session_read_calls(s, &profile[k]);
         }
-        memoi_session_end_beside(s);
+        memob_engine_release(&s->beside.engine);
+        memset(&s->beside, 0, sizeof s->beside);
         if (!status && s->states) status = memoi_session_time_update(s, &profile[k], error);
         if (!status && s->states && s->desc.update_host)
             status = memoi_session_time_host(s, &profile[k], error);
@@ -11904,12 +11829,6 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
                                                              : 1e20 * host_bytes;
 }
 
-/* 1: a trainer's function cannot work with so many slices; no other failure. */
-MEMOI int memoi_session_is_too_fine(memo_status status) {
-    return status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
-           status == MEMO_STATUS_INFEASIBLE;
-}
-
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
@@ -11932,8 +11851,10 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
         status = memoi_session_plan_shapes(&own, profile, &trial, &failed);
-        if (status && *plan) { /* all ranks have failed */
-            if (memoi_session_is_too_fine(status)) status = MEMO_STATUS_OK;
+        if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
+            if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
+                status == MEMO_STATUS_INFEASIBLE)
+                status = MEMO_STATUS_OK;
             status = memoi_session_verdict(desc, status, &failed);
             if (!status) break;
         }
@@ -11955,21 +11876,20 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
                                    memo_error* error) {
     memo_session_desc least = *desc;
     memo_step_plan *plan = NULL, *p;
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     *device_bytes = 0;
-    least.device_bytes = 1; /* the smallest plan, which lacks the rest */
-    status = memo_session_plan(&least, NULL, &plan, error);
-    for (p = plan; p && !status; p = p->next)
-        *device_bytes = memob_max(*device_bytes, p->device_bytes);
-    memo_step_plan_destroy(plan);
-    if (status) return status;
 
-    /* With this budget only the host or the disk can lack. */
-    least.device_bytes = *device_bytes;
-    status = memo_session_plan(&least, NULL, &plan, error);
-    for (p = plan; p && !status; p = p->next)
-        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
-    memo_step_plan_destroy(plan);
+    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
+    for (int is_last = 0; is_last < 2 && !status; is_last++) {
+        least.device_bytes = memob_max(*device_bytes, 1);
+        status = memo_session_plan(&least, NULL, &plan, error);
+        for (p = plan; p && !status; p = p->next) {
+            *device_bytes = memob_max(*device_bytes, p->device_bytes);
+            if (is_last && !p->fits)
+                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+        }
+        memo_step_plan_destroy(plan);
+    }
     return status;
 }
 
