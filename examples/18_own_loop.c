@@ -114,7 +114,9 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
                (int)(plan->sizes.swapped_bytes >> 10));
     for (int i = 0; i < 5 && !status; i++) {
         memset(t->d_w, 0, sizeof t->d_w);
-        status = memo_session_run(session, &batches[i], error);
+        memo_session_begin(session, &batches[i]);
+        step(t, session);
+        status = memo_session_end(session, error); /* of any call since the begin */
         for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
     }
     if (!status) printf("validation loss %.4f\n", (double)t->loss);
