@@ -998,10 +998,10 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
  * every section is a plan.  Items of size 0 are left out.
  *
- * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
- * are listed one by one. */
+ * With several streams a few more pairs conflict: the earlier item is *held* against the later.
+ * These pairs are listed one by one. */
 
-/* A problem of at most this many items is *small*: it is often proven. */
+/* A problem of at most this many items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
     MEMOI_SEARCH_ITEMS = 8000 /* at most in the exact search, which is as deep as there are items */
@@ -1032,8 +1032,8 @@ typedef struct memoi_problem {
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
-    int32_t is_stretched; /* an item lives to the end of its last hold, because pairs are too many:
-                             plans are valid, but what is proven of them is not */
+    int32_t is_stretched; /* pairs are too many, so an item lives to the end of its last hold: plans
+                             are valid, proofs are not */
     int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
     int64_t n_held;
     struct memoi_neighbors* neighbors;
@@ -1087,8 +1087,8 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
-/* The item behind those that begin before i ends: items are ordered by begin, so the later ones
- * that i overlaps follow it in one piece; with gaps, some of those. */
+/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
+ * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
 MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
     int64_t low = i + 1, high = problem->n_items;
     while (low < high) {
@@ -1109,8 +1109,8 @@ MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     return n_entries;
 }
 
-/* Counts two neighbors, or lists them.  fill: of an item, how many it has so far, or the place of
- * the next. */
+/* Counts two neighbors, or lists them.  fill: of an item, how many neighbors were counted so far,
+ * or the place of the next neighbor. */
 MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
                                int is_listed) {
     if (is_listed) {
@@ -1121,7 +1121,7 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
     fill[j]++;
 }
 
-/* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
+/* Makes the lists.  Returns 1; 0 without memory; -1 if the lists would be too long. */
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, j, k;
@@ -1207,8 +1207,8 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 /* --- >>sections ---
  * Knows: when items live.  Knows nothing of their sizes. */
 
-/* Sets from when to when each item lives, after its ranges.  An item begins no later than the items
- * behind it: a gap may come first, and a cover may have sections in another order. */
+/* Sets the first and the last section of each item from its ranges.  No item begins later than an
+ * item behind it, although a gap may come first and a cover may have sections in another order. */
 MEMOI void memoi_problem_limits(memoi_problem* problem) {
     int64_t begin = INT64_MAX;
     for (int64_t i = problem->n_items - 1; i >= 0; i--) {
@@ -1219,8 +1219,8 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
     }
 }
 
-/* Sets the sum of live sizes in each section, and with them the bound: no plan is lower than a live
- * set or than the top of a fixed item.  0: no memory. */
+/* Sets the sum of live sizes in each section, and the bound: no plan is lower than a live set, or
+ * than the top of a fixed item.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     int64_t n = problem->n_sections;
     int64_t* bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
@@ -1300,8 +1300,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
     if (!problem->items || !problem->ranges || !problem->neighbors) goto no_memory;
 
-    /* An item has a range between each two gaps.  Empty buffers need no place, so they become no
-     * item. */
+    /* An item has a range between each two gaps.  Empty buffers need no place, so no item is made
+     * of them. */
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
@@ -1343,9 +1343,9 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int is_stretched,
     }
 
     /* Offsets are sums of sizes, rounded up to alignments.  An alignment that divides the unit
-     * holds by itself; any other must be a multiple of the unit.  A smaller unit can break an
-     * earlier item's alignment, so the loop begins again; the unit halves at least, so it rarely
-     * does. */
+     * holds by itself; any other alignment must be a multiple of the unit.  A smaller unit can
+     * break an earlier item's alignment, so the loop begins again.  The unit halves at least, so
+     * that is rare. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         int64_t alignment = problem->items[i].alignment;
         if (unit % alignment == 0 || alignment % unit == 0) continue;
@@ -1399,7 +1399,7 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
 }
 
-/* Does every item live in one piece, free of others that are not there at its time? */
+/* Does every item live in one piece, and conflict only with items that live at the same time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
@@ -1426,15 +1426,16 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
 /* --- >>reuse ---
  * Knows: which items can follow which.  Knows nothing of offsets.
  *
- * The bound of items with holds.  An item *follows* an earlier one with which it does not conflict:
- * it can reuse its bytes.  Each item, in order of time, borrows bytes of items that it follows.  If
- * these have lent all, one of their borrowers borrows from another, and so on: a flow.  What no
- * such exchange provides must be new.  The sum of new bytes is the largest sum of items that all
- * conflict with each other (Dilworth's theorem with weights, as holds of a trace make an order).
- * It is a bound for any holds, and for the first items alone.
+ * The bound of items with holds.  An item *follows* an earlier item if the two do not conflict: the
+ * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
+ * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
+ * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
+ * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
+ * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
+ * alone.
  *
- * An exchange that fails has reached lenders from which nothing will ever come: they leave the list
- * for good.  The borrowers that it has reached, less these lenders, are the largest set. */
+ * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
+ * the list for good.  The borrowers of that exchange, less these lenders, are the largest set. */
 
 enum {
     MEMOI_REUSE_LOOKS = 1 << 27
@@ -1452,14 +1453,14 @@ typedef struct memoi_reuse {
     uint64_t* unspent; /* lenders with bytes left, one bit for each item */
     uint64_t* unseen;  /* lenders that the present exchange has not reached */
     uint64_t* asker;   /* scratch: neighbors of an item */
-    uint64_t* taker;   /* scratch: likewise */
+    uint64_t* taker;   /* scratch: neighbors of another item */
     int32_t* seen;     /* lenders that the exchange has reached */
-    int32_t* queue;    /* borrowers that it has */
+    int32_t* queue;    /* borrowers that the exchange has reached */
     int64_t n_seen, n_queued, n_looks;
     int64_t* left;       /* bytes of an item that are not lent */
     int32_t* first_loan; /* of a lender */
     int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
-    int32_t* gives_up;   /* the loan by which it reached a borrower */
+    int32_t* gives_up;   /* the loan by which the exchange reached a borrower */
     int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
     memoi_loan* loans;
     int64_t n_loans, loan_capacity;
@@ -1513,8 +1514,8 @@ MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
     reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
 }
 
-/* The latest of a set before i that has no mark; n: none.  What is late is followed by the fewest
- * others. */
+/* The latest item before i that is in a set and has no mark; n: none.  The latest lender is the
+ * best choice, because the fewest items follow a late item. */
 MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
                                  int32_t i) {
     int32_t word = i / 64;
@@ -1527,7 +1528,7 @@ MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const 
 }
 
 /* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
- * *borrower follows it.  Returns n if there is none. */
+ * *borrower: the item that follows this lender.  Returns n if there is no such lender. */
 MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
     int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
 
@@ -1591,7 +1592,8 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     if (ok <= 0) return ok < 0;
     ok = memoi_reuse_create(&reuse, problem);
 
-    /* Each item takes over bytes of items before it; the bytes that it lacks raise the bound. */
+    /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
+     * bound. */
     for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
         int64_t need = problem->items[j].size;
         for (; ok && need > 0; need -= bytes, exchange++) {
@@ -1625,11 +1627,11 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
  * Knows: which items conflict.  Knows nothing of why.
  *
  * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
- * of items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
- * count what is held.  Gaps make such sets too: items of which each two overlap may never live all
- * at once.  A set grows item by item; the next brings the most pairs that no section has yet, times
- * its size.  One that brings none comes last, however large it is: else a set might end without the
- * pair that it was made for. */
+ * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
+ * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
+ * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
+ * times its size.  An item without such pairs comes last, however large: else a set might end
+ * without the pair that the set was made for. */
 
 enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
 
@@ -1637,11 +1639,11 @@ typedef struct memoi_cover {
     const memoi_problem* problem;
     memob_arrays arrays;
     int64_t n_words;
-    uint64_t* conflicts; /* (items, words): bits of its neighbors */
-    uint64_t* open;      /* likewise: in conflict, but in no section yet */
+    uint64_t* conflicts; /* (items, words): a bit for each neighbor */
+    uint64_t* open;      /* (items, words): neighbors with which the item shares no section yet */
     int32_t* members;    /* of the section */
-    int32_t* candidates; /* items in conflict with all of them */
-    int64_t* gain;       /* of a candidate: pairs that it would bring */
+    int32_t* candidates; /* items in conflict with all members */
+    int64_t* gain;       /* of a candidate: new pairs with the members */
     int64_t n_members, n_candidates, n_sections, n_work;
     memob_keyed* stays; /* an item in a section */
     memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
@@ -1675,7 +1677,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
     const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
     uint64_t* open = cover->open + i * cover->n_words;
     int64_t n = 0;
-    for (int64_t k = 0; k < cover->n_members; k++) { /* their pairs have a section now */
+    for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
         int32_t j = cover->members[k];
         cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
         open[j / 64] &= ~((uint64_t)1 << j % 64);
@@ -1697,7 +1699,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
     return 1;
 }
 
-/* Makes a section that contains item i, and those of the set.  0: no memory. */
+/* Makes a section that contains item i and the items of the set.  0: no memory. */
 MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
     const memoi_neighbors* neighbors = cover->problem->neighbors;
     int64_t first = cover->n_stays, earliest = i, latest = i;
@@ -1772,7 +1774,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
             ok = memoi_cover_grow(&cover, i, NULL);
     }
 
-    /* An item has a range for each run of sections that it is in. */
+    /* An item has a range for each run of sections that contain the item. */
     ok = ok && memoi_cover_sort(&cover);
     range = ok && cover.n_work < MEMOI_COVER_WORK
                 ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
@@ -1852,7 +1854,7 @@ MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
     best->is_optimal = 0;
 }
 
-/* Takes offsets if they are better. */
+/* Takes offsets if their peak is lower. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
     int64_t peak = 0;
@@ -1867,10 +1869,10 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 /* --- >>unplaced ---
  * Knows: which items wait for a place, and their turns.  Knows nothing of offsets.
  *
- * Which unplaced item comes first of those that live within an interval of sections?  An item is a
- * point: its begin and its end.  Points lie along a curve that visits one quarter of the plane
- * after the other, and so on within each (Morton's order).  So a stretch of the curve is about a
- * square, and a tree over stretches has few nodes that an interval cuts. */
+ * Which unplaced item comes first among the items that live within an interval of sections?  An
+ * item is a point: its begin and its end.  Points lie along a curve that visits one quarter of the
+ * plane after the other, and so on within each quarter (Morton's order).  So a stretch of the curve
+ * is about a square, and an interval cuts few nodes of a tree over stretches. */
 
 enum { MEMOI_UNPLACED_BLOCK = 16 }; /* points of a leaf; a smaller tree stays in the cache */
 
@@ -1881,10 +1883,10 @@ typedef struct memoi_box { /* of points */
 typedef struct memoi_unplaced {
     int64_t n_leaves;
     int32_t *begin, *end, *turn; /* at a place on the curve; turn INT32_MAX: not unplaced */
-    memoi_box* box;              /* of a node, whether its items are placed or not */
+    memoi_box* box;              /* of a node: of all its items, placed or not */
     int32_t* least_turn;         /* of a node */
     int32_t* place_of;           /* of an item: on the curve */
-    int32_t* first_place;        /* of a section: items that begin and end before it come earlier */
+    int32_t* first_place;        /* of a section: items that end before the section come earlier */
 } memoi_unplaced;
 
 /* The place of a point on the curve: the bits of both in turn. */
@@ -1923,7 +1925,7 @@ MEMOI void memoi_unplaced_boxes(memoi_unplaced* unplaced, int64_t n) {
         memoi_box_add(&unplaced->box[k / 2], &unplaced->box[k]);
 }
 
-/* Adds its arrays to a.  0: no memory. */
+/* The arrays belong to a.  0: no memory. */
 MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* problem,
                                 memob_arrays* a) {
     int64_t n = problem->n_items, n_leaves = 1, n_places, s, k;
@@ -2037,9 +2039,9 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole.
  *
- * Here lowest offset takes no notice of gaps, and places all items above the fixed ones.  Then
- * every item lives in one piece, and it is fast for any number of items.  First fit, which takes
- * notice of gaps, needs lists of neighbors. */
+ * Lowest offset takes no notice of gaps, and places all items above the fixed items.  Then every
+ * item lives in one piece, and lowest offset is fast for any number of items.  First fit takes
+ * notice of gaps, and needs lists of neighbors. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -2100,7 +2102,7 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
 
-/* The order by offsets: first fit by it raises no item. */
+/* The order by offsets.  First fit in this order raises no item. */
 MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int64_t* offsets,
                                          memoi_ranked* ranked) {
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -2122,7 +2124,7 @@ enum {
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
-    const memoi_problem* problem; /* NULL: it has not begun */
+    const memoi_problem* problem; /* NULL: no run has begun */
     memob_arrays arrays;
     double deadline;
     int32_t is_fit; /* by first fit, else by lowest offset */
@@ -2163,8 +2165,8 @@ MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
                                         : begin + (now - begin) * (double)n / (double)n_placed;
 }
 
-/* The order by the fullest section that an item meets, then by lifetime.  What meets full sections
- * lies low, and the others have room on top of it. */
+/* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
+ * sections lie low, and the other items have room on top of them. */
 MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_sections, left, right;
@@ -2190,11 +2192,11 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
  * Knows: the tops of placed items.  Knows nothing of holes below them.
  *
  * A plateau is a longest run of sections with one top.  The item that can lie lowest lives within
- * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
- * neighbor.
+ * the lowest plateau.  If no item does, nothing can fill that plateau, so the plateau rises to its
+ * lower neighbor.
  *
- * An aligned item leaves a hole between what is below it and itself.  (Plans with items that wait
- * until others reach their alignment are higher.) */
+ * An aligned item leaves a hole below itself.  (Plans in which items wait until a plateau reaches
+ * their alignment are higher.) */
 
 /* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
 MEMOI void memoi_plateau_set(memoi_greedy* greedy, int64_t begin, int64_t top) {
@@ -2326,13 +2328,13 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
  * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
  *
  * A plan at once, exact where memory is scarcest.  The items of the fullest section form a stack,
- * the first to end at the bottom.  From there one pass goes forward in time, and another one
+ * the first to end at the bottom.  From there a pass goes forward in time, and another pass
  * backward, as if time were mirrored.  Each item goes into a hole between live items, beside the
- * one whose end is closest to its own: what ends together leaves one hole.  The smaller the rest of
- * the hole, the better.  Every item stays above all fixed items.
+ * item whose end is closest to its own: items that end together leave a single hole.  The smaller
+ * the rest of the hole, the better.  Every item stays above all fixed items.
  *
- * Holes of similar size are in one bin, and a bounded number of them is looked at, so a step does
- * not depend on the number of items. */
+ * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
+ * of a step does not depend on the number of items. */
 
 enum { MEMOI_SWEEP_BINS = 512, MEMOI_SWEEP_LOOKS = 128 };
 
@@ -2348,7 +2350,7 @@ typedef struct memoi_sweep {
     int64_t* offsets;
     memob_keyed *stack, *begins, *ends;
     int64_t n_stack;
-    double near; /* ends this share of a life apart are near: farther ones count by the square */
+    double near; /* share of a life within which ends are near; the cost of others is quadratic */
     memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
     int32_t bins[MEMOI_SWEEP_BINS]; /* the first of each, or -1 */
 } memoi_sweep;
@@ -2408,8 +2410,8 @@ MEMOI void memoi_sweep_free(memoi_sweep* sweep, int32_t i) {
     memoi_sweep_list(sweep, above, 1);
 }
 
-/* Places an item into the best hole, the smallest ones first; on top of all that lives if it fits
- * no hole, or is stacked. */
+/* Places an item into the best of the smallest holes.  An item that fits no hole, or is stacked,
+ * goes on top of all live items. */
 MEMOI void memoi_sweep_place(memoi_sweep* sweep, int32_t i, int is_stacked) {
     const memoi_item* item = &sweep->problem->items[i];
     int32_t above = (int32_t)sweep->problem->n_items, k, looks = 0;
@@ -2527,9 +2529,9 @@ MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for an item that is clear of n ranges.  It jumps on top of ranges in the way,
- * round after round, and drops ranges that end below.  After many rounds it sorts the ranges; then
- * one more round is enough. */
+/* The lowest offset at which an item is clear of n ranges.  Each round jumps on top of ranges in
+ * the way, and drops ranges that end below.  After many rounds the ranges are sorted; then a single
+ * further round is enough. */
 MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
     int64_t offset, next = 0, round = 0, n_above;
     do {
@@ -2599,8 +2601,8 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
                          greedy->offsets) < 0;
 }
 
-/* Tries one order after the other until a plan meets target or last_begin is over; each is given up
- * as soon as it would last too long. */
+/* Tries one order after the other until a plan meets target or last_begin is over.  A run is given
+ * up as soon as it would last too long. */
 MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_begin,
                             memoi_solution* best) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_LIFETIME, MEMOI_ORDER_AREA,
@@ -2641,7 +2643,7 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
     }
 }
 
-/* Two sweeps, and only one if it meets target or last_begin is over.  0: no memory. */
+/* Two sweeps; only the first if its plan meets target, or last_begin is over.  0: no memory. */
 MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_begin,
                              memoi_solution* best) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
@@ -2653,10 +2655,10 @@ MEMOI int memoi_greedy_sweep(memoi_greedy* greedy, int64_t target, double last_b
     return 1;
 }
 
-/* Greedy runs until one meets target or time is up.  There is always a plan: of what is not
- * small sweeps come first, else they come last if nothing is found.  Lowest offset comes
- * before first fit; what is not easy gets first fit alone, repeated.  After last_begin no order is
- * begun, though a run, and what is repeated, may go on to the deadline. */
+/* Greedy runs until a plan meets target or time is up.  There is always a plan: a large problem
+ * begins with sweeps, and a small problem ends with sweeps if nothing is found.  Lowest offset
+ * comes before first fit; a problem that is not easy gets first fit alone, repeated.  After
+ * last_begin no order is begun, though a run, and repeated runs, may go on to the deadline. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
                                      double last_begin, double deadline, memoi_solution* best,
                                      memo_error* error) {
@@ -2683,16 +2685,16 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
 /* ---- >>exact search -----------------------------------------------------------------------------
  * Knows: the problem and a capacity.  Knows nothing of where the capacity comes from.
  *
- * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
- * every item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached
- * by placing items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors:
- * items that overlap in time.)
+ * Is there a plan within the capacity?  Among all plans take one whose offsets have the least sum.
+ * In that plan every item lies at 0, right on top of an item below, or where the item is fixed.  So
+ * the plan is reached by placing items upwards, each at its *minimum*, the top of its placed
+ * neighbors.  (Neighbors: items that overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
- * minimum; or it is not, and then is *blocked* until a neighbor is placed.  The two exclude each
- * other and leave nothing out.  c is an item that can be first and would lie lowest, at the
- * *floor*: the lowest unplaced item of the plan is first among its neighbors, so every unplaced
- * item lies at the floor or higher.
+ * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
+ * exclude each other and leave nothing out.  c is an item that can be first and would lie lowest,
+ * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
+ * unplaced item lies at the floor or higher.
  *
  * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
  * In each section that a decision touched, once in a node:
@@ -2708,9 +2710,10 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t targe
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
  *
- * Failures.  What comes of a part depends on its unplaced items alone: their minimums, bounds and
- * blocks.  Orders that lead to the same are searched once: a failure is remembered as 128 bits of
- * hash.  It outlasts restarts, so that these prove something too. */
+ * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
+ * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
+ * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
+ */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2723,7 +2726,7 @@ typedef enum memoi_verdict {
 typedef enum memoi_tightness {
     MEMOI_TIGHT_BOTH = 0, /* product of the other two */
     MEMOI_TIGHT_SLACK,    /* room left over */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be its lowest */
+    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
     MEMOI_N_TIGHTNESSES
 } memoi_tightness;
 
@@ -2755,16 +2758,16 @@ typedef struct memoi_old_look {
     int64_t section;
 } memoi_old_look;
 
-/* A state of a part that has failed: its unplaced items with all that is known of them, in 128
- * bits. */
+/* A state of a part that has failed: the unplaced items of the part with all that is known of these
+ * items, in 128 bits. */
 typedef struct memoi_failure {
     uint64_t low, high;
 } memoi_failure;
 
 enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
 
-/* What unplaced items say together.  Kept for each block of items, and taken again only if one of
- * them has changed. */
+/* What unplaced items say together.  A tally is kept for each block of items, and is taken again
+ * only if an item of the block has changed. */
 typedef struct memoi_tally {
     memoi_failure state;        /* sum of hashes */
     int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
@@ -2794,13 +2797,13 @@ typedef struct memoi_search {
     char* is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
-    int32_t* crossing;     /* unplaced items that begin before section s and reach into it */
+    int32_t* crossing;     /* unplaced items that begin before section s and reach into s */
     memoi_tally* tallies;  /* of a block of items */
     char* is_stale_tally;  /* of a block: an item has changed since */
     memoi_look* looks;     /* at a section, when last taken */
-    char* is_stale;        /* section: something that it looked at has changed */
+    char* is_stale;        /* section: an item there has changed since the last look */
 
-    /* how to undo it */
+    /* how to undo a change */
     memoi_change* changes;
     int64_t n_changes, change_capacity;
     memoi_old_look* old_looks;
@@ -2810,7 +2813,7 @@ typedef struct memoi_search {
     /* the run */
     int64_t capacity;
     int32_t* rank;        /* of an item, the last tie break */
-    double* weight;       /* of a section: 1 + how often it failed lately */
+    double* weight;       /* of a section: 1 + how often the section failed lately */
     int32_t* sorted;      /* scratch */
     int32_t* lifted;      /* scratch */
     memoi_ranked* ranked; /* scratch */
@@ -2822,16 +2825,16 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
-    memob_map bases; /* of a set of items: 1 + the highest offset on which they can be stacked */
+    memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
     int64_t n_runs;
     double run_length;
     int64_t node_end;  /* of its budget */
     int64_t node_long; /* the run that reaches it has all the rest */
 
-    /* side by side with others */
+    /* side by side with other searches */
     int64_t place;      /* among them */
-    int64_t* answered;  /* the earliest answer so far; who is beyond it stops */
-    int64_t node_begin; /* from here on they count together */
+    int64_t* answered;  /* the earliest answer so far; a search that is beyond this node stops */
+    int64_t node_begin; /* from here on all searches count together */
     int32_t is_overtaken;
     memoi_verdict verdict;
 } memoi_search;
@@ -2942,7 +2945,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
     if (search->n_changes == search->change_capacity &&
         !memob_reserve(&search->changes, &search->change_capacity, search->n_changes + 1,
                        sizeof(memoi_change))) {
-        search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
+        search->is_out_of_memory = 1; /* the run ends, and its state is not used again */
         return;
     }
     if (kind != MEMOI_CHANGE_STALE) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
@@ -3047,8 +3050,9 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
 /* --- >>pruning ---
  * Knows: bounds of offsets in a section.  Knows nothing of which item comes next. */
 
-/* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items
- * behind, for the next time: from node to node it hardly changes.  Returns how many there are. */
+/* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
+ * order, with placed items behind, is kept for the next time: from node to node an order hardly
+ * changes. */
 MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     int32_t* members = search->members + search->first_member[s];
     int32_t* sorted = search->sorted;
@@ -3067,8 +3071,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
 }
 
 /* The highest offset on which a set of items of the given sum can be stacked within the capacity,
- * or a higher one; -1: none.  Alignments leave holes.  Sets are learned as the run goes on, so that
- * they never take much longer than the search itself. */
+ * or a higher offset; -1: none.  Alignments leave holes.  Sets are learned as the run goes on, so
+ * that learning never takes much longer than the search itself. */
 MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum) {
     const memoi_item* items = search->problem->items;
     int64_t most = search->capacity - sum, best = -1;
@@ -3079,7 +3083,7 @@ MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum)
     learned = memob_min(learned, MEMOI_BASES_MOST);
     if (search->bases.n_filled >= learned) return most;
 
-    /* The lowest item lies below a stack of the others. */
+    /* The lowest item lies below a stack of all other items. */
     best = -1;
     for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
         int64_t i = __builtin_ctzll(rest), size = items[i].size;
@@ -3147,14 +3151,14 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         if (bound[i] > memoi_search_base(search, above, sum_above)) return 0;
     }
 
-    /* Lift: an item that cannot be lowest starts no lower than the earliest end of those that
+    /* Lift: an item that cannot be lowest starts no lower than the earliest end of the items that
      * can. */
     for (k = 0; k < n_lifted; k++)
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     return 1;
 }
 
-/* A blocked item has another below it, in one of its sections. */
+/* A blocked item lies above another item in one of its sections. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX;
@@ -3187,7 +3191,7 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
     return &search->failures[state->low % MEMOI_FAILURES];
 }
 
-/* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
+/* Sections [begin, end), and the floor: the lowest offset at which an item of these sections can be
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
@@ -3211,8 +3215,8 @@ MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t
     }
 }
 
-/* The tally of the items from i to the end of their block or to last, which *next becomes.  NULL if
- * this is not the whole block: then nothing is kept. */
+/* The tally of the items from i to the end of i's block or to last, which *next becomes.  NULL if
+ * this is not the whole block: then no tally is kept. */
 MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t i, int64_t last,
                                                   int64_t* next) {
     static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
@@ -3308,7 +3312,7 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
 
 MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
     int64_t last = search->first_item[part->end], next = 0, best = -1, i;
-    double least = -1; /* of the best; not computed while it has no rival */
+    double least = -1; /* of the best; not computed while the best has no rival */
 
     /* Of the items that can lie on the floor of the part: the one with the tightest sections. */
     for (i = search->first_item[part->begin]; i < last; i++) {
@@ -3360,7 +3364,7 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
            search->n_nodes >= search->node_stop;
 }
 
-/* Places all unplaced items of sections [begin, end); none of them crosses these ends.  A failure
+/* Places all unplaced items of sections [begin, end); no such item crosses these ends.  A failure
  * leaves the search unchanged. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
@@ -3490,12 +3494,12 @@ MEMOI int memoi_search_run(memoi_search* search) {
  * Knows: threads.  Knows nothing of how one search decides.
  *
  * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
- * first run is alone, because most attempts end with it, sooner than a thread starts.
+ * first run is alone, because most attempts end with the first run, sooner than a thread starts.
  *
- * The answer comes from the search that needed the fewest nodes.  The others stop at that number of
- * nodes, take over its weights of sections, and keep their random numbers.  So the answer depends
- * only on seed, budget and number of threads.  The first search is the same as with one thread,
- * until another answers before it. */
+ * The answer comes from the search that needed the fewest nodes.  Every other search stops at that
+ * number of nodes, takes over the weights of sections of that search, and keeps its random numbers.
+ * So the answer depends only on seed, budget and number of threads.  The first search is the same
+ * as with one thread, until another search answers earlier. */
 
 typedef struct memoi_team {
     memoi_search* searches;
@@ -3534,7 +3538,8 @@ MEMOI void* memoi_team_work(void* search) {
     return NULL;
 }
 
-/* All searches to their end; one without a thread of its own runs on this one, and last. */
+/* Runs all searches to their end.  A search without a thread of its own runs last, on the calling
+ * thread. */
 MEMOI void memoi_team_runs(memoi_team* team) {
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
@@ -3595,8 +3600,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         *n_nodes = n_own;
     }
 
-    /* The others take the weights of the thread that answered and restore their random state.  Then
-     * the result does not depend on timing. */
+    /* The other searches take the weights of the search that answered, and restore their random
+     * state.  Then the result does not depend on timing. */
     for (k = 0; first && k < team->n; k++) {
         if (&searches[k] == first) continue;
         searches[k].random = random[k];
@@ -3637,9 +3642,9 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes the items of [first, last), or those in the set if there is one, a problem of their own.
- * Its items' buffers are their indices in the whole.  offsets, if not NULL: an item with one >= 0
- * is fixed there, without what lies above the capacity.  0: no memory. */
+/* Makes a problem of the items of [first, last), or of the items in the set if there is a set.  The
+ * buffer of an item is then its index in the whole.  offsets, if not NULL: an item with an offset
+ * >= 0 is fixed there, and loses what lies above the capacity.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t last,
                              const char* is_in_set, const int64_t* offsets, int64_t capacity,
                              memoi_problem* part) {
@@ -3676,13 +3681,13 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
 /* --- >>cores ---
  * Knows: the exact search and first fit.  Knows nothing of lower bounds.
  *
- * A few items often decide that a capacity is too small, and the search finds that sooner without
- * the others.  A *core* is such a set.  It begins with the fixed items.  If the core has a plan
- * within the capacity, the other items go around it by first fit.  If one does not fit, it joins
+ * A few items often decide that a capacity is too small, and a search of these items alone is
+ * faster.  A *core* is such a set, and begins with the fixed items.  If the core has a plan within
+ * the capacity, all other items go around the core by first fit.  An item that does not fit joins
  * the core, and the core is searched again.  If the core has no plan, neither has the whole. */
 
 typedef struct memoi_cores {
-    const memoi_problem* problem; /* NULL: it has no cores */
+    const memoi_problem* problem; /* NULL: there are no cores */
     memob_arrays arrays;
     char* is_in;          /* the core, of an item */
     int64_t* offsets;     /* of items, -1: not placed */
@@ -3712,8 +3717,8 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     return 1;
 }
 
-/* Looks for a plan of the core; its verdict, with the offsets.  *n_nodes, the budget, loses what is
- * spent.  0: no memory. */
+/* Looks for a plan of the core, and sets the verdict and the offsets.  *n_nodes, the budget, loses
+ * the nodes spent.  0: no memory. */
 MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
                             memoi_verdict* verdict) {
     memoi_problem part;
@@ -3743,7 +3748,7 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
                               memoi_verdict* verdict, memoi_solution* best) {
     int64_t left = *n_nodes, missing = 0;
 
-    /* What was needed within another capacity is no guide: a core is best if it is small. */
+    /* The core of another capacity is no guide: a small core is best. */
     for (int64_t i = 0; i < cores->problem->n_items; i++)
         cores->is_in[i] = cores->problem->items[i].fixed >= 0;
     for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
@@ -3763,12 +3768,13 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
 /* --- >>windows ---
  * Knows: a plan of many items, and the exact search.  Knows nothing of how the plan was made.
  *
- * In a plan of many items few lie above a capacity that is a little smaller.  A *window* is the
- * items that live only near one of these, with all others above the capacity at that time.  They
- * are placed again by the exact search; all other items stay where they are. */
+ * In a plan of many items few items lie above a capacity that is a little smaller.  A *window* is
+ * the items that live only near such an item, and all items above the capacity at that time.  The
+ * exact search places the items of a window again; all other items keep their offsets. */
 
-/* Lists the items of a window around a section, those with offset -1, and all that overlap them;
- * returns how many.  On each side begin `lives` times as many items as live at the section. */
+/* Lists the items of a window around a section, with offset -1, and all items that overlap the
+ * window; returns how many.  On each side of the section the window has `lives` times as many
+ * begins as items live at the section. */
 MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
                                 const memoi_solution* best) {
     const memoi_problem* problem = cores->problem;
@@ -3801,7 +3807,7 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
         n_covered += n_open > 0;
     }
 
-    /* They, and what overlaps them within the capacity. */
+    /* The items of the window, and what overlaps these items within the capacity. */
     for (i = 0; i < n; i++) {
         const memoi_range* range = &problem->ranges[problem->items[i].first_range];
         for (k = 0; k < problem->items[i].n_ranges &&
@@ -3826,9 +3832,9 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
 }
 
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
- * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
- * Each window may spend the budget.  One that cannot be placed with it waits for a larger budget.
- * 0: no memory. */
+ * after a few windows that fail, each larger than the window before: items outside of a window may
+ * be the reason.  Each window may spend the budget.  A window too large for the budget waits for a
+ * larger budget.  0: no memory. */
 MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
                                 memoi_effort* effort, memoi_solution* best) {
     enum { WINDOWS = 3 };
@@ -3843,7 +3849,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
             memob_now_s() > cores->deadline)
             return 1;
 
-        /* A section of its life, at random; less around it if that is too much. */
+        /* A section of the item's life, at random.  A window of too many items is halved. */
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
@@ -3863,20 +3869,20 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
 /* --- >>ejections ---
  * Knows: a plan that is too high, and which items overlap.  Knows nothing of how it was made.
  *
- * The highest item waits.  It goes within a capacity where the items in its way weigh least, and
- * these wait instead.  Who took a place weighs more from then on, so that the same items do not
- * chase each other.
+ * The highest item waits for a place within a capacity.  A waiting item takes the place where the
+ * items in its way weigh least, and then these items wait.  An item that took a place weighs more
+ * from then on, so that the same items do not chase each other.
  * (An ejection pool, Nagata and Braysy 2009.) */
 
 enum { MEMOI_EJECTIONS_BLOCK = 64 }; /* items */
 
 typedef struct memoi_ejections {
     const memoi_problem* problem;
-    int64_t* offsets; /* of items, -1: it waits */
+    int64_t* offsets; /* of items; -1: the item waits */
     double* weight;
     int32_t* waiting;           /* the last one is placed first */
     memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
-    memob_keyed* sorted;        /* scratch, and of a digit: where it goes there */
+    memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
     int32_t* place;
     int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
@@ -3915,8 +3921,8 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     int64_t n = 0, n_begun = 0, n_ended = 0, n_fixed = 0, place = -1, top = 0;
     double weight = 0, least = HUGE_VAL;
 
-    /* Placed neighbors, some of which end above the capacity; without lists, of all that begin
-     * before it ends. */
+    /* Placed neighbors, some of which end above the capacity; without lists, all items that begin
+     * before i ends are looked at. */
     for (int64_t k = lists->list ? lists->first[i] : 0; k < last; k++) {
         const int64_t j = lists->list ? lists->list[k] : k;
         if (!lists->list && k % MEMOI_EJECTIONS_BLOCK == 0 &&
@@ -3967,10 +3973,10 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
     return 1;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  What is
- * lowered stays so whatever comes next, and so do the weights: what was in the way often stays
- * heavy.  Each capacity that is met doubles the step to the next one.  Failures shorten it, and the
- * shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
+/* Lowers the best plan until the goal is met or n_nodes are spent, the highest item first.  A
+ * lowered item is not raised again, and weights stay: an item that was often in the way stays
+ * heavy.  Each capacity that is met doubles the step to the next capacity.  Failures shorten the
+ * step.  The shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
 MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
     enum { PLACES = 4, CLOCK = 16 }; /* of a node; between looks at the clock */
@@ -4104,15 +4110,16 @@ MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit)
     return 1;
 }
 
-/* Makes rounds of attempts.  A round begins with ejections and an attempt at the goal.  Then it
- * attempts halfway from what is given up to the best peak, until no capacity is left between.
+/* Makes rounds of attempts.  A round begins with ejections and an attempt at the goal.  Then the
+ * round attempts halfway from the capacity given up to the best peak, until no capacity is left
+ * between.
  *
- * Each round spends more on an attempt than the one before.  An attempt at the goal may spend as
- * much as a few others together.  Later rounds attempt the goal only every third time, unless only
- * the goal counts, because a capacity that was given up often is rarely met.
+ * Each round spends more on an attempt than the round before.  An attempt at the goal may spend as
+ * much as a few other attempts together.  Later rounds attempt the goal only every third time,
+ * unless only the goal counts, because a capacity that was given up often is rarely met.
  *
- * A plain problem or a cover has no ejections.  If it is large, it attempts the goal in every round
- * but the first.  0: no memory. */
+ * A plain problem or a cover has no ejections.  A large plain problem attempts the goal in every
+ * round but the first.  0: no memory. */
 MEMOI int memoi_rounds_run(memoi_rounds* r) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
     enum { EJECTIONS_FIRST = 50 }; /* nodes of an item, in the first round */
@@ -4174,8 +4181,8 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
-/* Lowers the items of [first, last), or those in the set if there is one, to goal if it can: sets
- * their offsets and their peak. */
+/* Lowers the items of [first, last), or the items in the set if there is a set, as far as goal:
+ * sets offsets and *peak. */
 MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t first, int64_t last,
                                        const char* is_in_set, int64_t goal, memoi_effort* effort,
                                        memoi_solution* best, int64_t* bound, int64_t* peak,
@@ -4224,13 +4231,13 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
  *   pinwheel four around a fifth.  These are edges between four times: left and top from b, low and
  *            right to e, the fifth from the end of left, where low begins, to the end of top, where
  *            right begins; left = fifth + low, right = fifth + top
- * A plan that leaves no byte free often is such bricks of bricks, down to one.
+ * A plan that leaves no byte free often is such bricks of bricks, down to a single brick.
  *
- * If all that ends at a time is one brick, a brick of its size that begins there is its row.  Two
+ * If a single brick ends at a time, a brick of its size that begins there continues its row.  Two
  * rows may meet at one time by chance, and then sizes or lives that agree may mislead.  So a brick
- * that is as large as all that begins or ends at its time comes first.  If there is none, a few
- * others are joined, in another order in each attempt: first the rows with the largest share of
- * what ends at their time, and the longest stacks. */
+ * that is as large as all that begins or ends at its time comes first.  Without such a brick a few
+ * likely bricks are joined, in another order in each attempt: first the rows with the largest share
+ * of what ends at their time, and the longest stacks. */
 
 typedef struct memoi_join {
     int32_t kept, gone;
@@ -4243,7 +4250,7 @@ typedef struct memoi_bricks {
     memob_map found; /* the last brick of a key */
     char* is_brick;
     int32_t* same;          /* the brick listed before that lives at the same time, or -1 */
-    int64_t* sum;           /* of the sizes of a brick and of those */
+    int64_t* sum;           /* of the sizes of a brick and of those in its chain `same` */
     int64_t *begins, *ends; /* of a section: the sizes of all that begin or end there */
     memoi_join* joins;
     int64_t n_joins;
@@ -4261,7 +4268,7 @@ MEMOI int64_t memoi_brick_hash(memoi_brick_key kind, int64_t time, int64_t other
     return (int64_t)(hash * 0xff51afd7ed558ccdu);
 }
 
-/* The last brick of a key, if it still is one; -1: none. */
+/* The last brick of a key, unless it was joined since; -1: none. */
 MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int64_t time,
                                int64_t other) {
     const int64_t i = memob_map_get(&b->found, memoi_brick_hash(kind, time, other));
@@ -4308,7 +4315,7 @@ MEMOI void memoi_brick_join(memoi_bricks* b, int64_t kept, int64_t gone, int64_t
     b->is_brick[gone] = 0;
 }
 
-/* Joins i with all that live at the same time, if it is the last listed of them. */
+/* Joins i with all bricks that live at the same time, if i is the last of these. */
 MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
     memoi_item* item = &b->whole.items[i];
     int64_t k = b->same[i];
@@ -4330,7 +4337,7 @@ MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
     return item->size >= LARGE || item->size == b->ends[item->end];
 }
 
-/* Joins i with the brick that it makes a row with. */
+/* Joins i with the next brick of its row. */
 MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
     memoi_item* item = &b->whole.items[i];
     const int64_t next = memoi_brick_find(b, MEMOI_BRICK_FROM, item->end, item->size);
@@ -4340,7 +4347,7 @@ MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
     item->lifetime += b->whole.items[next].lifetime;
 }
 
-/* Joins i, the fifth of a pinwheel, with the others. */
+/* Joins i, the fifth of a pinwheel, with the four around it. */
 MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
     memoi_item* items = b->whole.items;
     const memoi_item* item = &items[i];
@@ -4365,7 +4372,8 @@ MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
     }
 }
 
-/* Joins all bricks that it can.  Returns how many are left; 0: no memory, or time is up. */
+/* Joins bricks until none is left to join.  Returns how many bricks remain; 0: no memory, or time
+ * is up. */
 MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
     enum { LEVELS = 63, SOME = 64 };
     const int64_t n = b->whole.n_items;
@@ -4382,7 +4390,7 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
         for (int64_t i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
-        /* If nothing is sure, some of the likely ones.  No tiling has so few that are sure. */
+        /* If no brick is surely the next, some likely bricks.  No tiling has so few sure bricks. */
         if (b->n_joins == before && b->n_joins < n / 16) break;
         most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
         for (int64_t i = 0; i < n && b->n_joins < most; i++) {
@@ -4476,13 +4484,13 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
  * Knows: the items that live in full sections, and lowest offset.  Knows nothing of capacities.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone.
- * All others go around them by lowest offset, because there is room elsewhere. */
+ * All other items go around these by lowest offset, because there is room elsewhere. */
 
 typedef struct memoi_around {
     memoi_greedy greedy;
     const int64_t* offsets; /* of placed items */
-    memob_keyed* ahead;     /* placed items by offset; those before first have been reached */
-    char* is_ahead;         /* of an item: it is placed, but not reached */
+    memob_keyed* ahead;     /* placed items by offset; items before first have been reached */
+    char* is_ahead;         /* of an item: placed, but not reached */
     int64_t first, n_ahead;
 } memoi_around;
 
@@ -4547,8 +4555,9 @@ MEMOI int memoi_around_step(memoi_around* around) {
     return 0;
 }
 
-/* Places all items by an order, around those in the set at their offsets.  Returns 0 as soon as the
- * deadline cannot be met.  A step may look at all that is ahead, so it looks at the clock often. */
+/* Places all items by an order, around the items in the set, which keep their offsets.  Returns 0
+ * as soon as the deadline cannot be met.  A step may look at all items ahead, so the clock is read
+ * often. */
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
     enum { CLOCK = 16 };
     memoi_greedy* greedy = &around->greedy;
@@ -4570,9 +4579,9 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
 }
 
 /* Lowers the best plan of an easy problem.  A section is full if its bound is above so many percent
- * of the plan's.  The items of full sections come first, with a share of the effort; then all
- * others go around them by one order after the other, with a share of the time that is left.  Does
- * nothing if most items live in full sections. */
+ * of the plan's bound.  The items of full sections come first, with a share of the effort.  Then
+ * all other items go around these, by one order after the other, with a share of the time that is
+ * left.  Does nothing if most items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, double share,
                                    int64_t goal, memoi_effort* effort, memoi_solution* best,
                                    int64_t* bound, memo_error* error) {
@@ -4608,7 +4617,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
     }
     if (n_full > n / 4 * 3) goto done;
 
-    /* Their plan, and all others around it. */
+    /* The plan of these items, and all other items around it. */
     memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
     own = memoi_effort_take(effort, share);
     status =
@@ -4637,9 +4646,9 @@ done:
 /* --- >>parts ---
  * Knows: where no item crosses.  Knows nothing of how a part is planned. */
 
-/* A part of a plan that begins with item first and whose borders no item crosses; with holds, all
- * of it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of
- * its items. */
+/* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
+ * all items are a single part.  Returns the first item after the part.  *end: the first section
+ * after the part.  *peak: the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -4653,9 +4662,9 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the parts that end above the goal, the highest first.  The others need not become lower
- * than its result.  Each part gets half of the remaining effort; the last one gets all.  parts:
- * scratch, one per item.  *peak: of all parts. */
+/* Searches the parts that end above the goal, the highest first.  No other part need become lower
+ * than the result of the highest.  Each part gets half of the remaining effort; the last part gets
+ * all.  parts: scratch, one per item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target,
                                     memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
                                     int64_t* bound, int64_t* peak, memo_error* error) {
@@ -4680,7 +4689,7 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
         int is_last;
         part_peak = -parts[k].key;
         if (part_peak <= goal || effort->nodes_left <= 0 || memob_now_s() > effort->deadline) {
-            *peak = memob_max(*peak, part_peak); /* the others are no higher */
+            *peak = memob_max(*peak, part_peak); /* the parts behind are no higher */
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
@@ -4695,8 +4704,8 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
     return status;
 }
 
-/* What easy parts leave of their shares goes to the others in another pass, with another seed.
- * best holds a plan of the whole, which stays one whatever happens to a part. */
+/* What easy parts leave of their shares goes to hard parts in another pass, with another seed.
+ * best holds a plan of the whole, which stays valid whatever happens to a part. */
 MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t target,
                                      memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
@@ -4903,7 +4912,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
- * how one is solved.
+ * how a plan is solved.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -4912,8 +4921,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between them.)  A recomputation inside a backward
- * belongs to it. */
+ * groups of a window; several blocks leave room between blocks.)  A recomputation inside a backward
+ * belongs to the backward. */
 
 enum { MEMOI_BILEVEL_ROUNDS = 4 };
 
@@ -5044,7 +5053,8 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
-/* Finds the kind of each group: the latest one that it is like, of as many as is fast. */
+/* Finds the kind of each group: the latest kind that is like the group, among as many as is
+ * fast. */
 MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
     enum { COMPARED = 1000 };
     int64_t* kinds = bilevel->kinds;
@@ -5092,11 +5102,11 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     return status;
 }
 
-/* The outer plan: the first member of a group becomes its block, so buffers stay in order of their
- * begin, and the others have no bytes. */
+/* The outer plan: the first member of a group becomes the group's block, and other members have no
+ * bytes.  So buffers stay in order of their begin. */
 MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     memo_plan outer = *bilevel->plan;
-    outer.n_waits = 0; /* they name lives */
+    outer.n_waits = 0; /* names of lives */
     outer.buffers = bilevel->outer;
     memcpy(outer.buffers, bilevel->plan->buffers, (size_t)outer.n_buffers * sizeof(memo_buffer));
     for (int64_t g = 0; g < bilevel->n_groups; g++) {
@@ -5137,7 +5147,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     for (int64_t g = 0; g < bilevel->n_kinds && !status; g++)
         status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
 
-    /* Outer plan: each group is one block.  Together they are a plan. */
+    /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
     if (!status) status = memoi_level_solve(&outer, effort, 0.25, error);
     offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
@@ -5226,7 +5236,8 @@ MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* probl
               : memob_no_memory(error, "the holds of the plan");
 }
 
-/* Names the engine if it bettered the plan since the call before; before is the plan then. */
+/* Names the engine if the plan has become better since the call before; before: the plan at that
+ * call. */
 MEMOI void memoi_solution_credit(const memoi_solution* best, memoi_solution* before,
                                  const char* engine, const char** name) {
     if (best->peak < before->peak || best->is_optimal > before->is_optimal) *name = engine;
@@ -5308,7 +5319,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                              "or more",
                              settings.time_limit_s);
 
-    /* Large plans get less time by default, because their search rarely ends. */
+    /* Large plans get less time by default, because the search of a large plan rarely ends. */
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
 
@@ -5355,7 +5366,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* A proof with stretched lives proves nothing. */
     best.is_optimal = best.is_optimal && !problem.is_stretched;
 
-    /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
+    /* A plan that misses the capacity is stored too, so that the caller can look at it. */
     if (!status) {
         memoi_plan_store(plan, &problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
@@ -5380,12 +5391,12 @@ done: /* after a failure as well */
 /* --- >>bought waits ---
  * Knows: waits on offer, and whether a plan is valid without some.  Knows nothing of engines.
  *
- * The first plan may use all offers.  It buys those that its offsets need: offers are given up from
- * the most expensive one on, and among equals in order of time, because a later wait orders what an
- * earlier one does.  Then the waits of a window of time are given back.  From then on two buffers
- * pay if they share bytes and only offers that are not bought would order them.  Buffers that pay
- * exchange places with others, and the plan stays if it costs less.  Without a trace, an offer
- * orders its two buffers alone. */
+ * The first plan may use all offers, and buys the offers that its offsets need.  To find these,
+ * offers are given up from the most expensive on, and among equal costs in order of time, because a
+ * later wait orders what an earlier wait does.  Then the waits of a window of time are given back.
+ * From then on two buffers pay if they share bytes and only offers that are not bought would order
+ * the two.  Buffers that pay exchange places with other buffers, and the plan stays if it costs
+ * less.  Without a trace, an offer orders its two buffers alone. */
 
 enum {
     MEMOI_MARKET_STEPS = 10,   /* of an exchange, for each buffer */
@@ -5403,7 +5414,7 @@ typedef struct memoi_market {
     memob_keyed* order;  /* the most expensive offer first, then by time */
     memo_wait* chosen;
     int64_t n;
-    memo_plan best;   /* its numbers */
+    memo_plan best;   /* numbers of the row */
     int64_t* offsets; /* of the best */
     /* Sets of offers: bought by the best plan; of the next attempt; scratch. */
     char *bought, *trial, *part;
@@ -5431,7 +5442,7 @@ MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
     return cost;
 }
 
-/* Plans with the offers on trial.  Errors: those of memo_plan_solve. */
+/* Plans with the offers on trial.  Errors of memo_plan_solve. */
 MEMOI memo_status memoi_market_plan(memoi_market* m, double limit_s, memo_error* error) {
     memo_status status = memoi_market_set(m, m->trial, error);
     m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
@@ -5504,7 +5515,7 @@ MEMOI memo_status memoi_market_price(memoi_market* m, memo_error* error) {
     return status;
 }
 
-/* What buffer i pays at its offset.  Bytes shared in a gap are free. */
+/* What buffer i pays at its present offset.  Bytes shared in a gap are free. */
 MEMOI double memoi_market_pay(const memoi_market* m, int64_t i) {
     const double* price = m->price + i * m->plan->n_buffers;
     double sum = 0;
@@ -5514,7 +5525,8 @@ MEMOI double memoi_market_pay(const memoi_market* m, int64_t i) {
     return sum;
 }
 
-/* Gives buffer i one of the cheapest offsets.  Returns what it pays there; HUGE_VAL: no room. */
+/* Gives buffer i one of the cheapest offsets.  Returns what the buffer pays there; HUGE_VAL: no
+ * room. */
 MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
     memo_buffer* buffers = m->plan->buffers;
     const double* price = m->price + i * m->plan->n_buffers;
@@ -5551,8 +5563,9 @@ MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
     return least;
 }
 
-/* Buffers that pay, and others in their way, give up their offsets and take cheaper ones.  Equal
- * ones are taken, too, because cheaper ones lie near.  Returns what all buffers pay in the end. */
+/* Buffers that pay, and buffers in their way, give up their offsets and take cheaper offsets.  An
+ * offset of the same cost is taken, too, because cheaper offsets lie near.  Returns what all
+ * buffers pay in the end. */
 MEMOI double memoi_market_exchange(memoi_market* m) {
     const int64_t n = m->plan->n_buffers;
     memo_buffer* buffers = m->plan->buffers;
@@ -5585,8 +5598,8 @@ MEMOI double memoi_market_exchange(memoi_market* m) {
     return total;
 }
 
-/* Gives back the waits of a window, exchanges buffers, and buys what their offsets need.  A plan of
- * the same cost is taken, too. */
+/* Gives back the waits of a window, exchanges buffers, and buys the waits that the new offsets
+ * need.  A plan of the same cost is taken, too. */
 MEMOI memo_status memoi_market_improve(memoi_market* m, memo_error* error) {
     double cost = memoi_market_cost(m, m->bought), before;
     memo_status status = MEMO_STATUS_OK;
