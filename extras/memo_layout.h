@@ -497,12 +497,9 @@ MEMOI double memoi_parallel_mlps(const memo_parallel_model* model, double n_mlps
     return n_mlps * model->hidden * memoi_parallel_ffn_columns(model);
 }
 
-/* MLPs of a layer, and those that a token takes. */
+/* MLPs of a layer. */
 MEMOI double memoi_parallel_experts(const memo_parallel_model* model) {
     return model->n_experts > 0 ? model->n_experts : 1;
-}
-MEMOI double memoi_parallel_active(const memo_parallel_model* model) {
-    return model->n_experts > 0 && model->n_active_experts > 0 ? model->n_active_experts : 1;
 }
 
 double memo_parallel_layer_parameters(const memo_parallel_model* model) {
@@ -652,19 +649,11 @@ typedef struct memoi_parallel_stage {
     int has_classifier;
 } memoi_parallel_stage;
 
-MEMOI int32_t memoi_parallel_expert_ranks(const memo_parallel_layout* l) {
-    return l->experts > 0 ? l->experts : 1;
-}
-
-MEMOI double memoi_parallel_chunks(const memo_parallel_layout* l) {
-    return l->chunks > 0 ? l->chunks : 1;
-}
-
 /* Every chunk has as many layers, rounded up.  Stages give up what is too much in turn: the first,
  * the last, the second, the third, ... */
 MEMOI memoi_parallel_stage memoi_parallel_stage_of(const memo_parallel_desc* desc,
                                                    const memo_parallel_layout* l, int32_t at) {
-    const double chunks = memoi_parallel_chunks(l), pipeline = l->pipeline;
+    const double chunks = l->chunks, pipeline = l->pipeline;
     const double n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
     const double whole = ceil(desc->model.n_layers / (pipeline * chunks));
     const double lacking = whole * pipeline * chunks - desc->model.n_layers;
@@ -687,7 +676,7 @@ MEMOI memoi_parallel_stage memoi_parallel_stage_of(const memo_parallel_desc* des
 MEMOI memoi_parallel_stage memoi_parallel_stage_among(const memo_parallel_desc* desc,
                                                       const memo_parallel_layout* l, int32_t k) {
     const int32_t last = l->pipeline - 1;
-    const double n_all = l->pipeline * memoi_parallel_chunks(l);
+    const double n_all = (double)l->pipeline * l->chunks;
     const double n_lacking = ceil(desc->model.n_layers / n_all) * n_all - desc->model.n_layers;
     const int32_t fuller = (int32_t)fmod(n_lacking, l->pipeline) - 1; /* gives up no more */
     const int32_t at[MEMOI_PARALLEL_STAGES] = {0, last, fuller > 1 ? fuller : 1, last - 1};
@@ -697,7 +686,7 @@ MEMOI memoi_parallel_stage memoi_parallel_stage_among(const memo_parallel_desc* 
 /* Chunks without a layer have the embedding or the classifier. */
 MEMOI memo_status memoi_parallel_refuse_chunks(const memo_parallel_desc* desc,
                                                const memo_parallel_layout* l, memo_error* error) {
-    const double n_chunks = l->pipeline * memoi_parallel_chunks(l);
+    const double n_chunks = (double)l->pipeline * l->chunks;
     const double most = desc->model.n_layers + (desc->model.vocabulary > 0 ? 2.0 : 0);
     if (l->chunks < 0 || (l->chunks > 1 && l->pipeline == 1))
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
@@ -712,17 +701,16 @@ MEMOI memo_status memoi_parallel_refuse_chunks(const memo_parallel_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* Returns the first reason why the layout is illegal.  desc is checked and settled. */
+/* Returns the first reason why the layout is illegal.  desc is checked, and both are settled. */
 MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                                         const memo_parallel_layout* l, memo_error* error) {
     static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memo_status no = MEMO_STATUS_INFEASIBLE;
-    memoi_parallel_stage least;
     memo_status status;
     const int32_t degrees[] = {l->data, l->pipeline, l->tensor, l->ulysses, l->ring};
-    double product = 1, pieces;
+    double product = 1, pieces, least;
 
     /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
      * overflow an integer. */
@@ -744,9 +732,8 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               "tensor: %d is above the %d key/value heads, which it splits; use "
                               "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
-    if (l->experts < 0 || m->n_experts % memoi_parallel_expert_ranks(l) ||
-        (l->experts > 1 && !m->n_experts) ||
-        memo_parallel_zero_group(l) % memoi_parallel_expert_ranks(l))
+    if (l->experts < 0 || m->n_experts % l->experts || (l->experts > 1 && !m->n_experts) ||
+        memo_parallel_zero_group(l) % l->experts)
         return memo_error_set(
             error, no,
             "experts: %d does not divide the %d experts and the %lld ranks of data "
@@ -804,14 +791,12 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               l->activations == MEMO_PARALLEL_SWAP      ? "activations: swap"
                               : l->activations == MEMO_PARALLEL_OFFLOAD ? "activations: offload"
                                                                         : "optimizer_on_host:");
-    if (l->activations == MEMO_PARALLEL_SWAP) {
-        least = memoi_parallel_stage_of(desc, l, 0);
-        if (least.n_layers <= 2)
-            return memo_error_set(error, no,
-                                  "activations: swap needs 3 layers a pipeline stage (%.0f), "
-                                  "because the last two stay; use a smaller pipeline",
-                                  least.n_layers);
-    }
+    least = memoi_parallel_stage_of(desc, l, 0).n_layers;
+    if (l->activations == MEMO_PARALLEL_SWAP && least <= 2)
+        return memo_error_set(error, no,
+                              "activations: swap needs 3 layers a pipeline stage (%.0f), because "
+                              "the last two stay; use a smaller pipeline",
+                              least);
     return MEMO_STATUS_OK;
 }
 
@@ -937,8 +922,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
 MEMOI double memoi_parallel_stage_experts(const memoi_parallel_share* s,
                                           const memoi_parallel_stage* stage) {
     const memo_parallel_model* m = &s->desc->model;
-    return stage->n_layers * memoi_parallel_mlps(m, m->n_experts) / s->l->tensor /
-           memoi_parallel_expert_ranks(s->l);
+    return stage->n_layers * memoi_parallel_mlps(m, m->n_experts) / s->l->tensor / s->l->experts;
 }
 MEMOI double memoi_parallel_stage_parameters(const memoi_parallel_share* s,
                                              const memoi_parallel_stage* stage) {
@@ -951,7 +935,7 @@ MEMOI double memoi_parallel_stage_parameters(const memoi_parallel_share* s,
 /* Experts are sharded over the ranks that have the same. */
 MEMOI double memoi_parallel_sharded(const memoi_parallel_share* s, double parameters,
                                     double experts) {
-    return (parameters + experts * memoi_parallel_expert_ranks(s->l)) / s->group;
+    return (parameters + experts * s->l->experts) / s->group;
 }
 
 MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
@@ -959,9 +943,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     const memo_parallel_model* m = &desc->model;
     double tokens = (double)desc->sequence * (double)desc->micro_batch;
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
-    double document, window, kv_row;
-    memoi_parallel_share share;
-    memset(&share, 0, sizeof share);
+    double document, window, kv_row, columns = memoi_parallel_ffn_columns(m);
+    memoi_parallel_share share = MEMO_ZERO(memoi_parallel_share);
     share.desc = desc;
     share.l = l;
 
@@ -990,15 +973,14 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
      * 2 * ffn; each of several experts has its input, too. */
     share.input_elements = m->hidden;
     share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements =
-        4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
-        kv_row * l->ulysses * l->tensor +
-        memoi_parallel_active(m) * (memoi_parallel_ffn_columns(m) + (m->n_experts > 0) * m->hidden);
+    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+                           kv_row * l->ulysses * l->tensor +
+                           m->n_active_experts * (columns + (m->n_experts > 0) * m->hidden);
     share.work_bytes = desc->element_bytes * share.rows * share.layer_elements;
     if (desc->mlp_tile_bytes > 0)
-        share.work_bytes -= fmax(0, desc->element_bytes * share.rows * memoi_parallel_active(m) *
-                                            memoi_parallel_ffn_columns(m) -
-                                        desc->mlp_tile_bytes);
+        share.work_bytes -=
+            fmax(0, desc->element_bytes * share.rows * m->n_active_experts * columns -
+                        desc->mlp_tile_bytes);
 
     /* The mean number of keys in sight, in a document of average length.  Each of a rank's two
      * pieces of the sequence reads no more keys before it than that. */
@@ -1052,48 +1034,47 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
 MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* s, int32_t n_groups,
                                                     int is_backward) {
     const memo_parallel_cluster* c = &s->desc->cluster;
+    const int32_t ring = s->l->ring, ulysses = s->l->ulysses;
     double head = s->desc->model.head_size, v_head = s->desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
     /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
     double n_q = (double)s->n_q / n_groups;
     double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * s->seen *
-                  (double)s->desc->sequence * s->attention_rows * n_q / flops / s->l->ring;
-    double link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses * s->l->ring);
+                  (double)s->desc->sequence * s->attention_rows * n_q / flops / ring;
+    double link = memoi_parallel_link(c, (double)s->l->tensor * ulysses * ring);
     double kv_s = s->read * s->kv_bytes / n_groups / link + c->collective_s;
     double d_kv_s = is_backward ? s->read * s->d_kv_bytes / n_groups / link : 0;
-    memo_parallel_attention a;
-    memset(&a, 0, sizeof a);
+    memo_parallel_attention a = MEMO_ZERO(memo_parallel_attention);
 
     /* A balanced step and each rank's own step cost half a block of scores.  With contiguous pieces
      * the last rank computes whole blocks after its own.  The next K and V travel meanwhile. */
     a.compute_s = step;
-    if (s->l->ring > 1) {
+    if (ring > 1) {
         double later = s->desc->is_contiguous ? 2 * step : step;
-        double elements = s->attention_rows * n_q * v_head;
-        double moved = s->l->ring * c->merge_bytes * elements;
-        a.compute_s += (s->l->ring - 1) * later;
+        double moved = ring * c->merge_bytes * (s->attention_rows * n_q * v_head);
+        a.compute_s += (ring - 1) * later;
 
         /* Behind each step travel keys of the next step and gradients of the one before.  The first
          * two steps send no gradients, the last step sends no keys, and the gradients of the last
          * step travel alone. */
         a.hops_s = fmax(0, kv_s - step);
-        if (s->l->ring > 2)
-            a.hops_s += fmax(0, kv_s - later) + (s->l->ring - 3) * fmax(0, kv_s + d_kv_s - later);
-        if (is_backward && s->l->ring > 2) a.hops_s += fmax(0, d_kv_s + c->collective_s - later);
+        if (ring > 2)
+            a.hops_s += fmax(0, kv_s - later) + (ring - 3) * fmax(0, kv_s + d_kv_s - later);
+        if (is_backward && ring > 2) a.hops_s += fmax(0, d_kv_s + c->collective_s - later);
         if (is_backward) a.hops_s += d_kv_s + c->collective_s;
-        a.blocks_s = s->l->ring * c->block_s;
+        a.blocks_s = ring * c->block_s;
         if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
     /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
-    if (s->l->ulysses > 1) {
+    if (ulysses > 1) {
         double all_bytes = is_backward ? s->backward_bytes : s->forward_bytes;
         double first_bytes = is_backward ? s->d_out_bytes : s->to_heads_bytes;
         int n_first = is_backward ? 1 : 3;
-        if (n_groups > 1 && s->l->ring == 1) a.blocks_s += c->block_s; /* a start for each group */
-        link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses);
-        if (c->is_shared_bus) link /= s->l->ulysses - 1;
+        if (n_groups > 1 && ring == 1) a.blocks_s += c->block_s; /* a start for each group */
+        link = memoi_parallel_link(c, (double)s->l->tensor * ulysses);
+        if (c->is_shared_bus) link /= ulysses - 1;
         a.all_to_all_s = memoi_parallel_exposed(
             n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
             a.compute_s + a.hops_s + a.blocks_s,
@@ -1122,41 +1103,37 @@ MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, int32_t n_gro
  * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
 MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) {
+    const memo_parallel_desc* d = s->desc;
+    const memo_parallel_model* m = &d->model;
+    const int32_t stage = s->l->zero_stage;
     const double others = memoi_parallel_stage_parameters(s, &s->stage);
-    const double experts = memoi_parallel_stage_experts(s, &s->stage);
-    const double parameters = others + experts;
+    const double experts = memoi_parallel_stage_experts(s, &s->stage), all = others + experts;
     const double sharded = memoi_parallel_sharded(s, others, experts);
-    const memo_parallel_model* m = &s->desc->model;
-    memo_parallel_memory memory;
-    memset(&memory, 0, sizeof memory);
+    memo_parallel_memory memory = MEMO_ZERO(memo_parallel_memory);
 
     /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
-    memory.parameters_bytes =
-        s->desc->element_bytes * (s->l->zero_stage >= 3 ? sharded : parameters);
-    memory.gradients_bytes =
-        s->desc->gradient_bytes * (s->l->zero_stage >= 2 ? sharded : parameters);
-    memory.optimizer_bytes =
-        s->desc->optimizer_bytes * (s->l->zero_stage >= 1 ? sharded : parameters);
+    memory.parameters_bytes = d->element_bytes * (stage >= 3 ? sharded : all);
+    memory.gradients_bytes = d->gradient_bytes * (stage >= 2 ? sharded : all);
+    memory.optimizer_bytes = d->optimizer_bytes * (stage >= 1 ? sharded : all);
 
     /* Sharded parameters need two gathered layers: the current one and the next. */
-    if (s->l->zero_stage >= 3)
-        memory.gathered_bytes = 2 * s->desc->element_bytes *
-                                (memoi_parallel_attention_parameters(m) +
-                                 memoi_parallel_mlps(m, memoi_parallel_experts(m)) /
-                                     memoi_parallel_expert_ranks(s->l)) /
-                                s->l->tensor;
-    if (s->l->zero_stage >= 2 && s->l->chunks > 1)
-        memory.gathered_bytes += s->desc->gradient_bytes * parameters / s->l->chunks;
-    if (s->desc->optimizer_on_host) {
+    if (stage >= 3)
+        memory.gathered_bytes =
+            2 * d->element_bytes *
+            (memoi_parallel_attention_parameters(m) +
+             memoi_parallel_mlps(m, memoi_parallel_experts(m)) / s->l->experts) /
+            s->l->tensor;
+    if (stage >= 2 && s->l->chunks > 1)
+        memory.gathered_bytes += d->gradient_bytes * all / s->l->chunks;
+    if (d->optimizer_on_host) {
         memory.host_bytes = memory.optimizer_bytes;
         memory.optimizer_bytes = 0;
     }
-    memory.logits_bytes = s->stage.has_classifier * s->desc->logit_bytes * s->rows *
-                          (double)s->desc->model.vocabulary;
-    if (s->desc->loss_tile_bytes > 0) {
-        double row_bytes =
-            s->desc->element_bytes * (double)s->desc->model.vocabulary / s->l->tensor;
-        memory.logits_bytes = fmin(memory.logits_bytes, fmax(row_bytes, s->desc->loss_tile_bytes));
+    memory.logits_bytes =
+        s->stage.has_classifier * d->logit_bytes * s->rows * (double)m->vocabulary;
+    if (d->loss_tile_bytes > 0) {
+        double row_bytes = d->element_bytes * (double)m->vocabulary / s->l->tensor;
+        memory.logits_bytes = fmin(memory.logits_bytes, fmax(row_bytes, d->loss_tile_bytes));
     }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
                           memory.optimizer_bytes + memory.logits_bytes;
@@ -1184,7 +1161,7 @@ MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_b
     /* A stage holds several micro-batches, and each keeps its last two layers. */
     const double n_swapped = s->stage.n_held * (s->stage.n_layers - 2);
     const double n_rows = ceil(s->rows < 1e15 ? s->rows : 1e15);
-    double alpha, by_memory, rows;
+    double by_memory, rows;
     whole = memoi_parallel_above(whole);
     others = memoi_parallel_above(others);
     by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
@@ -1192,12 +1169,10 @@ MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_b
     if (n_swapped > 0 && host_bytes > 0)
         by_memory = fmin(by_memory, memoi_parallel_alpha_within(
                                         n_swapped * whole, n_swapped * others, floor(host_bytes)));
-    alpha = by_memory;
-    if (link > 0)
-        alpha = fmin(alpha, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
 
     /* Whole rows.  The 1e-6 corrects rounding: 2 rows may come out as 1.999. */
-    rows = floor(alpha * n_rows + 1e-6);
+    rows = fmin(by_memory, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
+    rows = floor(rows * n_rows + 1e-6);
     if (rows > by_memory * n_rows) rows -= 1;
     return rows > 0 ? rows / n_rows : 0;
 }
@@ -1261,10 +1236,10 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
     const double h = m->hidden, tensor = s->l->tensor, both = m->head_size + m->v_head_size;
     const double wide = m->ffn / tensor, up = memoi_parallel_ffn_columns(m) / tensor - wide;
     const double rotated = (double)m->head_size * (m->n_q_heads + m->n_kv_heads);
-    const double rows = s->rows * tensor, latent = m->latent_size,
-                 kv = both * m->n_kv_heads / tensor;
-    const double n_experts = memoi_parallel_experts(m) / memoi_parallel_expert_ranks(s->l);
-    const double expert_rows = rows * memoi_parallel_active(m) / n_experts;
+    const double rows = s->rows * tensor, latent = m->latent_size;
+    const double kv = both * m->n_kv_heads / tensor;
+    const double n_experts = memoi_parallel_experts(m) / s->l->experts;
+    const double expert_rows = rows * m->n_active_experts / n_experts;
     const double matrices[][4] = {
         {rows, m->head_size * (double)m->n_q_heads / tensor + (latent > 0 ? latent : kv), h, 1},
         {rows, latent > 0 ? kv : 0, latent, 1},
@@ -1283,37 +1258,35 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
     if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
         layer->rows_s =
             s->desc->element_bytes * s->rows *
-            (10 * h + 2 * rotated + memoi_parallel_active(m) * memoi_parallel_ffn_columns(m)) /
+            (10 * h + 2 * rotated + m->n_active_experts * memoi_parallel_ffn_columns(m)) /
             c->device_memory_bytes_per_s;
 }
 
 /* Sent by a rank in an all-to-all of rows to their experts. */
 MEMOI double memoi_parallel_expert_bytes(const memoi_parallel_share* s) {
-    const double n_ranks = memoi_parallel_expert_ranks(s->l);
-    return s->desc->element_bytes * s->rows * memoi_parallel_active(&s->desc->model) *
-           s->desc->model.hidden * (n_ranks - 1) / n_ranks;
+    const memo_parallel_model* m = &s->desc->model;
+    return s->desc->element_bytes * s->rows * m->n_active_experts * m->hidden *
+           (s->l->experts - 1) / s->l->experts;
 }
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
                                                    int32_t n_groups) {
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
-    const double n_ranks = memoi_parallel_expert_ranks(s->l);
-    memoi_parallel_layer layer;
-    memset(&layer, 0, sizeof layer);
+    memoi_parallel_layer layer = MEMO_ZERO(memoi_parallel_layer);
     layer.forward = memoi_parallel_attend(s, n_groups, 0);
     layer.backward = memoi_parallel_attend(s, n_groups, 1);
     layer.weights =
-        memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, memoi_parallel_active(m));
+        memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, m->n_active_experts);
     memoi_parallel_add_products(s, &layer);
     layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
     if (s->l->tensor > 1)
         layer.collective_s =
             s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
-    if (n_ranks > 1)
-        layer.experts_s =
-            memoi_parallel_expert_bytes(s) / memoi_parallel_link(c, s->l->tensor * n_ranks) +
-            c->collective_s;
+    if (s->l->experts > 1)
+        layer.experts_s = memoi_parallel_expert_bytes(s) /
+                              memoi_parallel_link(c, (double)s->l->tensor * s->l->experts) +
+                          c->collective_s;
     layer.forward_s = 2 * layer.experts_s + layer.gemm_s + layer.rows_s + layer.attention_s +
                       layer.forward.all_to_all_s + 4 * layer.collective_s;
     layer.backward_s = 2 * layer.experts_s + layer.gemm_backward_s + 2 * layer.rows_s +
@@ -1353,7 +1326,7 @@ MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
     const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
     memo_parallel_time* time = &prediction->time;
     double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
-    const double chunks = memoi_parallel_chunks(s->l), n = s->n_micro * s->stage.n_layers;
+    const double chunks = s->l->chunks, n = s->n_micro * s->stage.n_layers;
     time->rows_s = 3 * n * layer->rows_s;
     time->gemm_s = n * (layer->gemm_s + layer->gemm_backward_s) +
                    s->n_micro * s->stage.has_classifier * layer->head_s;
@@ -1385,10 +1358,9 @@ MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_sh
                                                          const memoi_parallel_layer* layer,
                                                          double alpha) {
     const memo_parallel_model* m = &s->desc->model;
-    memoi_parallel_again again;
-    memset(&again, 0, sizeof again);
+    memoi_parallel_again again = MEMO_ZERO(memoi_parallel_again);
     again.n_layers = s->n_micro * (1 - alpha) * (s->stage.n_layers - 1);
-    again.gemm_share = 1 - memoi_parallel_active(m) * m->hidden * m->ffn / layer->weights;
+    again.gemm_share = 1 - (double)m->n_active_experts * m->hidden * m->ffn / layer->weights;
     again.n_collectives = 3;
     again.ulysses_bytes = s->to_heads_bytes;
     if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
@@ -1496,9 +1468,8 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s,
     const double row_bytes = s->desc->element_bytes * s->rows;
     const double n_held = s->stage.n_layers * s->stage.n_held;
     memo_parallel_memory* memory = &prediction->memory;
-    memoi_parallel_again again;
+    memoi_parallel_again again = MEMO_ZERO(memoi_parallel_again);
     memset(prediction, 0, sizeof *prediction);
-    memset(&again, 0, sizeof again);
     memoi_parallel_micro_batches(s, layer, prediction);
 
     /* Memory, and what the backward recomputes for the chosen activations. */
@@ -1584,7 +1555,7 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
     /* The first micro-batch passes all other stages, forward and backward, a chunk at a time.
      * Nothing hides what it sends. */
     if (s->l->pipeline > 1) {
-        const double chunks = memoi_parallel_chunks(s->l);
+        const double chunks = s->l->chunks;
         const double layers_s = n_layers > 0 ? (busy_s - head_s) / n_layers * m->n_layers : busy_s;
         time->bubble_s =
             fmax(0, layers_s + s->n_micro * layer.head_s - busy_s) / s->n_micro / chunks;
@@ -1625,12 +1596,15 @@ memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
     memo_parallel_desc settled;
+    memo_parallel_layout l = *layout;
     memo_status status = memoi_parallel_check_desc(desc, error);
     memset(prediction, 0, sizeof *prediction);
     if (status) return status;
     settled = memoi_parallel_settle(desc);
-    status = memoi_parallel_refuse(&settled, layout, error);
-    if (!status) memoi_parallel_predict_legal(&settled, layout, prediction);
+    if (!l.chunks) l.chunks = 1;
+    if (!l.experts) l.experts = 1;
+    status = memoi_parallel_refuse(&settled, &l, error);
+    if (!status) memoi_parallel_predict_legal(&settled, &l, prediction);
     return status;
 }
 
@@ -1639,28 +1613,25 @@ memo_status memo_parallel_predict(const memo_parallel_desc* desc,
 
 #define MEMOI_PARALLEL_ENTRIES 1000000
 
-/* Fitting layouts first, then legal ones, then illegal ones; of each the fastest, then the
- * smallest.  The degrees break ties, so that the order never depends on qsort. */
+/* What entries are sorted by: fitting layouts first, then legal ones, then illegal ones; of each the
+ * fastest, then the smallest.  The degrees break ties, so that the order never depends on qsort. */
+#define MEMOI_PARALLEL_KEYS 12
+MEMOI void memoi_parallel_keys(const memo_parallel_entry* entry, double* keys) {
+    const memo_parallel_layout* l = &entry->layout;
+    const int32_t last[] = {l->pipeline, l->tensor,  l->ring,       l->ulysses,         l->data,
+                            l->chunks,   l->experts, l->zero_stage, (int)l->activations};
+    keys[0] = entry->reason[0] ? 2 : !entry->prediction.fits;
+    keys[1] = entry->prediction.time.step_s;
+    keys[2] = entry->prediction.memory.device_bytes;
+    for (int i = 3; i < MEMOI_PARALLEL_KEYS; i++) keys[i] = last[i - 3];
+}
+
 MEMOI int memoi_parallel_compare(const void* left, const void* right) {
-    const memo_parallel_entry *a = (const memo_parallel_entry*)left,
-                              *b = (const memo_parallel_entry*)right;
-    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
-    const double keys[][2] = {
-        {a->reason[0] ? 2.0 : !a->prediction.fits, b->reason[0] ? 2.0 : !b->prediction.fits},
-        {a->prediction.time.step_s, b->prediction.time.step_s},
-        {a->prediction.memory.device_bytes, b->prediction.memory.device_bytes},
-        {(double)x->pipeline, (double)y->pipeline},
-        {(double)x->tensor, (double)y->tensor},
-        {(double)x->ring, (double)y->ring},
-        {(double)x->ulysses, (double)y->ulysses},
-        {(double)x->data, (double)y->data},
-        {(double)x->chunks, (double)y->chunks},
-        {(double)x->experts, (double)y->experts},
-        {(double)x->zero_stage, (double)y->zero_stage},
-        {(double)x->activations, (double)y->activations}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i][0] < keys[i][1] || keys[i][0] > keys[i][1])
-            return keys[i][0] < keys[i][1] ? -1 : 1;
+    double a[MEMOI_PARALLEL_KEYS], b[MEMOI_PARALLEL_KEYS];
+    memoi_parallel_keys((const memo_parallel_entry*)left, a);
+    memoi_parallel_keys((const memo_parallel_entry*)right, b);
+    for (int i = 0; i < MEMOI_PARALLEL_KEYS; i++)
+        if (a[i] < b[i] || a[i] > b[i]) return a[i] < b[i] ? -1 : 1;
     return 0;
 }
 
@@ -1751,8 +1722,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
 }
 
 void memo_parallel_list_destroy(memo_parallel_list* list) {
-    if (!list) return;
-    MEMO_FREE(list->entries);
+    if (list) MEMO_FREE(list->entries);
     MEMO_FREE(list);
 }
 
@@ -2192,10 +2162,9 @@ MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_
  * that.  0: no host memory. */
 MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
     memo_degrees_plan* plan = search->plan;
-    memoi_degrees_range range;
+    memoi_degrees_range range = MEMO_ZERO(memoi_degrees_range);
     int64_t k, next = 0, n = 1, capacity = 0;
     if (!memob_reserve(&search->ranges, &capacity, 1, sizeof range)) return 0;
-    memset(&range, 0, sizeof range);
     range.share = 1.0 / 4096;
     search->ranges[0] = memoi_degrees_price(search, range, 0, search->n_limits - 1);
     for (;;) {
@@ -2284,12 +2253,11 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
 memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
                                int32_t* block_degrees, memo_degrees_plan* plan, memo_error* error) {
     const double begin_s = memob_now_s();
-    memoi_degrees_search search;
+    memoi_degrees_search search = MEMO_ZERO(memoi_degrees_search);
     memo_status status = memoi_degrees_check(problem, block_degrees, error);
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
-    memset(&search, 0, sizeof search);
     search.problem = problem;
     search.plan = plan;
     search.degrees = block_degrees;
@@ -2329,10 +2297,8 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
                                memo_error* error) {
     memo_status status =
         memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX, error);
-    memoi_block_degree line;
-    memo_text text;
-    memset(&text, 0, sizeof text);
-    memset(&line, 0, sizeof line);
+    memoi_block_degree line = MEMO_ZERO(memoi_block_degree);
+    memo_text text = MEMO_ZERO(memo_text);
     memo_text_put(&text, "memo degrees 1\n");
     for (int32_t i = 0; i < n_blocks && !status; i++) {
         line.block = i;

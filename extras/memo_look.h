@@ -815,8 +815,7 @@ MEMOI const char* memoi_schedule_take_text(memo_text* text, char* buffer, size_t
 
 const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
                                    size_t n_bytes) {
-    memo_text text;
-    memset(&text, 0, sizeof text);
+    memo_text text = MEMO_ZERO(memo_text);
     memoi_schedule_put_op(&text, schedule, op);
     return memoi_schedule_take_text(&text, buffer, n_bytes);
 }
@@ -913,7 +912,6 @@ typedef struct memoi_checker {
     const memo_schedule* schedule;
     int races_only; /* not waits */
     memo_check* check;
-    int64_t races_capacity;
     int64_t* order;
     int64_t n_streams;
     int64_t* clock;    /* n_ops rows of n_streams */
@@ -942,10 +940,6 @@ MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
                                   : memob_compare(x->first, y->first);
 }
 
-MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t without) {
-    return (c->lowered[op] == without + 1 ? c->lower : c->clock) + op * c->n_streams;
-}
-
 /* The clock of op i from those before it, without the wait `without` (-1: none). */
 MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
     const memo_op* op = &c->schedule->ops[i];
@@ -954,7 +948,7 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
         int64_t before = *memoi_order_at(c->order, c->schedule, i, k);
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
-        other = memoi_checker_row(c, before, without);
+        other = (c->lowered[before] == without + 1 ? c->lower : c->clock) + before * c->n_streams;
         for (int64_t s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
     }
     if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
@@ -1049,9 +1043,7 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
      * redundant waits must keep. */
     if (latest > ordered) {
         memo_race* race;
-        if (!memob_reserve(&c->check->races, &c->races_capacity, c->check->n_races + 1,
-                           sizeof(memo_race)))
-            return 0;
+        if (!memob_grow(&c->check->races, c->check->n_races, 1, sizeof(memo_race))) return 0;
         race = &c->check->races[c->check->n_races++];
         race->first = latest;
         race->second = b;
@@ -1196,9 +1188,8 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
 
 MEMOI memo_status memoi_check(const memo_schedule* schedule, int races_only, memo_check** check,
                               memo_error* error) {
-    memoi_checker c;
+    memoi_checker c = MEMO_ZERO(memoi_checker);
     int is_done;
-    memset(&c, 0, sizeof c);
     c.schedule = schedule;
     c.races_only = races_only;
     c.n_streams = schedule->n_streams;
@@ -1227,22 +1218,20 @@ void memo_check_destroy(memo_check* check) {
 /* ---- >>race explanation -------------------------------------------------------------------------
  * Knows: a race, and the wait that would prevent it.  Knows nothing of how races are found. */
 
-/* The last record of event before op i; -1: none. */
-MEMOI int64_t memoi_race_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
-    for (i--; i >= 0; i--)
-        if (schedule->ops[i].kind == MEMO_OP_RECORD && schedule->ops[i].event == event) break;
+/* The last op of a kind before op i, of event and on a stream of op `on` (-1: any); -1: none. */
+MEMOI int64_t memoi_race_last_before(const memo_schedule* schedule, memo_op_kind kind,
+                                     int32_t event, int64_t on, int64_t i) {
+    for (i--; i >= 0; i--) {
+        const memo_op* op = &schedule->ops[i];
+        if (op->kind == kind && (event < 0 || op->event == event) &&
+            (on < 0 || memoi_schedule_is_on(schedule, on, op->stream)))
+            break;
+    }
     return i;
 }
 
-/* The last wait for event (-1: any) before op, on its streams; -1: none. */
-MEMOI int64_t memoi_race_wait_before(const memo_schedule* schedule, int32_t event, int64_t op) {
-    int64_t i;
-    for (i = op - 1; i >= 0; i--)
-        if (schedule->ops[i].kind == MEMO_OP_WAIT &&
-            (event < 0 || schedule->ops[i].event == event) &&
-            memoi_schedule_is_on(schedule, op, schedule->ops[i].stream))
-            break;
-    return i;
+MEMOI int64_t memoi_race_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
+    return memoi_race_last_before(schedule, MEMO_OP_RECORD, event, -1, i);
 }
 
 /* A record after the first operation that would order the race if the stream of the second waited
@@ -1257,7 +1246,8 @@ MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo
         if (schedule->ops[i].kind != MEMO_OP_RECORD ||
             !memoi_schedule_is_on(schedule, race->first, schedule->ops[i].stream))
             continue;
-        *wait = memoi_race_wait_before(schedule, schedule->ops[i].event, race->second);
+        *wait = memoi_race_last_before(schedule, MEMO_OP_WAIT, schedule->ops[i].event, race->second,
+                                       race->second);
         if (record < 0 || *wait >= 0) record = i;
         n_candidates--;
     }
@@ -1326,7 +1316,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
     }
 
     /* The existing wait shows which wait was assumed to suffice. */
-    last = memoi_race_wait_before(schedule, -1, race->second);
+    last = memoi_race_last_before(schedule, MEMO_OP_WAIT, -1, race->second, race->second);
     if (last >= 0 && last != wait) {
         seen = memoi_race_record_before(schedule, schedule->ops[last].event, last);
         memo_text_put(text, "; the last wait of ");
@@ -1360,8 +1350,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
 
 const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race, char* buffer,
                               size_t n_bytes) {
-    memo_text text;
-    memset(&text, 0, sizeof text);
+    memo_text text = MEMO_ZERO(memo_text);
     memoi_schedule_put_op(&text, schedule, race->second);
     memo_text_put(&text, memoi_race_op_writes(schedule, race->second, race->range) ? " writes "
                                                                                    : " reads ");
@@ -1582,13 +1571,12 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
 }
 
 memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo_error* error) {
-    memoi_places p;
+    memoi_places p = MEMO_ZERO(memoi_places);
     memo_status status;
     if (plan->n_buffers != trace->n_buffers)
         return MEMOB_INVALID(
             error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
-    memset(&p, 0, sizeof p);
     p.plan = plan;
     p.trace = trace;
     status = memoi_places_create(&p, error);
@@ -1838,10 +1826,9 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
 
 memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
-    memoi_simulator s;
+    memoi_simulator s = MEMO_ZERO(memoi_simulator);
     memo_status status;
     *simulation = NULL;
-    memset(&s, 0, sizeof s);
     s.schedule = schedule;
 
     /* The caller may have changed the public fields. */
@@ -2063,12 +2050,11 @@ MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simu
 
 memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo_simulation* times,
                                        const char* path, memo_error* error) {
-    memo_text text;
+    memo_text text = MEMO_ZERO(memo_text);
 
     /* A named row per stream, in the order of the streams. */
-    memset(&text, 0, sizeof text);
-    memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
+    memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
                          "\"args\":{\"name\":\"streams\"}}");
     for (int64_t i = 0; i < schedule->n_streams; i++) {
         memo_text_put(&text,
@@ -2297,10 +2283,9 @@ MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
 
 memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
                                     const char* title, const char* path, memo_error* error) {
-    memoi_timeline timeline, *t = &timeline;
+    memoi_timeline timeline = MEMO_ZERO(memoi_timeline), *t = &timeline;
 
     /* The left margin fits the longest name of a stream. */
-    memset(t, 0, sizeof *t);
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
@@ -2452,10 +2437,9 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
                                        memo_error* error) {
     memob_piece* pieces =
         (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
-    memob_map drawn;
+    memob_map drawn = MEMO_ZERO(memob_map);
     int64_t n;
     if (!pieces) return memob_no_memory(error, "a picture");
-    memset(&drawn, 0, sizeof drawn);
     n = memob_plan_pieces(plan, pieces);
     for (int64_t i = 0; i < n; i++) memoi_picture_piece(picture, plan, &pieces[i], &drawn);
     memob_map_free(&drawn);
@@ -2676,7 +2660,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
 
 memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, const char* title,
                                 const char* path, memo_error* error) {
-    memoi_picture picture;
+    memoi_picture picture = MEMO_ZERO(memoi_picture);
     memo_status status;
     int has_phases = 0;
     if (plan->proof == MEMO_PROOF_NONE)
@@ -2686,7 +2670,6 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     /* Bands of phases need room above the plot. */
     for (int64_t i = 0; trace && i < trace->n_requests && !has_phases; i++)
         has_phases = memob_request_mark(trace, i).layer >= 0;
-    memset(&picture, 0, sizeof picture);
     picture.left = 96;
     picture.right = 1060;
     picture.top = has_phases ? 112 : 78;
@@ -2976,11 +2959,8 @@ MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_k
                  ? memoi_schedule_expect_event(r, &event)
                  : memoi_schedule_token_stream(r, &stream);
     if (status) return status;
-    if (kind == MEMO_OP_RECORD)
-        return memo_schedule_add_record(r->schedule, event, stream, r->error);
-    if (kind == MEMO_OP_WAIT) return memo_schedule_add_wait(r->schedule, event, stream, r->error);
-    return event < 0 ? memo_schedule_add_sync(r->schedule, stream, r->error)
-                     : memo_schedule_add_event_sync(r->schedule, event, r->error);
+    return memoi_schedule_order(r->schedule, kind, event < 0 ? NULL : &event,
+                                stream < 0 ? NULL : &stream, r->error);
 }
 
 /* The reader is after the first word of the line. */
@@ -3018,12 +2998,11 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
 
 MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
                                        memo_error* error) {
-    memoi_schedule_reader r;
+    memoi_schedule_reader r = MEMO_ZERO(memoi_schedule_reader);
     memob_reader last_line;
     const char* word;
     int64_t length, count = -1;
     memo_status status;
-    memset(&r, 0, sizeof r);
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
@@ -3074,9 +3053,8 @@ MEMOI void memoi_schedule_begin_name(memo_text* text, const char* name) {
  * than once if necessary.  0: no memory. */
 MEMOI int memoi_schedule_take_name(memoi_names* names, const char* name) {
     const int64_t number = names->n;
-    memo_text text;
+    memo_text text = MEMO_ZERO(memo_text);
     int is_done;
-    memset(&text, 0, sizeof text);
     memoi_schedule_begin_name(&text, name);
     while (!text.failed && memoi_names_get(names, text.data, -1))
         memo_text_put(&text, " #%lld", (long long)number);
@@ -3118,10 +3096,9 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
 memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                 memo_error* error) {
     const memo_named_bytes* named = schedule->named;
-    memoi_schedule_writer w;
+    memoi_schedule_writer w = MEMO_ZERO(memoi_schedule_writer);
     char number[16];
     int is_done = 1;
-    memset(&w, 0, sizeof w);
     w.schedule = schedule;
     memo_text_put(&w.text, "memo schedule 1\n");
 
@@ -3335,12 +3312,12 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
 MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, int is_stamped,
                                   memo_error* error) {
     int32_t stream = 0;
-    memo_status status =
-        r->is_paused ? MEMO_STATUS_OK : memoi_rec_stream(r, handle, &stream, error);
-    if (status || r->is_paused) return status;
-    status = memoi_rec_close(r, stream, error);
-    return status || !is_stamped ? status
-                                 : memoi_rec_stamp(r, handle, r->schedule->n_ops, 0, error);
+    memo_status status = MEMO_STATUS_OK;
+    if (r->is_paused) return status;
+    status = memoi_rec_stream(r, handle, &stream, error);
+    if (!status) status = memoi_rec_close(r, stream, error);
+    if (!status && is_stamped) status = memoi_rec_stamp(r, handle, r->schedule->n_ops, 0, error);
+    return status;
 }
 
 /* status: so far.  What was not enqueued is not recorded.  event: waited for; -1: an operation. */
@@ -3888,12 +3865,11 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
  * too.  Both read the LAYER rows of earlier slices and update HANDED rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
-    memo_kind_times times;
+    memo_kind_times times = MEMO_ZERO(memo_kind_times);
     const int64_t first = step % memob_max(desc->n_slices, 1) * desc->n_rows;
     double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
-    memset(&times, 0, sizeof times);
     if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
     memoi_swap_generate_traffic(g, step, is_backward, &times);
     for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
@@ -4035,7 +4011,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                                memo_schedule** schedule, memo_error* error) {
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
-    memoi_swap_generator g;
+    memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
     memob_walk walk = {NULL,
                        NULL,
                        memoi_swap_generate_rows,
@@ -4044,7 +4020,6 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                        memoi_swap_generate_between,
                        &g};
     int32_t i, n = (int32_t)memob_max(1, times->n_micro_batches);
-    memset(&g, 0, sizeof g);
     *schedule = NULL;
     recorder_desc.on_paper = 1;
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
@@ -4159,11 +4134,9 @@ memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
     memo_blocks_desc run = MEMO_ZERO(memo_blocks_desc);
     memo_block_functions* functions = &run.functions;
     memo_block_buffers* buffers;
-    memoi_blocks_generator g;
-    memo_comm comm;
+    memoi_blocks_generator g = MEMO_ZERO(memoi_blocks_generator);
+    memo_comm comm = MEMO_ZERO(memo_comm);
     memo_status status;
-    memset(&g, 0, sizeof g);
-    memset(&comm, 0, sizeof comm);
     *schedule = NULL;
     g.times = times;
     g.n_parts = (int32_t)n_parts;
