@@ -865,13 +865,10 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, int32_t n_group
 
 /* Ranks that are so far apart have as many heads. */
 MEMOI int32_t memoi_parallel_period(const memoi_parallel_share* s) {
-    int32_t a = s->l->ulysses, b = s->desc->model.n_kv_heads / s->l->tensor;
-    while (b) {
-        const int32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return s->l->ulysses / a;
+    const int64_t n_heads = s->desc->model.n_kv_heads / s->l->tensor;
+    int32_t period = 1;
+    while (period * n_heads % s->l->ulysses) period++;
+    return period;
 }
 
 MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
@@ -941,7 +938,7 @@ MEMOI double memoi_parallel_sharded(const memoi_parallel_share* s, double parame
 MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
                                                    const memo_parallel_layout* l) {
     const memo_parallel_model* m = &desc->model;
-    double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    double sequence = (double)desc->sequence, tokens = sequence * (double)desc->micro_batch;
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     double document, window, kv_row, columns = memoi_parallel_ffn_columns(m);
     memoi_parallel_share share = MEMO_ZERO(memoi_parallel_share);
@@ -984,13 +981,10 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
 
     /* The mean number of keys in sight, in a document of average length.  Each of a rank's two
      * pieces of the sequence reads no more keys before it than that. */
-    document = desc->document > 0 ? fmin((double)desc->document, (double)desc->sequence)
-                                  : (double)desc->sequence;
+    document = desc->document > 0 ? fmin((double)desc->document, sequence) : sequence;
     window = desc->window > 0 ? fmin((double)desc->window, document) : document;
-    share.seen = window * (2 - window / document) / (double)desc->sequence;
-    share.read = l->ring == 1
-                     ? 1
-                     : fmin(1, 2 * window * l->ring / ((double)desc->sequence * (l->ring - 1.0)));
+    share.seen = window * (2 - window / document) / sequence;
+    share.read = l->ring == 1 ? 1 : fmin(1, 2 * window * l->ring / (sequence * (l->ring - 1.0)));
     return share;
 }
 
@@ -1613,8 +1607,8 @@ memo_status memo_parallel_predict(const memo_parallel_desc* desc,
 
 #define MEMOI_PARALLEL_ENTRIES 1000000
 
-/* What entries are sorted by: fitting layouts first, then legal ones, then illegal ones; of each the
- * fastest, then the smallest.  The degrees break ties, so that the order never depends on qsort. */
+/* What entries are sorted by: fitting layouts first, then legal ones, then illegal ones; of each
+ * the fastest, then the smallest.  Degrees break ties, so the order never depends on qsort. */
 #define MEMOI_PARALLEL_KEYS 12
 MEMOI void memoi_parallel_keys(const memo_parallel_entry* entry, double* keys) {
     const memo_parallel_layout* l = &entry->layout;

@@ -1764,20 +1764,6 @@ MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
         memoi_simulation_send_op(s, i);
 }
 
-MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
-    const int64_t n_streams = s->schedule->n_streams, n_flows = (int64_t)s->schedule->n_links + 1;
-    memob_arrays* arrays = &s->arrays;
-    memoi_moment* moments;
-    s->waiting = MEMOB_ARRAY(arrays, int64_t, s->schedule->n_ops);
-    s->next = MEMOB_ARRAY(arrays, int64_t, s->schedule->n_ops);
-    s->flows = MEMOB_ARRAY(arrays, memoi_flow, n_flows);
-    moments = MEMOB_ARRAY(arrays, memoi_moment, n_flows * n_streams);
-    if (arrays->failed) return 0;
-    for (int64_t i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
-    for (int64_t i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
-    return 1;
-}
-
 MEMOI void memoi_simulator_run(memoi_simulator* s) {
     int64_t i, op;
     for (i = 0; i < s->schedule->n_ops; i++) memoi_simulation_try_op(s, i);
@@ -1826,21 +1812,29 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
 
 memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
+    const int64_t n_ops = schedule->n_ops, n_flows = (int64_t)schedule->n_links + 1;
     memoi_simulator s = MEMO_ZERO(memoi_simulator);
+    memoi_moment* moments;
     memo_status status;
     *simulation = NULL;
     s.schedule = schedule;
 
     /* The caller may have changed the public fields. */
-    for (int64_t i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
 
     status = memoi_order_make(schedule, &s.order, &s.arrays, error);
+    s.waiting = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
+    s.next = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
+    s.flows = MEMOB_ARRAY(&s.arrays, memoi_flow, n_flows);
+    moments = MEMOB_ARRAY(&s.arrays, memoi_moment, n_flows * schedule->n_streams);
+    if (!status && s.arrays.failed) status = memob_no_memory(error, "a simulation");
     if (!status) status = memoi_simulation_create(schedule, &s.simulation, error);
-    if (!status && !memoi_simulator_prepare(&s)) status = memob_no_memory(error, "a simulation");
     if (!status) {
+        for (int64_t i = 0; i < n_flows; i++) s.flows[i].list = moments + i * schedule->n_streams;
+        for (int64_t i = 0; i < n_ops; i++) s.simulation->end_s[i] = -1;
         memoi_simulator_run(&s);
         memoi_simulation_sum(schedule, s.simulation);
     }
@@ -3655,11 +3649,12 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
     return status;
 }
 
-/* The schedule, which the recorder no longer owns. */
-MEMOI memo_schedule* memoi_rec_take(memo_recorder* r) {
-    memo_schedule* schedule = r->schedule;
-    r->schedule = NULL;
-    return schedule;
+/* Destroys the recorder; if status is OK, its schedule is the caller's.  Returns status. */
+MEMOI memo_status memoi_rec_finish(memo_recorder* r, memo_status status, memo_schedule** schedule) {
+    if (!status) *schedule = r->schedule;
+    if (!status) r->schedule = NULL;
+    memo_recorder_destroy(r);
+    return status;
 }
 
 /* ---- >>faults -----------------------------------------------------------------------------------
@@ -4058,9 +4053,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
     memob_states_destroy(g.states);
-    if (!g.status) *schedule = memoi_rec_take(recorder);
-    memo_recorder_destroy(recorder);
-    return g.status;
+    return memoi_rec_finish(recorder, g.status, schedule);
 }
 
 /* ---- >>blocks schedule --------------------------------------------------------------------------
@@ -4169,10 +4162,8 @@ memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
         status = memo_stream_create(run.device, "compute", 0, &run.compute_stream, error);
     }
     if (!status) status = memoi_blocks_generate_passes(g.recorder, &run, passes, error);
-    if (!status) *schedule = memoi_rec_take(g.recorder);
-    memo_recorder_destroy(g.recorder);
     MEMO_FREE(buffers);
-    return status;
+    return memoi_rec_finish(g.recorder, status, schedule);
 }
 
 #endif /* MEMO_SP_H */
