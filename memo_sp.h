@@ -2662,9 +2662,10 @@ enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
 
 /* The arrays of a desc, after the first error none. */
 typedef struct memoi_row_arrays {
+    memo_row_kind kind;
     const char* desc; /* its type, for errors */
+    memo_op_desc op;  /* for a recorder */
     memo_range reads[MEMO_REDUCE_MAX], writes[4];
-    int64_t n_reads, n_writes;
     memo_status status;
     memo_error* error;
 } memoi_row_arrays;
@@ -2707,8 +2708,8 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
-    if (access & MEMOI_ROW_READS) arrays->reads[arrays->n_reads++] = range;
-    if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->n_writes++] = range;
+    if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
+    if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }
 /* A field of the desc x; one with rows, type and stride of its own. */
 #define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
@@ -2730,12 +2731,10 @@ MEMOI int memoi_row_is_in(memoi_row_arrays* arrays, const char* field, int64_t v
 
 /* The arrays of a desc, a function for each type.  They replace 0 by its default. */
 
-MEMOI void memoi_row_arrays_memo_merge_desc(memo_row_kind kind, void* desc,
-                                            memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_merge_desc(memoi_row_arrays* arrays, void* desc) {
     memo_merge_desc* x = (memo_merge_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
-    (void)kind;
     if (x->n_batches == 0) x->n_batches = 1;
     if (x->batch_stride_rows == 0) x->batch_stride_rows = x->n_rows;
     if (!MEMOI_ROW_IS_IN(n_batches, 0, most) || !MEMOI_ROW_IS_IN(n_rows, 0, most) ||
@@ -2749,18 +2748,17 @@ MEMOI void memoi_row_arrays_memo_merge_desc(memo_row_kind kind, void* desc,
     MEMOI_ROW_ARRAY(READS, part_lse, n, 1, 4, NULL);
 }
 
-MEMOI void memoi_row_arrays_memo_add_desc(memo_row_kind kind, void* desc,
-                                          memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_add_desc(memoi_row_arrays* arrays, void* desc) {
     memo_add_desc* x = (memo_add_desc*)desc;
     const int64_t bytes = memoi_row_type_bytes(x->to_type);
-    const int has_b = kind != MEMO_ROW_CAST;
-    if (kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
+    const int has_b = arrays->kind != MEMO_ROW_CAST;
+    if (arrays->kind == MEMO_ROW_SUMS && MEMOI_ROW_IS_IN(to_type, MEMO_TYPE_F32, MEMO_TYPE_F32))
         MEMOI_ROW_ARRAY(WRITES, to, x->n_rows, 1, bytes, NULL);
-    if (kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
-    if (kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
+    if (arrays->kind != MEMO_ROW_SUMS && x->n_rows == 0) x->n_rows = 1;
+    if (arrays->kind != MEMO_ROW_SUMS) MEMOI_ROW_MATRIX(WRITES, to);
     MEMOI_ROW_MATRIX(READS, a);
     if (has_b) MEMOI_ROW_MATRIX(READS, b);
-    if (arrays->status || kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
+    if (arrays->status || arrays->kind == MEMO_ROW_SUMS || x->to_stride != x->n_columns ||
         x->a_stride != x->n_columns || (has_b && x->b_stride != x->n_columns))
         return;
 
@@ -2771,8 +2769,7 @@ MEMOI void memoi_row_arrays_memo_add_desc(memo_row_kind kind, void* desc,
 }
 
 /* The kind decides which arrays of the desc are used; d_logits and sums are optional. */
-MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memo_row_kind kind, void* desc,
-                                                    memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memoi_row_arrays* arrays, void* desc) {
     memo_cross_entropy_desc* x = (memo_cross_entropy_desc*)desc;
     const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
     const int64_t n = x->n_rows, most = MEMOB_BYTES_MAX;
@@ -2786,25 +2783,24 @@ MEMOI void memoi_row_arrays_memo_cross_entropy_desc(memo_row_kind kind, void* de
     if (!x->vocabulary) x->vocabulary = x->first_column + x->n_columns;
 
     /* What each of the three kernels reads and writes. */
-    if (kind != MEMO_ROW_LOSS_SUMS)
+    if (arrays->kind != MEMO_ROW_LOSS_SUMS)
         MEMOI_ROW_ARRAY(READS, logits, n, x->n_columns, bytes, &x->stride);
     MEMOI_ROW_ARRAY(READS, labels, n, 1, 4, NULL);
-    if (kind == MEMO_ROW_SOFTMAX_PARTS)
+    if (arrays->kind == MEMO_ROW_SOFTMAX_PARTS)
         memoi_row_add(arrays, MEMOI_ROW_WRITES, "parts",
                       x->parts ? x->parts + x->part * n * n_numbers : NULL, n, n_numbers, 4, NULL);
-    if (kind == MEMO_ROW_CROSS_ENTROPY) {
+    if (arrays->kind == MEMO_ROW_CROSS_ENTROPY) {
         MEMOI_ROW_ARRAY(READS, parts, x->n_parts, n * n_numbers, 4, NULL);
         MEMOI_ROW_ARRAY(WRITES, losses, n, 1, 4, NULL);
         if (x->d_logits) MEMOI_ROW_ARRAY(WRITES, d_logits, n, x->n_columns, bytes, &x->stride);
     }
-    if (kind == MEMO_ROW_LOSS_SUMS) {
+    if (arrays->kind == MEMO_ROW_LOSS_SUMS) {
         MEMOI_ROW_ARRAY(READS, losses, n, 1, 4, NULL);
         if (x->sums) MEMOI_ROW_ARRAY(UPDATES, sums, 1, 3, 8, NULL);
     }
 }
 
-MEMOI void memoi_row_arrays_memo_sinks_desc(memo_row_kind kind, void* desc,
-                                            memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_sinks_desc(memoi_row_arrays* arrays, void* desc) {
     memo_sinks_desc* x = (memo_sinks_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX;
     int64_t n;
@@ -2813,7 +2809,7 @@ MEMOI void memoi_row_arrays_memo_sinks_desc(memo_row_kind kind, void* desc,
         return;
     n = x->n_rows * x->n_heads;
     MEMOI_ROW_ARRAY(READS, sinks, 1, x->n_heads, 4, NULL);
-    if (kind == MEMO_ROW_SINKS) {
+    if (arrays->kind == MEMO_ROW_SINKS) {
         MEMOI_ROW_ARRAY(UPDATES, lse, n, 1, 4, NULL);
         MEMOI_ROW_ARRAY(UPDATES, out, n, x->n_columns, 4, NULL);
     } else {
@@ -2823,11 +2819,9 @@ MEMOI void memoi_row_arrays_memo_sinks_desc(memo_row_kind kind, void* desc,
     }
 }
 
-MEMOI void memoi_row_arrays_memo_reduce_desc(memo_row_kind kind, void* desc,
-                                             memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_reduce_desc(memoi_row_arrays* arrays, void* desc) {
     memo_reduce_desc* x = (memo_reduce_desc*)desc;
     const int64_t bytes = memo_type_bytes(x->type);
-    (void)kind;
     if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) || !MEMOI_ROW_IS_IN(type, 0, MEMO_TYPE_U8) ||
         !MEMOI_ROW_IS_IN(reduction, 0, MEMO_REDUCTION_MAX))
         return;
@@ -2836,13 +2830,11 @@ MEMOI void memoi_row_arrays_memo_reduce_desc(memo_row_kind kind, void* desc,
         memoi_row_add(arrays, MEMOI_ROW_READS, "from", x->from[r], 1, x->count, bytes, NULL);
 }
 
-MEMOI void memoi_row_arrays_memo_pack_desc(memo_row_kind kind, void* desc,
-                                           memoi_row_arrays* arrays) {
+MEMOI void memoi_row_arrays_memo_pack_desc(memoi_row_arrays* arrays, void* desc) {
     memo_pack_desc* x = (memo_pack_desc*)desc;
     const int64_t most = MEMOB_BYTES_MAX / 2;
     int64_t n_packed = 0, n_rows = 0;
     int32_t is_valid = 1;
-    (void)kind;
     if (!MEMOI_ROW_IS_IN(n_ranges, 0, MEMO_PACK_MAX)) return;
     for (int32_t k = 0; k < x->n_ranges; k++) { /* few operations, as host time counts */
         const int64_t begin = x->begins[k], end = x->ends[k];
@@ -2866,7 +2858,7 @@ typedef struct memoi_row_kernel {
     const char *name, *desc;
     size_t desc_bytes;
     void (*loop)(const void* desc);
-    void (*arrays_of)(memo_row_kind kind, void* desc, memoi_row_arrays* arrays);
+    void (*arrays_of)(memoi_row_arrays* arrays, void* desc);
 } memoi_row_kernel;
 
 #define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
@@ -2883,11 +2875,15 @@ MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
+    arrays->kind = kind;
     arrays->desc = memoi_row_kernels[kind].desc;
-    arrays->n_reads = arrays->n_writes = 0;
+    arrays->op = MEMO_ZERO(memo_op_desc);
+    arrays->op.name = memoi_row_kernels[kind].name;
+    arrays->op.reads = arrays->reads;
+    arrays->op.writes = arrays->writes;
     arrays->status = MEMO_STATUS_OK;
     arrays->error = error;
-    memoi_row_kernels[kind].arrays_of(kind, taken, arrays);
+    memoi_row_kernels[kind].arrays_of(arrays, taken);
     return arrays->status;
 }
 
@@ -2926,19 +2922,6 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
     return status ? status : memoi_row_run_args(&args, error);
 }
 
-/* Records a kernel with the bytes that it reads and writes. */
-MEMOI memo_status memoi_row_annotate(const memo_device* device, memo_stream stream,
-                                     memo_row_kind kind, const memoi_row_arrays* arrays,
-                                     memo_error* error) {
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    op.name = memoi_row_kernels[kind].name;
-    op.reads = arrays->reads;
-    op.n_reads = arrays->n_reads;
-    op.writes = arrays->writes;
-    op.n_writes = arrays->n_writes;
-    return memo_annotate(device, stream, &op, error);
-}
-
 MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error* error) {
     if (MEMO_DEVICE_HAS(device, row_kernel)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -2960,7 +2943,7 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
     call.args_bytes =
         (int64_t)(offsetof(memoi_row_args, desc) + memoi_row_kernels[kind].desc_bytes);
     if (MEMO_DEVICE_HAS(device, annotate))
-        status = memoi_row_annotate(device, stream, kind, &arrays, error);
+        status = memo_annotate(device, stream, &arrays.op, error);
     return status ? status : device->row_kernel(device->context, stream, &call, error);
 }
 
@@ -3384,17 +3367,21 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
 }
 
-/* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
- * if there is nothing yet, -1 if the world has failed. */
-MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive) {
+/* Copies the next message of the way, if it has been posted; a send is done when its way is empty.
+ * Returns 1 if the message is done, 0 if there is nothing yet, -1 if the world has failed. */
+MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message) {
     memoi_threads_group* group = me->group;
-    const int32_t peer = receive->call.peer;
-    memoi_way* way = memoi_threads_way(me, &receive->call);
+    const int32_t peer = message->call.peer;
+    memoi_way* way = memoi_threads_way(me, &message->call);
     const memoi_message* sent;
     memoi_message* next;
     int64_t n_bytes, start_ns;
     int is_same;
-    if (!memoi_threads_is_ready(way, 0)) return 0;
+    if (!memoi_threads_is_ready(way, message->call.is_send)) return 0;
+    if (message->call.is_send) {
+        memoi_threads_await(me, way->copied);
+        return 1;
+    }
     start_ns = memoi_threads_start(me);
 
     /* Copy while is_busy is set: the sender's memory must not go away. */
@@ -3402,13 +3389,13 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     sent = way->current;
     next = sent->next;
     n_bytes = sent->call.count * memo_type_bytes(sent->call.type);
-    is_same = sent->call.count == receive->call.count && sent->call.type == receive->call.type &&
-              memoi_comm_labels_match(&sent->label, &receive->label);
+    is_same = sent->call.count == message->call.count && sent->call.type == message->call.type &&
+              memoi_comm_labels_match(&sent->label, &message->label);
     if (!is_same) {
-        memoi_threads_mismatch(me, sent, receive, way->n_messages);
+        memoi_threads_mismatch(me, sent, message, way->n_messages);
     } else {
         if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
-        memoi_threads_copy(me, receive->call.address, sent->call.address, n_bytes);
+        memoi_threads_copy(me, message->call.address, sent->call.address, n_bytes);
         if (!next) memoi_threads_record(me, way->copied);
     }
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
@@ -3421,48 +3408,20 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     return 1;
 }
 
-/* Advances a chain as far as possible, and moves *current on.  Returns 1 if it did something, 0 if
- * not, -1 if the world has failed. */
-MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current) {
-    const memo_message_call* call = &(*current)->call;
-    int has_moved = 0;
-    if (call->is_send) {
-        if (!memoi_threads_is_ready(memoi_threads_way(me, call), 1)) return 0;
-        memoi_threads_await(me, memoi_threads_way(me, call)->copied);
-        *current = NULL;
-        return 1;
-    }
-    while (*current) {
-        int result = memoi_threads_take(me, *current);
-        if (result < 0) return -1;
-        if (result == 0) break;
-        *current = (*current)->next;
-        has_moved = 1;
-    }
-    return has_moved;
-}
-
-MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message) {
-    memoi_way* way;
-    if (!message->current || !message->call.is_send) return;
-    way = memoi_threads_way(me, &message->call);
-    __atomic_store_n(&way->current, message, __ATOMIC_RELEASE);
-    memoi_threads_ring(&me->group->ranks[message->call.peer]);
-}
-
-/* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
- * failed. *n_left: chains that are not done. */
+/* One attempt at every chain of messages.  Returns 1 if something moved, 0 if not, -1 if the world
+ * has failed. *n_left: chains that are not done. */
 MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int* n_left) {
     int has_moved = 0;
     *n_left = 0;
     for (uint32_t position = run->begin; position != run->end; position += 2) {
-        memoi_message* message = memoi_threads_message(run->me, position);
-        int result;
-        if (!message->current) continue;
-        result = memoi_threads_advance(run->me, &message->current);
+        memoi_message** current = &memoi_threads_message(run->me, position)->current;
+        int result = 1;
+        while (*current && (result = memoi_threads_try(run->me, *current)) > 0) {
+            *current = (*current)->call.is_send ? NULL : (*current)->next; /* sent as a whole */
+            has_moved = 1;
+        }
         if (result < 0) return -1;
-        has_moved |= result;
-        *n_left += message->current != NULL;
+        *n_left += *current != NULL;
     }
     return has_moved;
 }
@@ -3475,8 +3434,13 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     int n_left = 1;
     memoi_threads_record(me, me->posted);
     if (memoi_threads_has_failed(me)) return memoi_threads_status(&me->table, error);
-    for (uint32_t position = run->begin; position != run->end; position += 2)
-        memoi_threads_post(me, memoi_threads_message(me, position));
+    for (uint32_t position = run->begin; position != run->end; position += 2) {
+        memoi_message* message = memoi_threads_message(me, position);
+        if (!message->current || !message->call.is_send) continue;
+        __atomic_store_n(&memoi_threads_way(me, &message->call)->current, message,
+                         __ATOMIC_RELEASE);
+        memoi_threads_ring(&me->group->ranks[message->call.peer]);
+    }
 
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
@@ -5370,10 +5334,20 @@ MEMOI int memoi_target_is_heard(const memoi_target* target) {
     return !target->status && MEMO_DEVICE_HAS(target->device, annotate);
 }
 
-/* Announces an operation that the table has no function for, which the caller enqueues next. */
-MEMOI void memoi_target_announce(memoi_target* target, int stream, const memo_op_desc* op) {
-    if (memoi_target_is_heard(target))
-        target->status = memo_annotate(target->device, target->streams[stream], op, target->error);
+/* Announces an operation that the table has no function for, which the caller enqueues next;
+ * sent_bytes: to other ranks. */
+MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
+                                 const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                                 int64_t n_writes, int64_t sent_bytes) {
+    memo_op_desc op = MEMO_ZERO(memo_op_desc);
+    if (!memoi_target_is_heard(target)) return;
+    op.name = name;
+    op.reads = reads;
+    op.n_reads = n_reads;
+    op.writes = writes;
+    op.n_writes = n_writes;
+    op.link_bytes = sent_bytes;
+    target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
 }
 
 MEMOI MEMOB_NOINLINE void memoi_target_record(memoi_target* target, int32_t event, int stream) {
@@ -5401,20 +5375,6 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
         target->status = memo_copy_rows(target->device, target->streams[stream],
                                         MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
                                         from_stride_bytes, row_bytes, n_rows, target->error);
-}
-
-/* Announces a transfer of n_bytes to other ranks. */
-MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* name,
-                                 const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                                 int64_t n_writes, int64_t n_bytes) {
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
-    op.name = name;
-    op.reads = reads;
-    op.n_reads = n_reads;
-    op.writes = writes;
-    op.n_writes = n_writes;
-    op.link_bytes = n_bytes;
-    memoi_target_announce(target, stream, &op);
 }
 
 /* --- messages --- */
@@ -5523,19 +5483,6 @@ MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t
  * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* Reads n elements as fp32. */
-MEMOI MEMOB_NOINLINE void memoi_attention_row_load(float* to, const void* from, int64_t first,
-                                                   int64_t n, memo_type type) {
-    const uint16_t* bits = (const uint16_t*)from + first;
-    if (type == MEMO_TYPE_F32) {
-        memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
-    } else if (type == MEMO_TYPE_BF16) {
-        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_bf16(bits[i]);
-    } else {
-        for (int64_t i = 0; i < n; i++) to[i] = memo_f32_from_f16(bits[i]);
-    }
-}
-
 #define MEMOI_TILE_Q 32
 #define MEMOI_TILE_K 64
 #define MEMOI_HEAD   MEMO_HOST_ATTENTION_HEAD_SIZE
@@ -5563,11 +5510,11 @@ typedef struct memoi_attention_tile {
     float k_transposed[MEMOI_HEAD * MEMOI_TILE_K]; /* so that the inner loop runs over keys */
     float rows[MEMOI_TILE_K][MEMOI_HEAD];          /* forward: v; backward: k */
 
+    float result[MEMOI_TILE_Q][MEMOI_HEAD]; /* forward: out; backward: d_q */
     /* Forward, in one pass: sums are relative to the largest score so far. */
-    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q], out[MEMOI_TILE_Q][MEMOI_HEAD];
+    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
     /* Backward. */
-    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q];
-    float d_out[MEMOI_TILE_Q][MEMOI_HEAD], d_q[MEMOI_TILE_Q][MEMOI_HEAD];
+    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q], d_out[MEMOI_TILE_Q][MEMOI_HEAD];
     float v_transposed[MEMOI_HEAD * MEMOI_TILE_K];
     float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
 } memoi_attention_tile;
@@ -5607,14 +5554,21 @@ MEMOI int memoi_attention_place_keys(memoi_attention_tile* t, const memo_run* ru
 #define MEMOI_ATTENTION_AT(block, x, b, row, h, size)                                              \
     ((b) * (block)->x##_batch_stride + (row) * (block)->x##_row_stride + (h) * (int64_t)(size))
 
-/* Loads n rows of d elements, as rows, as columns, or both. */
+/* Loads n rows of d elements as fp32: as rows, as columns, or both. */
 MEMOI MEMOB_NOINLINE void memoi_attention_load(float* transposed, float rows[][MEMOI_HEAD],
                                                const void* from, int64_t first, int64_t row_stride,
                                                int64_t n, int32_t d, memo_type type) {
     float line[MEMOI_HEAD];
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++, first += row_stride) {
+        const uint16_t* bits = (const uint16_t*)from + first;
         float* to = rows ? rows[i] : line;
-        memoi_attention_row_load(to, from, first + i * row_stride, d, type);
+        if (type == MEMO_TYPE_F32) {
+            memcpy(to, (const float*)from + first, (size_t)d * sizeof(float));
+        } else if (type == MEMO_TYPE_BF16) {
+            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_bf16(bits[e]);
+        } else {
+            for (int32_t e = 0; e < d; e++) to[e] = memo_f32_from_f16(bits[e]);
+        }
         if (transposed)
             for (int32_t e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
@@ -5667,7 +5621,7 @@ MEMOI void memoi_attention_softmax(memoi_attention_tile* t) {
         }
         t->largest[i] = largest;
         t->sum[i] = t->sum[i] * correction + sum;
-        for (int32_t e = 0; e < d; e++) t->out[i][e] = t->out[i][e] * correction + part[e];
+        for (int32_t e = 0; e < d; e++) t->result[i][e] = t->result[i][e] * correction + part[e];
     }
 }
 
@@ -5688,7 +5642,7 @@ MEMOI void memoi_attention_gradients(memoi_attention_tile* t) {
             memoi_attention_row_add(t->d_k[j], d_s, t->q[i], d);
             memoi_attention_row_add(t->d_v[j], p, t->d_out[i], d_v);
         }
-        memoi_attention_row_add(t->d_q[i], 1, part, d);
+        memoi_attention_row_add(t->result[i], 1, part, d);
     }
 }
 
@@ -5696,22 +5650,19 @@ MEMOI void memoi_attention_gradients(memoi_attention_tile* t) {
 MEMOI void memoi_attention_begin(memoi_attention_tile* t) {
     const memo_attention_block* block = t->block;
     const int32_t d = block->head_size, d_v = block->v_head_size;
+    const int64_t q_at = MEMOI_ATTENTION_AT(block, q, t->b, t->q_row, t->h, d);
+    const int64_t out_at = MEMOI_ATTENTION_AT(block, out, t->b, t->q_row, t->h, d_v);
+    memoi_attention_load(NULL, t->q, block->q, q_at, block->q_row_stride, t->n_q, d, block->type);
+    if (t->is_backward)
+        memoi_attention_load(NULL, t->d_out, block->d_out, out_at, block->out_row_stride, t->n_q,
+                             d_v, block->type);
     for (int64_t i = 0; i < t->n_q; i++) {
-        const int64_t row = t->q_row + i, lse = MEMOI_ATTENTION_AT(block, lse, t->b, row, t->h, 1);
-        memoi_attention_row_load(t->q[i], block->q,
-                                 MEMOI_ATTENTION_AT(block, q, t->b, row, t->h, d), d, block->type);
-        if (t->is_backward) {
-            t->lse[i] = block->lse[lse];
-            t->row_dot[i] = block->row_dots[lse];
-            memset(t->d_q[i], 0, (size_t)d * sizeof(float));
-            memoi_attention_row_load(t->d_out[i], block->d_out,
-                                     MEMOI_ATTENTION_AT(block, out, t->b, row, t->h, d_v), d_v,
-                                     block->type);
-        } else {
-            t->largest[i] = -INFINITY;
-            t->sum[i] = 0;
-            memset(t->out[i], 0, (size_t)d_v * sizeof(float));
-        }
+        const int64_t lse = MEMOI_ATTENTION_AT(block, lse, t->b, t->q_row + i, t->h, 1);
+        t->lse[i] = t->is_backward ? block->lse[lse] : 0;
+        t->row_dot[i] = t->is_backward ? block->row_dots[lse] : 0;
+        t->largest[i] = -INFINITY;
+        t->sum[i] = 0;
+        memset(t->result[i], 0, (size_t)(t->is_backward ? d : d_v) * sizeof(float));
     }
 }
 MEMOI void memoi_attention_end(const memoi_attention_tile* t) {
@@ -5722,11 +5673,11 @@ MEMOI void memoi_attention_end(const memoi_attention_tile* t) {
         const int64_t q_at = MEMOI_ATTENTION_AT(block, q, t->b, row, t->h, d);
         const int64_t out_at = MEMOI_ATTENTION_AT(block, out, t->b, row, t->h, d_v);
         if (t->is_backward) {
-            memoi_attention_row_add(block->d_q + q_at, 1, t->d_q[i], d);
+            memoi_attention_row_add(block->d_q + q_at, 1, t->result[i], d);
             continue;
         }
         for (int32_t e = 0; e < d_v; e++)
-            block->out[out_at + e] = t->sum[i] > 0 ? t->out[i][e] / t->sum[i] : 0;
+            block->out[out_at + e] = t->sum[i] > 0 ? t->result[i][e] / t->sum[i] : 0;
         block->lse[MEMOI_ATTENTION_AT(block, lse, t->b, row, t->h, 1)] =
             t->sum[i] > 0 ? t->largest[i] + logf(t->sum[i]) : -INFINITY;
     }
@@ -6127,7 +6078,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
+    memoi_target_announce(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
@@ -6155,7 +6106,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     if (m.n_needed && x->n) { /* on any rank */
-        memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
+        memoi_target_announce(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
     if (sums && u->shape->group <= 0)
@@ -6186,7 +6137,7 @@ typedef struct memoi_exchange_rows {
  * gaps are read, too. */
 enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
-    memoi_exchange_rows rows[MEMOI_PIECES_MAX];
+    memoi_exchange_rows rows[MEMOI_PIECES_MAX + 1]; /* one more while rows are added */
     int32_t n;
     int32_t q_begin, q_end;   /* runs of queries that read */
     int64_t n_rows, n_needed; /* with and without these gaps */
@@ -6305,31 +6256,28 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
 MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
                                    int64_t end) {
     memoi_exchange_rows* rows = p->rows;
-    const int64_t last = p->n ? rows[p->n - 1].end : 0, gap = p->n ? begin - last : 1;
-    int32_t narrowest = 0;
+    const int64_t last = p->n ? rows[p->n - 1].end : -1;
+    int32_t narrowest = p->n - 1; /* the gap behind this piece */
     p->n_needed += memob_max(end - memob_max(begin, last), 0);
-    if (p->n == most && gap > p->narrowest) {
-        for (int32_t k = 1; k + 1 < p->n; k++)
-            if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
-                narrowest = k;
-        p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
-    }
-
-    /* The last piece goes on; or two pieces become one, which leaves room for another. */
-    if (gap <= 0 || (p->n == most && gap <= p->narrowest)) {
+    if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
         rows[p->n - 1].end = memob_max(end, last);
         return;
     }
-    if (p->n == most) {
-        rows[narrowest].end = rows[narrowest + 1].end;
-        for (int32_t k = narrowest + 1; k + 1 < p->n; k++) rows[k] = rows[k + 1];
-        p->n_rows += p->narrowest;
-        p->n--;
-    }
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
+    if (p->n <= most) return;
+
+    /* The new gap, unless another is narrower. */
+    for (int32_t k = 0; k + 2 < p->n && begin - last > p->narrowest; k++)
+        if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
+            narrowest = k;
+    p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
+    p->n_rows += p->narrowest;
+    rows[narrowest].end = rows[narrowest + 1].end;
+    p->n--;
+    for (int32_t k = narrowest + 1; k < p->n; k++) rows[k] = rows[k + 1];
 }
 
 #ifndef MEMOI_EXCHANGE_SEARCH           /* tests set it */
@@ -6486,7 +6434,6 @@ typedef struct memoi_ring {
     int32_t has_worked; /* this rank computed in the previous step */
 
     /* Exchanges in which this rank takes no part are left out. */
-    int32_t has_begun;   /* an exchange of this ring */
     int32_t n_exchanged; /* 1 + the latest exchange */
     int32_t n_given;     /* 1 + the latest that sent a contribution */
     int32_t has_arrived; /* contributions of the latest exchange are still to be added */
@@ -6503,29 +6450,29 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
 
-/* Elements of a row of k, or of v. */
-MEMOI int64_t memoi_ring_kv_row(const memoi_shape* shape, int is_v) {
-    return (int64_t)shape->heads.n_kv * shape->kv_size[is_v];
-}
-MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
-    return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_kv_row(shape, is_v);
-}
-
 /* Tensors that travel: of keys and values the rows that are needed later, and their gradients. */
 enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_KV, MEMOI_RING_N_TENSORS };
 
-/* Elements of a row of a tensor. */
+/* Elements of a row of a tensor, and its type. */
 MEMOI int64_t memoi_ring_row(const memoi_shape* shape, int tensor) {
-    return tensor < MEMOI_RING_D_KV ? memoi_ring_kv_row(shape, tensor)
-                                    : memoi_ring_kv_row(shape, 0) + memoi_ring_kv_row(shape, 1);
+    const int32_t* size = shape->kv_size;
+    return (int64_t)shape->heads.n_kv *
+           (tensor < MEMOI_RING_D_KV ? size[tensor] : size[0] + size[1]);
+}
+MEMOI memo_type memoi_ring_type(const memoi_shape* shape, int tensor) {
+    return tensor < MEMOI_RING_D_KV ? shape->type : shape->carried_type;
+}
+/* Elements of k, or of v. */
+MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, int is_v) {
+    return shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, is_v);
 }
 /* Bytes of a tensor that this rank sends or gets in exchange s: rows for step s + 1, or those that
  * step s - 1 read. */
 MEMOI int64_t memoi_ring_bytes(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
     const int is_kv = tensor < MEMOI_RING_D_KV;
-    const memo_type type = is_kv ? ring->shape->type : ring->shape->carried_type;
     return *memoi_exchange_rows_of(ring->plan, is_kv == is_receive, is_kv ? s + 1 : s - 1) *
-           memoi_ring_row(ring->shape, tensor) * memo_type_bytes(type);
+           memoi_ring_row(ring->shape, tensor) *
+           memo_type_bytes(memoi_ring_type(ring->shape, tensor));
 }
 
 /* Where k or v of step s lies. */
@@ -6587,8 +6534,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.mask = ring->plan->masks[part];
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
-    block.k_row_stride = memoi_ring_kv_row(shape, 0);
-    block.v_row_stride = memoi_ring_kv_row(shape, 1);
+    block.k_row_stride = memoi_ring_row(shape, 0);
+    block.v_row_stride = memoi_ring_row(shape, 1);
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
@@ -6628,8 +6575,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
 /* Announces the operation with what it reads and writes. */
 MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b, int64_t n_q,
                                int64_t n_k) {
-    int64_t bytes = memo_type_bytes(b->type);
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
+    const int64_t bytes = memo_type_bytes(b->type);
     const memo_range reads[] = {
         MEMOI_RING_RANGE(b, q, q, n_q, bytes), MEMOI_RING_RANGE(b, k, k, n_k, bytes),
         MEMOI_RING_RANGE(b, v, v, n_k, bytes), MEMOI_RING_RANGE(b, d_out, out, n_q, bytes),
@@ -6639,12 +6585,12 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
     const memo_range backward[] = {MEMOI_RING_RANGE(b, d_q, q, n_q, 4),
                                    MEMOI_RING_RANGE(b, d_k, k, n_k, 4),
                                    MEMOI_RING_RANGE(b, d_v, v, n_k, 4)};
-    op.name = ring->is_backward ? "attention backward" : "attention";
-    op.reads = reads;
-    op.n_reads = ring->is_backward ? 6 : 3;
-    op.writes = ring->is_backward ? backward : forward;
-    op.n_writes = ring->is_backward ? 3 : 2;
-    memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
+    if (ring->is_backward)
+        memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, "attention backward", reads, 6,
+                              backward, 3, 0);
+    else
+        memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, "attention", reads, 3, forward, 2,
+                              0);
 }
 
 /* Calls a function of latent keys for each sequence of a block of n_rows; part has some of its
@@ -6746,7 +6692,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     ring->n_awaited = 0;
     ring->has_worked = 0;
-    ring->has_begun = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
+    ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -6779,7 +6725,7 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_
     const int32_t rd = shape->sharding.ring, step = is_kv ? s + 1 : s - 1;
     const int32_t distance = ring->plan->distances[step];
     const int32_t peer = (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const memo_type type = is_kv ? shape->type : shape->carried_type;
+    const memo_type type = memoi_ring_type(shape, tensor);
     const int64_t row = memoi_ring_row(shape, tensor), row_bytes = row * memo_type_bytes(type);
     char* address = memoi_ring_place(ring, tensor, s, is_receive);
     if (!is_kv) {
@@ -6813,9 +6759,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     int64_t in[MEMOI_RING_N_TENSORS] = {0, 0, 0}, out[MEMOI_RING_N_TENSORS] = {0, 0, 0};
     int64_t n_out = 0, n_in = 0, n_reads = 0, n_writes = 0;
     for (int i = first; i < end; i++) {
-        const int64_t whole =
-            shape->n_batch * shape->key_sharding.ring_tokens * memoi_ring_row(shape, i) *
-            memo_type_bytes(i < MEMOI_RING_D_KV ? shape->type : shape->carried_type);
+        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens *
+                              memoi_ring_row(shape, i) * memo_type_bytes(memoi_ring_type(shape, i));
         out[i] = memoi_ring_bytes(ring, i, s, 0);
         in[i] = memoi_ring_bytes(ring, i, s, 1);
         n_out += out[i];
@@ -6827,14 +6772,13 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     if (!n_out && !n_in) return;
 
     /* The start; a step that used the buffer to fill, or made the contribution to send. */
-    if ((!ring->has_begun && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
+    if ((!ring->n_exchanged && !ring->is_ready) || (in[MEMOI_RING_K] && ring->uses[s % 2]) ||
         out[MEMOI_RING_D_KV] || (in[MEMOI_RING_D_KV] && ring->uses[2])) {
         memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
         memset(ring->uses, 0, sizeof ring->uses);
     }
-    ring->has_begun = 1;
     if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)s);
-    memoi_target_transfer(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
+    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
     memoi_target_group_begin(target, ring->comm,
                              ring->is_backward ? "ring backward" : "ring forward", s);
     for (int i = 2 * first; i < 2 * end; i++) memoi_ring_send(ring, i / 2, s, i % 2);
@@ -6843,21 +6787,6 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, int32_t s) {
     ring->n_exchanged = s + 1;
     if (out[MEMOI_RING_D_KV]) ring->n_given = s + 1;
     ring->has_arrived = in[MEMOI_RING_D_KV] > 0;
-}
-
-/* A backward step on another rank's keys begins its contribution at 0. */
-MEMOI void memoi_ring_clear(const memoi_ring* ring, int32_t s) {
-    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_step[0],
-                      *memoi_exchange_rows_of(ring->plan, 1, s) *
-                          memoi_ring_row(ring->shape, MEMOI_RING_D_KV) * 4);
-}
-/* The rows go back as they came, in carried_type. */
-MEMOI void memoi_ring_contribute(memoi_ring* ring, int32_t s) {
-    if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
-    memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_out,
-                      ring->shape->carried_type, ring->buffers.d_kv_step[0], MEMO_TYPE_F32,
-                      *memoi_exchange_rows_of(ring->plan, 1, s) *
-                          memoi_ring_row(ring->shape, MEMOI_RING_D_KV));
 }
 
 /* Adds what the readers of step s return to the rows of its pieces, in all sequences. */
@@ -6871,7 +6800,7 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
     pack.n_ranges = 0;
     pack.packed[0] = ring->buffers.d_kv_in;
     for (int32_t t = 0; t < 2; t++) {
-        pack.n_columns[t] = memoi_ring_kv_row(shape, t);
+        pack.n_columns[t] = memoi_ring_row(shape, t);
         pack.rows[t] = ring->d_kv_final[t];
     }
     pack.packed[1] = ring->buffers.d_kv_in + *memoi_exchange_rows_of(ring->plan, 0, s) *
@@ -6905,12 +6834,17 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int32_t s) {
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const int32_t n = ring->last_step + 1, i = ring->is_backward ? s % n : s;
     const int is_idle = ring->is_backward && !s;
+    const int64_t n_given =
+        *memoi_exchange_rows_of(ring->plan, 1, i) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    memoi_target* target = ring->target;
     ring->has_worked = 0;
     for (int32_t part = 0; part < ring->shape->n_parts && !is_idle; part++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, i, part);
         memo_attention_block block;
         if (!step->n_q_runs) continue;
-        if (i && ring->is_backward && !ring->has_worked) memoi_ring_clear(ring, i);
+        if (i && ring->is_backward && !ring->has_worked)
+            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_step[0], n_given * 4);
         ring->has_worked = 1;
         block = memoi_ring_block(ring, part, step, i);
         if (i) {
@@ -6920,10 +6854,16 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         memoi_ring_attend(ring, &block, step);
         if (i && !ring->is_backward) memoi_ring_merge(ring, &block, step);
     }
-    if (i && ring->is_backward && ring->has_worked) memoi_ring_contribute(ring, i);
+
+    /* The rows of a contribution go back as they came, in carried_type. */
+    if (i && ring->is_backward && ring->has_worked) {
+        if (ring->n_given) memoi_ring_await(ring, ring->n_given - 1); /* it sent that buffer */
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, buffers->d_kv_out,
+                          ring->shape->carried_type, buffers->d_kv_step[0], MEMO_TYPE_F32, n_given);
+    }
     if (ring->has_arrived) memoi_ring_add(ring, s - 1);
     if (ring->has_worked && s && s + 1 < memoi_ring_n_exchanges(ring))
-        memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
+        memoi_target_record(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
 }
 
 MEMOI void memoi_ring_run(memoi_ring* ring) {
@@ -7987,17 +7927,15 @@ MEMOI void memoi_blocks_announce(memo_blocks* b, memoi_blocks_kind kind,
                              kind == MEMOI_BLOCKS_REDUCE_BACKWARD || (is_end && b->is_backward);
     const memo_range range = memob_range_at(has_gradient ? buffers->gradient : buffers->output,
                                             buffers->count * memo_type_bytes(b->desc.type));
-    memo_op_desc op = MEMO_ZERO(memo_op_desc);
+    int n_reads = is_reduced || is_end ||
+                  (kind == MEMOI_BLOCKS_BACKWARD ? call->block < b->desc.schedule.n_blocks - 1
+                                                 : !call->is_input_saved);
+    int n_writes = is_reduced || (!is_end && call->has_output);
     char name[40];
     memoi_blocks_name(name, kind, call->block, call->part);
-    op.name = name;
-    op.reads = op.writes = &range;
-    op.n_reads = is_reduced || is_end ||
-                 (kind == MEMOI_BLOCKS_BACKWARD ? call->block < b->desc.schedule.n_blocks - 1
-                                                : !call->is_input_saved);
-    op.n_writes = is_reduced || (!is_end && call->has_output);
-    if (kind == MEMOI_BLOCKS_WEIGHTS) op.n_reads = op.n_writes = 0;
-    memoi_target_announce(&b->target, is_reduced ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE, &op);
+    if (kind == MEMOI_BLOCKS_WEIGHTS) n_reads = n_writes = 0;
+    memoi_target_announce(&b->target, is_reduced ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE, name,
+                          &range, n_reads, &range, n_writes, 0);
 }
 
 /* Calls the trainer's function for an op of the compute stream. */
@@ -8128,38 +8066,28 @@ MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recompute
     }
 }
 
-/* Recomputation and backward of a block, part by part. */
-MEMOI void memoi_blocks_segment(memo_blocks* b, int32_t block) {
-    const memo_blocks_schedule_desc* desc = &b->desc.schedule;
-    const int couples = desc->splits_sequence && block % desc->blocks_per_layer == 0;
-    if (couples) memoi_blocks_recompute_all(b, block);
-    memoi_blocks_backward_of(b, block, !couples);
-}
-
 MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
     for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) memoi_blocks_need(b, event, s);
 }
 
+/* The first blocks of the layer are recomputed before its backward: in the fine order none, in the
+ * cross order all but the last.  The others are recomputed just before their backward, part by part;
+ * but attention over parts of a sequence for all parts. */
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
-    const memo_blocks_order order = b->desc.schedule.order;
-    int32_t first = layer * b->desc.schedule.blocks_per_layer,
-            last = first + b->desc.schedule.blocks_per_layer - 1;
-    if (order == MEMO_BLOCKS_FINE) {
-        for (int32_t i = last; i >= first; i--) memoi_blocks_segment(b, i);
-        return;
+    const memo_blocks_schedule_desc* desc = &b->desc.schedule;
+    const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
+    const int32_t recomputed = desc->order == MEMO_BLOCKS_FINE    ? first
+                               : desc->order == MEMO_BLOCKS_CROSS ? end - 1
+                                                                  : end;
+    for (int32_t i = first; i < recomputed; i++) memoi_blocks_recompute_all(b, i);
+    if (recomputed == end) memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
+    for (int32_t i = end - 1; i >= first; i--) {
+        const int couples = i >= recomputed && desc->splits_sequence && i == first;
+        if (couples) memoi_blocks_recompute_all(b, i);
+        memoi_blocks_backward_of(b, i, i >= recomputed && !couples);
     }
-
-    /* Recompute the layer; in the cross order its last block together with its backward. */
-    for (int32_t i = first; i < last; i++) memoi_blocks_recompute_all(b, i);
-    if (order == MEMO_BLOCKS_CROSS) {
-        memoi_blocks_segment(b, last);
-    } else {
-        memoi_blocks_recompute_all(b, last);
-        memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
-        memoi_blocks_backward_of(b, last, 0);
-    }
-    for (int32_t i = last - 1; i >= first; i--) memoi_blocks_backward_of(b, i, 0);
-    if (order == MEMO_BLOCKS_PIPELINED && first > 0) memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
+    if (desc->order == MEMO_BLOCKS_PIPELINED && first > 0)
+        memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
 }
 
 /* One layer; after the last one of the pass the trainer takes over. */
@@ -8248,57 +8176,53 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     MEMO_FREE(blocks);
 }
 
-/* A layer that may come next. */
+/* Layers up to the last one, from a layer that may come next. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
-                                   memo_error* error) {
-    const int32_t last = blocks->n_layers - 1;
-    if (layer == (is_backward ? last : 0)) {
-        blocks->n_ops = blocks->has_met = 0;
-        blocks->n_ahead -= is_backward;
-    }
-    blocks->is_backward = is_backward;
-    blocks->agreed.digests[MEMOI_BLOCKS_PASS] = (uint32_t)is_backward;
-    blocks->target.status = MEMO_STATUS_OK;
-    blocks->target.error = error;
-    blocks->next_forward = blocks->next_backward = -1;
-    memoi_blocks_layer(blocks, layer);
-    if (blocks->target.status) return blocks->target.status;
+                                   int32_t last, memo_error* error) {
+    const int32_t top = blocks->n_layers - 1, step = is_backward ? -1 : 1;
+    for (; layer != last + step; layer += step) {
+        if (layer == (is_backward ? top : 0)) {
+            blocks->n_ops = blocks->has_met = 0;
+            blocks->n_ahead -= is_backward;
+        }
+        blocks->is_backward = is_backward;
+        blocks->agreed.digests[MEMOI_BLOCKS_PASS] = (uint32_t)is_backward;
+        blocks->target.status = MEMO_STATUS_OK;
+        blocks->target.error = error;
+        blocks->next_forward = blocks->next_backward = -1;
+        memoi_blocks_layer(blocks, layer);
+        if (blocks->target.status) return blocks->target.status;
 
-    /* What may come next. */
-    if (!is_backward) blocks->next_forward = layer + 1;
-    if (!is_backward && layer == last) blocks->n_ahead++;
-    if (is_backward && layer)
-        blocks->next_backward = layer - 1;
-    else if (is_backward ? blocks->n_ahead > 0 : layer == last)
-        blocks->next_backward = last;
+        /* What may come next. */
+        if (!is_backward) blocks->next_forward = layer + 1;
+        if (!is_backward && layer == top) blocks->n_ahead++;
+        if (is_backward && layer)
+            blocks->next_backward = layer - 1;
+        else if (is_backward ? blocks->n_ahead > 0 : layer == top)
+            blocks->next_backward = top;
+    }
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
     const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t end = is_all ? blocks->n_layers : layer + 1;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t i = is_all ? 0 : layer;
-    if (i < 0 || i >= blocks->n_layers || (i && i != blocks->next_forward))
+    const int32_t first = is_all ? 0 : layer;
+    if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                              (int)i, blocks->next_forward > 0 ? ", or the next one" : "");
-    for (; i < end && !status; i++) status = memoi_blocks_run(blocks, 0, i, error);
-    return status;
+                              (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
+    return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
 }
 
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
     const int is_all = layer == MEMO_ALL_LAYERS;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t i = is_all ? blocks->n_layers - 1 : layer;
-    if (i < 0 || i != blocks->next_backward)
+    const int32_t first = is_all ? blocks->n_layers - 1 : layer;
+    if (first < 0 || first != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_blocks_backward: out of order (layer %d); %s", (int)i,
+                              "memo_blocks_backward: out of order (layer %d); %s", (int)first,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
-    for (; i >= (is_all ? 0 : layer) && !status; i--)
-        status = memoi_blocks_run(blocks, 1, i, error);
-    return status;
+    return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
 }
 
 /* ---- >>loss -------------------------------------------------------------------------------------
@@ -8759,7 +8683,7 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
                                 memob_range_at(walk->s.own.m, with_m)};
     const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
                                  memob_range_at(walk->s.in.m, with_m)};
-    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
+    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
                           writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
     memoi_target_group_begin(target, desc->comm,
                              walk->is_backward ? "scan backward" : "scan forward", d);
@@ -9070,40 +8994,30 @@ typedef struct memoi_experts_move {
 MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts, int own) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
-    int64_t sorted_at = 0, placed_at = 0, n_left = 0;
+    char *sorted_at = move->sorted, *placed_at = move->placed;
+    int64_t n_left = 0;
     for (int32_t owner = 0; owner < x->n_ranks; owner++) {
         const memo_share share = memo_share_of(n, x->n_ranks, owner);
-        for (int64_t e = share.begin; e < share.begin + share.count; e++) {
-            const int64_t count = counts[x->rank * n + e];
-            char* sorted = move->sorted + sorted_at * move->row_bytes;
-            sorted_at += count;
-
-            /* To another rank, or back from there. */
-            if (owner != x->rank) {
-                if (!move->is_back) n_left += count * move->row_bytes;
-                if (!own)
-                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm,
-                                         !move->is_back, sorted, count * move->row_elements,
-                                         move->type, owner);
-                continue;
-            }
-
-            /* The rows of an expert of this rank, by sender. */
-            for (int32_t sender = 0; sender < x->n_ranks; sender++) {
+        const int is_owner = owner == x->rank; /* it gets rows of all senders */
+        const int32_t end = is_owner ? x->n_ranks : x->rank + 1;
+        for (int64_t e = share.begin; e < share.begin + share.count; e++)
+            for (int32_t sender = is_owner ? 0 : x->rank; sender < end; sender++) {
                 const int64_t n_rows = counts[sender * n + e], n_bytes = n_rows * move->row_bytes;
-                char* placed = move->placed + placed_at * move->row_bytes;
-                placed_at += n_rows;
-                if (sender != x->rank && move->is_back) n_left += n_bytes;
-                if (sender != x->rank && !own)
-                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm,
-                                         move->is_back, placed, n_rows * move->row_elements,
-                                         move->type, sender);
-                else if (sender == x->rank && own)
+                const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
+                char *sorted = sorted_at, *placed = placed_at;
+                if (is_sender) sorted_at += n_bytes;
+                if (is_owner) placed_at += n_bytes;
+                if (is_owner && is_sender && own)
                     memoi_target_copy_rows(&move->target, MEMOI_TARGET_COMPUTE,
                                            move->is_back ? sorted : placed, n_bytes,
                                            move->is_back ? placed : sorted, n_bytes, n_bytes, 1);
+                if (is_owner && is_sender) continue;
+                if (sends) n_left += n_bytes;
+                if (!own)
+                    memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm, sends,
+                                         is_sender ? sorted : placed, n_rows * move->row_elements,
+                                         move->type, is_sender ? owner : sender);
             }
-        }
     }
     return n_left;
 }
@@ -9137,7 +9051,7 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     move.target.error = error;
     n_left = memoi_experts_run(&move, routing->counts, 1);
     if (x->n_ranks == 1) return move.target.status;
-    memoi_target_transfer(&move.target, MEMOI_TARGET_COMPUTE, name,
+    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
                           is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
                           1, n_left);
     memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
