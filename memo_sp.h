@@ -2620,16 +2620,12 @@ MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
 
 MEMOI void memoi_row_loop_merge(const void* desc) {
     const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    int64_t n = merge->n_batches * merge->n_rows, place;
-    for (int64_t row = 0; row < n; row++) {
-        memo_merge_weights weights;
-        float a, b;
-        int32_t lane;
-        place = memo_merge_place(merge, row);
-        a = merge->lse[place];
-        b = merge->part_lse[place];
-        weights = memo_merge_weights_of(a, b);
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
+    for (int64_t row = 0; row < merge->n_batches * merge->n_rows; row++) {
+        const int64_t place = memo_merge_place(merge, row);
+        const float a = merge->lse[place], b = merge->part_lse[place];
+        const memo_merge_weights weights = memo_merge_weights_of(a, b);
+        for (int32_t lane = 0; lane < MEMO_ROW_LANES; lane++)
+            memo_merge_lane(merge, row, lane, weights);
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }
@@ -2902,8 +2898,7 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
     const memoi_row_args* run = (const memoi_row_args*)args;
     if (run->kind == MEMO_ROW_SINKS || run->kind == MEMO_ROW_SINK_SUMS) {
         const memo_sinks_desc* sinks = &run->desc.sinks;
-        int64_t head;
-        for (head = 0; head < sinks->n_heads; head++)
+        for (int64_t head = 0; head < sinks->n_heads; head++)
             if (!(sinks->sinks[head] < INFINITY))
                 return MEMOB_INVALID(error,
                                      "memo_sinks_desc.sinks[%lld]: not a number, or too large "
@@ -3697,13 +3692,9 @@ MEMOI void memoi_threads_close(memoi_threads_rank* me) {
 }
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
-    memoi_threads_rank* me;
-    memoi_threads_group* group;
-    memoi_threads_world* world;
-    if (!comm) return;
-    me = (memoi_threads_rank*)comm->context;
-    group = me->group;
-    world = group->world;
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_group* group = me->group;
+    memoi_threads_world* world = group->world;
     __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
     memoi_threads_close(me);
@@ -3808,7 +3799,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     }
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split")) {
         status = memoi_threads_give_up(me, error);
-        memoi_threads_destroy(me->part); /* the rank that made it is idle now */
+        memo_comm_destroy(me->part); /* the rank that made it is idle now */
         return status;
     }
 
@@ -3817,17 +3808,15 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
                                             : memob_no_memory(error, "a communicator");
     if (me->part) status = memoi_threads_open((memoi_threads_rank*)me->part->context, error);
     if (status)
-        memoi_threads_destroy(me->part);
+        memo_comm_destroy(me->part);
     else
         *part = me->part;
     return status;
 }
 
-/* *are_peers: set if a device is not a host device. */
-MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, int32_t* are_peers,
-                                           memo_error* error) {
+/* Fills in the defaults: are_peers, if a device is not a host device, and the time-out. */
+MEMOI memo_status memoi_threads_check_desc(memo_comm_threads_desc* desc, memo_error* error) {
     static const char name[] = "memo_comm_threads_desc";
-    *are_peers = desc->are_peers != 0;
     if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
         return MEMOB_INVALID(error,
@@ -3841,9 +3830,9 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, i
                                  "memo_comm_threads_desc.devices, rank %d: no device (%p); pass "
                                  "one that is created",
                                  (int)r, (const void*)device);
-        *are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
+        desc->are_peers |= memob_check_host_device(device, NULL) != MEMO_STATUS_OK;
     }
-    if (*are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0))
+    if (desc->are_peers && (desc->n_ranks > MEMO_REDUCE_MAX || desc->bytes_per_s > 0))
         return MEMOB_INVALID(
             error,
             "memo_comm_threads_desc: %d peers, or a simulated link of peers; up to "
@@ -3852,6 +3841,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, i
     if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
         memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!(desc->timeout_s > 0)) desc->timeout_s = 30;
     return MEMO_STATUS_OK;
 }
 
@@ -3859,8 +3849,8 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
                                      memo_error* error) {
     memoi_threads_world* world;
     memoi_threads_group* group = NULL;
-    int32_t are_peers;
-    memo_status status = memoi_threads_check_desc(desc, &are_peers, error);
+    memo_comm_threads_desc filled = *desc;
+    memo_status status = memoi_threads_check_desc(&filled, error);
     if (status) return status;
     world = (memoi_threads_world*)memob_calloc(1, sizeof *world);
     if (world)
@@ -3872,9 +3862,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
         return memob_no_memory(error, "the communicators of a world");
     }
 
-    world->desc = *desc;
-    world->desc.are_peers = are_peers;
-    if (!(desc->timeout_s > 0)) world->desc.timeout_s = 30;
+    world->desc = filled;
     for (int32_t r = 0; r < desc->n_ranks; r++)
         comms[r] = memoi_threads_sit(group, r, desc->devices[r]);
 
@@ -4003,19 +3991,16 @@ MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
 /* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
 MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t size,
                                       ncclUniqueId* id, int* is_named, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    memset(id, 0, sizeof *id);
-    if (desc->unique_id)
+    ncclResult_t result;
+    if (desc->unique_id) {
         memcpy(id, desc->unique_id, sizeof *id);
-    else if (size > 1)
-        status = memoi_nccl_name_meeting(is_named, error);
-    if (!status && !desc->unique_id) {
-        ncclResult_t result = ncclGetUniqueId(id);
-        if (result != ncclSuccess)
-            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+        return MEMO_STATUS_OK;
     }
-    return status;
+    if (size > 1 && memoi_nccl_name_meeting(is_named, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    result = ncclGetUniqueId(id);
+    if (result == ncclSuccess) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                          ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 
 /* --- errors --- */
@@ -4375,13 +4360,10 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
 
 /* The last communicator takes the world with it. */
 MEMOI void memoi_nccl_destroy(memo_comm* comm) {
-    memoi_nccl *me, **link;
-    memoi_nccl_world* world;
+    memoi_nccl *me = (memoi_nccl*)comm->context, **link;
+    memoi_nccl_world* world = me->world;
     ncclResult_t result = ncclSuccess;
     int is_last;
-    if (!comm) return;
-    me = (memoi_nccl*)comm->context;
-    world = me->world;
 
     /* Finish what is under way with the peers. */
     (void)memo_comm_nccl_register(comm, NULL, 0, NULL);
@@ -5039,8 +5021,7 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
     int64_t n_parts = 0, at = sharding->n_tokens;
     memoi_spread_part* parts;
     memob_keyed* order;
-    memoi_spread s;
-    memset(&s, 0, sizeof s);
+    memoi_spread s = MEMO_ZERO(memoi_spread);
     s.sharding = sharding;
     parts = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
     s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
@@ -5311,23 +5292,44 @@ typedef struct memoi_target {
     const memo_device* device;
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
     memo_event* events;
+    int32_t n_events;
+    void *memory, *host_memory; /* owned; NULL: none, or the user's */
+    memob_arrays arrays;
     const memo_label* agreed; /* its fields and digests go with each message */
     memo_status status;
     memo_error* error;
 } memoi_target;
 
-/* Waits for the streams, and destroys events and streams, except the first, which is the
- * caller's. */
-MEMOI void memoi_target_close(memoi_target* target, int32_t n_events, void* memory) {
+/* Waits for the streams, and frees all, except the first stream, which is the caller's. */
+MEMOI void memoi_target_close(memoi_target* target) {
     const memo_device* device = target->device;
     for (int32_t i = 0; i < MEMOI_TARGET_N_STREAMS && device; i++)
         if (target->streams[i]) (void)memo_stream_synchronize(device, target->streams[i], NULL);
-    for (int32_t i = 0; i < n_events && device; i++)
+    for (int32_t i = 0; i < target->n_events && device; i++)
         if (target->events[i]) (void)memo_event_destroy(device, target->events[i], NULL);
     for (int32_t i = 1; i < MEMOI_TARGET_N_STREAMS && device; i++)
         if (target->streams[i]) (void)memo_stream_destroy(device, target->streams[i], NULL);
-    if (memory) memo_device_free(device, memory, NULL);
+    if (target->memory) memo_device_free(device, target->memory, NULL);
+    if (target->host_memory) memo_host_free(device, target->host_memory, NULL);
+    memob_arrays_free(&target->arrays);
 }
+
+/* Create and destroy an object that has a target; what: in errors.  memoi_NAME_prepare fills the
+ * object; after its failure the object is destroyed. */
+#define MEMOI_TARGET_OBJECT(name, what)                                                            \
+    void memo_##name##_destroy(memo_##name* object) {                                              \
+        if (object) memoi_target_close(&object->target);                                           \
+        MEMO_FREE(object);                                                                         \
+    }                                                                                              \
+    memo_status memo_##name##_create(const memo_##name##_desc* desc, memo_##name** result,         \
+                                     memo_error* error) {                                          \
+        memo_##name* object = (memo_##name*)memob_calloc(1, sizeof *object);                       \
+        const memo_status status =                                                                 \
+            object ? memoi_##name##_prepare(object, desc, error) : memob_no_memory(error, what);   \
+        if (status) memo_##name##_destroy(object);                                                 \
+        *result = status ? NULL : object;                                                          \
+        return status;                                                                             \
+    }
 
 /* Does a recorder listen? */
 MEMOI int memoi_target_is_heard(const memoi_target* target) {
@@ -5532,7 +5534,6 @@ MEMOI void memoi_attention_place_queries(memoi_attention_tile* t, const memo_run
         if (t->low[i] < t->min_low) t->min_low = t->low[i];
         if (t->high[i] > t->max_high) t->max_high = t->high[i];
     }
-    if (t->min_low > t->max_high) t->min_low = 0; /* no query sees a key */
 }
 
 /* The keys [first, last) of a run, as many as fit.  Returns 0 if no query sees one of them. */
@@ -5750,11 +5751,10 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
 MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
-    const int32_t smaller =
-        block->head_size < block->v_head_size ? block->head_size : block->v_head_size;
     memoi_host_attention_args args;
     memo_device* device;
-    if (smaller < 1 || memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
+    if (memob_min(block->head_size, block->v_head_size) < 1 ||
+        memob_max(block->head_size, block->v_head_size) > MEMOI_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "host attention: head_size or v_head_size is out of range (%d, %d); "
                               "1 to %d are supported",
@@ -6299,9 +6299,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     int32_t n_runs, k = 0, i;
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     const memoi_exchange_rows* sees = memoi_exchange_sees_of(plan, part, reader);
-    memoi_exchange_pieces p;
+    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
-    memset(&p, 0, sizeof p);
     for (int32_t q = 0; q < n_q_runs; q++) {
         const int64_t low = sees[q].begin, high = sees[q].end;
         if (low >= high) continue;
@@ -6377,18 +6376,14 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
 
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring, each = shape->n_batch / shape->n_parts;
+    const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
+    const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
     info->n_steps = plan->last_step + 1;
-    for (int32_t part = 0; part < shape->n_parts; part++)
-        for (int32_t s = 1; s < rd; s++) {
-            const memoi_exchange_pieces* sends = memoi_exchange_pieces_of(plan, 0, s, part);
-            const memoi_exchange_pieces* gets = memoi_exchange_pieces_of(plan, 1, s, part);
-            info->sent_rows[0] += each * sends->n_rows;
-            info->sent_rows[1] += each * gets->n_rows;
-            info->needed_rows[0] += each * sends->n_needed;
-            info->needed_rows[1] += each * gets->n_needed;
-        }
+    for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
+        info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
+        info->needed_rows[i / n] += each * plan->pieces[i].n_needed;
+    }
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6516,8 +6511,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     const int64_t n_keys = shape->key_sharding.ring_tokens;
-    memo_attention_block block;
-    memset(&block, 0, sizeof block);
+    memo_attention_block block = MEMO_ZERO(memo_attention_block);
     block.type = shape->type;
     block.scale = shape->scale;
     block.softcap = shape->softcap;
@@ -6673,8 +6667,7 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
 MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
                             const memoi_exchange_step* r) {
     const memoi_shape* shape = ring->shape;
-    memo_merge_desc merge;
-    memset(&merge, 0, sizeof merge);
+    memo_merge_desc merge = MEMO_ZERO(memo_merge_desc);
     merge.part_out = block->out;
     merge.part_lse = block->lse;
     merge.part_type = MEMO_TYPE_F32;
@@ -6690,18 +6683,16 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    ring->n_awaited = 0;
-    ring->has_worked = 0;
-    ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
+    /* An earlier group may have begun the gradients of these keys. */
+    const int begins_kv =
+        ring->is_backward && memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank);
+    ring->n_awaited = ring->has_worked = ring->n_exchanged = ring->n_given = ring->has_arrived = 0;
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
-
-    /* An earlier group may have begun the gradients of these keys. */
-    for (int32_t is_v = 0; is_v < 2 && ring->is_backward; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
-                              memoi_ring_kv_elements(shape, is_v) * 4);
+    for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
+                          memoi_ring_kv_elements(shape, is_v) * 4);
 
     /* The first exchange waits for what is enqueued so far; or the first one that fills a buffer
      * which the last steps of an earlier group used. */
@@ -6901,7 +6892,6 @@ struct memo_sp_attention {
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers buffers[2]; /* of forward and backward, in the same memory */
-    void* memory;                    /* owned; NULL: the user's, or none */
 };
 
 /* --- shapes and sizes --- */
@@ -7075,8 +7065,7 @@ typedef struct memoi_hybrid_largest {
 } memoi_hybrid_largest;
 
 MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
-    memoi_hybrid_largest largest;
-    memset(&largest, 0, sizeof largest);
+    memoi_hybrid_largest largest = MEMO_ZERO(memoi_hybrid_largest);
     largest.shape = *shape;
     largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
@@ -7290,15 +7279,14 @@ MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
     for (int32_t part = 0; part < plan->shape.n_parts; part++) {
         const memo_mask* mask = &plan->masks[part];
-        const int64_t* const ends[] = {mask->key_first, mask->key_end};
         memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
         memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
         memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
                               mask->n_documents + 1);
         memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
-        for (int32_t i = 0; i < 2; i++)
-            memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, ends[i], mask->n_tokens);
+        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
+        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
     }
 }
 
@@ -7316,9 +7304,9 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
-MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
-                                              const memo_sp_attention_desc* desc,
-                                              memo_error* error) {
+MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
+                                             const memo_sp_attention_desc* desc,
+                                             memo_error* error) {
     const char* names[MEMOI_TARGET_N_STREAMS] = {NULL, NULL, NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
@@ -7329,6 +7317,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     a->target.device = device;
     a->target.events = a->events;
+    a->target.n_events = MEMOI_TARGET_N_EVENTS;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->attention = desc->attention;
     a->ring = desc->ring;
@@ -7343,28 +7332,15 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     /* Scratch memory. */
     n_bytes = memoi_hybrid_carve_all(&a->shape, NULL, a->buffers);
     if (!status && !desc->device_memory && n_bytes)
-        status = memo_device_alloc(device, n_bytes, &a->memory, error);
+        status = memo_device_alloc(device, n_bytes, &a->target.memory, error);
     if (n_bytes)
         memoi_hybrid_carve_all(
-            &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->memory), a->buffers);
+            &a->shape, (char*)(desc->device_memory ? desc->device_memory : a->target.memory),
+            a->buffers);
     return status;
 }
 
-memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp_attention** result,
-                                     memo_error* error) {
-    memo_sp_attention* a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
-    const memo_status status = a ? memoi_hybrid_attention_open(a, desc, error)
-                                 : memob_no_memory(error, "an attention over ranks");
-    if (status) memo_sp_attention_destroy(a);
-    *result = status ? NULL : a;
-    return status;
-}
-
-void memo_sp_attention_destroy(memo_sp_attention* a) {
-    if (!a) return;
-    memoi_target_close(&a->target, MEMOI_TARGET_N_EVENTS, a->memory);
-    MEMO_FREE(a);
-}
+MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
 
 /* --- exchanges --- */
 
@@ -7471,10 +7447,9 @@ memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchan
 }
 
 void memo_exchange_destroy(memo_exchange* plan) {
-    const memoi_target* target;
     if (!plan) return;
-    target = &plan->attention->target; /* the stream may still read the runs */
-    memo_stream_synchronize(target->device, target->streams[MEMOI_TARGET_COMPUTE], NULL);
+    memo_stream_synchronize(plan->attention->target.device, /* it may still read the runs */
+                            plan->attention->target.streams[MEMOI_TARGET_COMPUTE], NULL);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -7642,31 +7617,24 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memo_sp_attention_tensors* t = &walk->tensors;
     const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
-    const int32_t k = ring->is_backward + i, size = i        ? group->kv_size[i - 1]
-                                                    : k == 1 ? group->head_size
-                                                             : group->v_head_size;
-    int has_ulysses = group->sharding.ulysses > 1;
-    memoi_hybrid_result result;
-    void* to;
-
-    result.x.name = names[k];
-    result.x.is_kv = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
-    result.x.n = size;
+    const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
+                             group->kv_size[1]};
+    const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
     /* Gradients of replicas are summed before they are rounded. */
-    result.x.type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
-    result.from = computed[k];
-    result.to = rows[k];
-    if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
+    const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
+    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
+    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    void* to;
+    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
         return result; /* a later group adds to it */
-    if (has_ulysses && group->n_groups == 1 && result.x.type == MEMO_TYPE_F32)
+    if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 
     to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
     if (to != result.from) /* not computed in place */
-        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, result.x.type, result.from,
-                          MEMO_TYPE_F32,
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, result.from, MEMO_TYPE_F32,
                           group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
-                              (i ? group->heads.n_kv : group->heads.n_q) * result.x.n);
+                              (i ? group->heads.n_kv : group->heads.n_q) * sizes[k]);
     result.from = to;
     return result;
 }
@@ -7715,16 +7683,15 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_target* target = &walk->target;
-    memo_add_desc dots;
     if (walk->ring.is_backward) {
+        memo_add_desc dots = MEMO_ZERO(memo_add_desc);
         /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
-        memset(&dots, 0, sizeof dots);
         dots.to = walk->buffers.dots_rows;
         dots.a = t->out;
         dots.b = t->d_out;
         dots.a_type = dots.b_type = shape->type;
         dots.n_rows = shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads;
-        dots.n_columns = dots.a_stride = dots.b_stride = shape->v_head_size;
+        dots.n_columns = shape->v_head_size;
         memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &dots);
     }
     if (walk->ring.is_backward && t->sinks)
@@ -7740,22 +7707,18 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
 MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     const memoi_ring* ring = &walk->ring;
     const memo_ulysses_heads* heads = &ring->shape->heads;
-    memo_sinks_desc sinks;
+    memo_sinks_desc sinks = MEMO_ZERO(memo_sinks_desc);
     if (!walk->tensors.sinks || !heads->n_q) return;
-    memset(&sinks, 0, sizeof sinks);
     sinks.lse = ring->lse;
     sinks.sinks = walk->tensors.sinks + heads->first_q;
     sinks.n_rows = ring->shape->n_batch * ring->shape->sharding.ring_tokens;
     sinks.n_heads = heads->n_q;
     sinks.n_columns = ring->shape->v_head_size;
-    if (!ring->is_backward) {
-        sinks.out = ring->out;
-        memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SINKS, &sinks);
-    } else {
-        sinks.row_dots = ring->row_dots;
-        sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
-        memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SINK_SUMS, &sinks);
-    }
+    sinks.out = ring->out;
+    sinks.row_dots = ring->row_dots;
+    if (ring->is_backward) sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE,
+                        ring->is_backward ? MEMO_ROW_SINK_SUMS : MEMO_ROW_SINKS, &sinks);
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
@@ -7857,8 +7820,7 @@ typedef enum memoi_blocks_kind {
 struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
     memoi_target target;   /* events: n_parts each: ready, reduced, returned */
-    memob_arrays arrays;   /* buffers and events */
-    int32_t n_layers, n_events;
+    int32_t n_layers;
     memo_label agreed;                   /* digests of the desc; text is not used */
     int32_t is_backward;                 /* the pass that runs */
     int32_t has_met;                     /* its first collective is enqueued */
@@ -8140,17 +8102,17 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_check_desc(&blocks->desc, error);
     if (status) return status;
-    buffers = MEMOB_ARRAY(&blocks->arrays, memo_block_buffers, schedule->n_parts);
-    blocks->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
-    target->events = MEMOB_ARRAY(&blocks->arrays, memo_event, blocks->n_events);
-    if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
+    buffers = MEMOB_ARRAY(&target->arrays, memo_block_buffers, schedule->n_parts);
+    target->n_events = MEMOI_BLOCKS_EVENTS * schedule->n_parts;
+    target->events = MEMOB_ARRAY(&target->arrays, memo_event, target->n_events);
+    if (target->arrays.failed) return memob_no_memory(error, "overlapped blocks");
 
     memcpy(buffers, blocks->desc.buffers, (size_t)schedule->n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
     blocks->n_layers = schedule->n_blocks / schedule->blocks_per_layer;
     target->device = blocks->desc.device;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
-    for (int32_t k = 0; k < blocks->n_events && !status; k++)
+    for (int32_t k = 0; k < target->n_events && !status; k++)
         status = memo_event_create_untimed(target->device, &target->events[k], error);
     if (!status)
         status = memo_stream_create(target->device, "comm", 1, &target->streams[MEMOI_TARGET_COMM],
@@ -8159,22 +8121,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
     return status;
 }
 
-memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** result,
-                               memo_error* error) {
-    memo_blocks* blocks = (memo_blocks*)memob_calloc(1, sizeof *blocks);
-    const memo_status status = blocks ? memoi_blocks_prepare(blocks, desc, error)
-                                      : memob_no_memory(error, "overlapped blocks");
-    if (status) memo_blocks_destroy(blocks);
-    *result = status ? NULL : blocks;
-    return status;
-}
-
-void memo_blocks_destroy(memo_blocks* blocks) {
-    if (!blocks) return;
-    memoi_target_close(&blocks->target, blocks->n_events, NULL);
-    memob_arrays_free(&blocks->arrays);
-    MEMO_FREE(blocks);
-}
+MEMOI_TARGET_OBJECT(blocks, "overlapped blocks")
 
 /* Layers up to the last one, from a layer that may come next. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
@@ -8236,7 +8183,6 @@ struct memo_loss {
     memoi_target target;
     char* logits;
     float *parts, *losses;
-    void* memory; /* owned; NULL: the user's */
 };
 
 /* Buffers of one tile.  Returns their bytes. */
@@ -8297,25 +8243,14 @@ MEMOI memo_status memoi_loss_prepare(memo_loss* loss, const memo_loss_desc* desc
     loss->target.device = desc->device;
     loss->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     if (!desc->device_memory)
-        status = memo_device_alloc(desc->device, loss->sizes.device_bytes, &loss->memory, error);
-    memoi_loss_carve(loss, (char*)(loss->memory ? loss->memory : desc->device_memory));
+        status =
+            memo_device_alloc(desc->device, loss->sizes.device_bytes, &loss->target.memory, error);
+    memoi_loss_carve(loss,
+                     (char*)(loss->target.memory ? loss->target.memory : desc->device_memory));
     return status;
 }
 
-memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, memo_error* error) {
-    memo_loss* loss = (memo_loss*)memob_calloc(1, sizeof *loss);
-    const memo_status status =
-        loss ? memoi_loss_prepare(loss, desc, error) : memob_no_memory(error, "a loss in tiles");
-    if (status) memo_loss_destroy(loss);
-    *result = status ? NULL : loss;
-    return status;
-}
-
-void memo_loss_destroy(memo_loss* loss) {
-    if (!loss) return;
-    memoi_target_close(&loss->target, 0, loss->memory);
-    MEMO_FREE(loss);
-}
+MEMOI_TARGET_OBJECT(loss, "a loss in tiles")
 
 /* What tensor ranks must agree on. */
 static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
@@ -8327,8 +8262,7 @@ MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
     const float rule[] = {d->softcap, d->z_weight};
-    memo_label label;
-    memset(&label, 0, sizeof label);
+    memo_label label = MEMO_ZERO(memo_label);
     label.fields = memoi_loss_fields;
     memoi_label_add(&label, 0, "loss", 4);
     memoi_label_add(&label, 1, sizes, sizeof sizes);
@@ -8344,9 +8278,8 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     const memo_loss_functions* functions = &loss->desc.functions;
     const memo_device* device = loss->desc.device;
     memo_comm* tensor = loss->desc.tensor;
-    memo_cross_entropy_desc entropy;
+    memo_cross_entropy_desc entropy = MEMO_ZERO(memo_cross_entropy_desc);
     memo_status status = functions->logits(functions->context, tile, error);
-    memset(&entropy, 0, sizeof entropy);
     entropy.logits = tile->logits;
     entropy.d_logits = tensors->scale != 0 ? tile->logits : NULL;
     entropy.labels = tensors->labels + tile->first_row;
@@ -8433,12 +8366,10 @@ typedef struct memoi_scan_summaries {
 
 struct memo_scan {
     memo_scan_desc desc;
-    memob_arrays arrays;
     memoi_target target;
     int32_t n_ranks, rank;
     memoi_scan_summaries summaries;
     char* halo; /* gradients of halo rows, from the ranks that read them */
-    void* memory;
     /* Of a batch. */
     int64_t *row_begins, *borders; /* (n_ranks + 1); the last border at or before each begin */
     int32_t* reach[2];             /* (n_places), of forward and backward */
@@ -8505,37 +8436,24 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
-    scan->row_begins = MEMOB_ARRAY(&scan->arrays, int64_t, (int64_t)n + 1);
-    scan->borders = MEMOB_ARRAY(&scan->arrays, int64_t, (int64_t)n + 1);
-    scan->has_border = MEMOB_ARRAY(&scan->arrays, int32_t, n);
-    scan->reach[0] = MEMOB_ARRAY(&scan->arrays, int32_t, n);
-    scan->reach[1] = MEMOB_ARRAY(&scan->arrays, int32_t, n);
-    if (scan->arrays.failed) return memob_no_memory(error, "a scan");
+    scan->row_begins = MEMOB_ARRAY(&scan->target.arrays, int64_t, (int64_t)n + 1);
+    scan->borders = MEMOB_ARRAY(&scan->target.arrays, int64_t, (int64_t)n + 1);
+    scan->has_border = MEMOB_ARRAY(&scan->target.arrays, int32_t, n);
+    scan->reach[0] = MEMOB_ARRAY(&scan->target.arrays, int32_t, n);
+    scan->reach[1] = MEMOB_ARRAY(&scan->target.arrays, int32_t, n);
+    if (scan->target.arrays.failed) return memob_no_memory(error, "a scan");
 
     scan->target.device = desc->device;
     scan->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     scan->agreed.fields = memoi_scan_fields;
     memoi_label_add(&scan->agreed, 1, sizes, sizeof sizes);
-    status = memo_device_alloc(desc->device, memoi_scan_carve(scan, NULL), &scan->memory, error);
-    if (!status) memoi_scan_carve(scan, (char*)scan->memory);
+    status =
+        memo_device_alloc(desc->device, memoi_scan_carve(scan, NULL), &scan->target.memory, error);
+    if (!status) memoi_scan_carve(scan, (char*)scan->target.memory);
     return status;
 }
 
-memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** result, memo_error* error) {
-    memo_scan* scan = (memo_scan*)memob_calloc(1, sizeof *scan);
-    const memo_status status =
-        scan ? memoi_scan_prepare(scan, desc, error) : memob_no_memory(error, "a scan");
-    if (status) memo_scan_destroy(scan);
-    *result = status ? NULL : scan;
-    return status;
-}
-
-void memo_scan_destroy(memo_scan* scan) {
-    if (!scan) return;
-    memoi_target_close(&scan->target, 0, scan->memory);
-    memob_arrays_free(&scan->arrays);
-    MEMO_FREE(scan);
-}
+MEMOI_TARGET_OBJECT(scan, "a scan")
 
 /* --- the rows of a batch --- */
 
@@ -8857,7 +8775,6 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     static const char name[] = "memo_experts_desc";
     const int64_t n = desc->n_experts;
     int64_t n_bytes;
-    void* memory = NULL;
     memo_status status;
     x->desc = *desc;
     x->n_ranks = desc->comm ? desc->comm->size : 1;
@@ -8879,11 +8796,11 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     x->target.device = desc->device;
     x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     n_bytes = x->n_ranks * n * 8;
-    status = memo_device_alloc(desc->device, n_bytes, &memory, error);
-    x->on_device = (int64_t*)memory;
-    if (!status) status = memo_host_alloc(desc->device, n_bytes, &memory, error);
+    status = memo_device_alloc(desc->device, n_bytes, &x->target.memory, error);
+    if (!status) status = memo_host_alloc(desc->device, n_bytes, &x->target.host_memory, error);
     if (status) return status;
-    x->on_host = (int64_t*)memory;
+    x->on_device = (int64_t*)x->target.memory;
+    x->on_host = (int64_t*)x->target.host_memory;
 
     x->agreed.fields = memoi_experts_fields;
     memoi_label_add_number(&x->agreed, 0, n);
@@ -8891,22 +8808,7 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     return memoi_comm_meet(desc->comm, desc->stream, &x->agreed, "experts", error);
 }
 
-memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** result,
-                                memo_error* error) {
-    memo_experts* x = (memo_experts*)memob_calloc(1, sizeof *x);
-    const memo_status status =
-        x ? memoi_experts_prepare(x, desc, error) : memob_no_memory(error, "experts");
-    if (status) memo_experts_destroy(x);
-    *result = status ? NULL : x;
-    return status;
-}
-
-void memo_experts_destroy(memo_experts* x) {
-    if (!x) return;
-    memoi_target_close(&x->target, 0, x->on_device);
-    if (x->on_host) memo_host_free(x->target.device, x->on_host, NULL);
-    MEMO_FREE(x);
-}
+MEMOI_TARGET_OBJECT(experts, "experts")
 
 /* --- counts --- */
 
