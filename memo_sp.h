@@ -2378,10 +2378,8 @@ MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
 }
 
 memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
-    memo_share share;
-    int64_t rest = n % size;
-    share.begin = n / size * rank + (rank < rest ? rank : rest);
-    share.count = n / size + (rank < rest);
+    const int64_t each = n / size, rest = n % size;
+    const memo_share share = {each * rank + (rank < rest ? rank : rest), each + (rank < rest)};
     return share;
 }
 
@@ -3112,10 +3110,9 @@ MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
     for (int32_t r = 0; r < me->table.size; r++) {
         const memoi_threads_rank* peer = &me->group->ranks[r];
         const int has_taken = !__atomic_load_n(&ways[r].current, __ATOMIC_ACQUIRE);
-        int turn;
         if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) continue;
         if (has_taken) (void)memo_event_synchronize(peer->device, ways[r].copied, NULL);
-        for (turn = 0; turn < 2 && me->has_met; turn++)
+        for (int turn = 0; turn < 2 && me->has_met; turn++)
             (void)memo_event_synchronize(peer->device, peer->met[turn], NULL);
     }
     memoi_threads_end_work(me, MEMOI_LANE_CALLER);
@@ -4127,7 +4124,6 @@ MEMOI void memoi_nccl_abort_all(memoi_nccl_world* world) {
 MEMOI void* memoi_nccl_watchdog(void* argument) {
     memoi_nccl_world* world = (memoi_nccl_world*)argument;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    memoi_nccl* each;
     int32_t is_ending = 0;
     (void)cudaSetDevice(world->gpu);
     (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
@@ -4135,7 +4131,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
         memob_sleep_until(memob_now_ns() + 20000000);
         pthread_mutex_lock(&world->mutex);
         is_ending = world->is_ending;
-        for (each = world->comms; each && !world->failure.status; each = each->next)
+        for (memoi_nccl* each = world->comms; each && !world->failure.status; each = each->next)
             if (each->comm) memoi_nccl_watch(each);
         if (world->failure.status) memoi_nccl_abort_all(world);
         pthread_mutex_unlock(&world->mutex);
@@ -4867,11 +4863,11 @@ MEMOI int64_t memoi_sharding_search(const int64_t* numbers, int64_t stride, int6
     return low;
 }
 
-/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
- * documents contain nothing. */
-MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
-                                         int64_t position) {
-    return memoi_sharding_search(begins, 1, n_documents, position);
+/* The begin of the document that contains position; its end follows.  Empty documents contain
+ * nothing. */
+MEMOI const int64_t* memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
+                                                int64_t position) {
+    return begins + memoi_sharding_search(begins, 1, n_documents, position);
 }
 
 /* The piece that contains a row of all ranks, or a position. */
@@ -5180,7 +5176,6 @@ int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_r
 MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t* document_begins,
                                    int64_t n_documents, int64_t position, int64_t* begin,
                                    int64_t* end) {
-    int64_t document;
     if (position >= *begin && position < *end) return;
     *begin = 0;
     *end = sharding->n_tokens;
@@ -5189,9 +5184,9 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
         n_documents = sharding->n_documents;
     }
     if (!document_begins || position >= sharding->n_tokens) return;
-    document = memoi_sharding_document_of(document_begins, n_documents, position);
-    *begin = document_begins[document];
-    *end = document_begins[document + 1];
+    document_begins = memoi_sharding_document_of(document_begins, n_documents, position);
+    *begin = document_begins[0];
+    *end = document_begins[1];
 }
 
 void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
@@ -5267,7 +5262,7 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
  * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
  * attention.
  *
- * The streams and events of an engine.  The target keeps the first failure; after it nothing is
+ * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
  * enqueued. */
 
 enum {
@@ -5447,7 +5442,6 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     *end = mask->n_keys ? mask->n_keys : mask->first_query + mask->n_tokens;
     if (mask->document_begins) {
         const int64_t* document =
-            mask->document_begins +
             memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
         *begin = document[0];
         *end = document[1];
@@ -6269,12 +6263,15 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     p->n_rows += end - begin;
     if (p->n <= most) return;
 
-    /* The new gap, unless another is narrower. */
-    for (int32_t k = 0; k + 2 < p->n && begin - last > p->narrowest; k++)
-        if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
-            narrowest = k;
-    p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
-    p->n_rows += p->narrowest;
+    /* The new gap is closed, unless another is narrower. */
+    if (begin - last > p->narrowest) {
+        for (int32_t k = narrowest = 0; k + 2 < p->n; k++)
+            if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
+                narrowest = k;
+        p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
+        if (begin - last <= p->narrowest) narrowest = p->n - 2;
+    }
+    p->n_rows += rows[narrowest + 1].begin - rows[narrowest].end;
     rows[narrowest].end = rows[narrowest + 1].end;
     p->n--;
     for (int32_t k = narrowest + 1; k < p->n; k++) rows[k] = rows[k + 1];
@@ -8033,8 +8030,8 @@ MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
 }
 
 /* The first blocks of the layer are recomputed before its backward: in the fine order none, in the
- * cross order all but the last.  The others are recomputed just before their backward, part by part;
- * but attention over parts of a sequence for all parts. */
+ * cross order all but the last.  Other blocks are recomputed just before their backward, part by
+ * part; but attention over parts of a sequence for all parts. */
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
@@ -8495,15 +8492,15 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
     /* The last position where a document begins, at or before each rank's first row. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
     for (int32_t r = 0; r <= scan->n_ranks; r++)
-        scan->borders[r] = document_begins ? document_begins[memoi_sharding_document_of(
-                                                 document_begins, n_documents + 1, row_begins[r])]
-                                           : -1;
+        scan->borders[r] =
+            document_begins
+                ? *memoi_sharding_document_of(document_begins, n_documents + 1, row_begins[r])
+                : -1;
     for (int32_t r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
         scan->has_border[r] =
             document_begins && last > row_begins[r] &&
-            document_begins[memoi_sharding_document_of(document_begins, n_documents + 1, last)] >
-                row_begins[r];
+            *memoi_sharding_document_of(document_begins, n_documents + 1, last) > row_begins[r];
     }
     scan->place = -1;
     memoi_scan_find_reaches(scan, 0);
@@ -8827,6 +8824,7 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
                                      (int)r, (long long)routing->counts[r * n + e], (int)e,
                                      (long long)most);
 
+    /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
     for (int32_t r = 0; r < x->n_ranks; r++) {
         const memo_share share = memo_share_of(n, x->n_ranks, r);
@@ -8909,6 +8907,8 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const int64_t* counts,
                 char *sorted = sorted_at, *placed = placed_at;
                 if (is_sender) sorted_at += n_bytes;
                 if (is_owner) placed_at += n_bytes;
+
+                /* Rows that stay are copied; other rows go to a rank, or come from it. */
                 if (is_owner && is_sender && own)
                     memoi_target_copy_rows(&move->target, MEMOI_TARGET_COMPUTE,
                                            move->is_back ? sorted : placed, n_bytes,
