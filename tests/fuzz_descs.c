@@ -304,12 +304,12 @@ static void fuzz_attention(fuzz_bytes* in) {
     memo_sp_attention_desc desc;
     memo_sp_attention_sizes sizes;
     int64_t begins[FUZZ_N + 1], key_begins[FUZZ_N + 1];
-    memo_sharding sharding, key_sharding;
+    memo_sharding sharding;
     fuzz_sharding_of(in, &queries, begins);
     fuzz_sharding_of(in, &keys, key_begins);
     fuzz_fill(in, &desc, sizeof desc);
     if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
-    memset(&key_sharding, 0, sizeof key_sharding);
+    memo_sharding key_sharding = {0};
     if (fuzz_pick(in, 2) &&
         fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &fuzz_error))) {
         memo_sharding_free(&sharding);
@@ -530,13 +530,12 @@ static void fuzz_layouts(fuzz_bytes* in) {
 static void fuzz_degrees(fuzz_bytes* in) {
     static const int32_t degrees[] = {1, 2, 4, 8};
     memo_degrees_problem* problem = NULL;
-    memo_degrees_problem all;
     memo_degrees_plan plan;
     static int32_t planned[MEMO_DEGREES_BLOCKS_MAX];
     degrees_model model;
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
-    memset(&all, 0, sizeof all);
+    memo_degrees_problem all = {0};
     fuzz_fill(in, costs, sizeof costs);
     all.costs = costs;
     all.n_blocks = fuzz_count_32(in);
@@ -569,9 +568,7 @@ static void fuzz_descs(const uint8_t* data, size_t size) {
         fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
         fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh,        fuzz_session,
         fuzz_blocks,    fuzz_layouts,   fuzz_degrees};
-    fuzz_bytes in;
-    in.next = data;
-    in.left = size;
+    fuzz_bytes in = {.next = data, .left = size};
     targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
 }
 

@@ -54,7 +54,6 @@ static void fuzz_options(const uint8_t* data, size_t size) {
     char* argv[MOST_WORDS + 1] = {(char*)(uintptr_t) "train_gpt"};
     int argc = 1;
     train_options options;
-    memo_error error;
 
     /* After an option that takes a value comes a value. */
     while (size > 0 && argc < MOST_WORDS - 1) {
@@ -72,7 +71,7 @@ static void fuzz_options(const uint8_t* data, size_t size) {
     }
     argv[argc] = NULL;
 
-    memset(&error, 0, sizeof error);
+    memo_error error = {0};
     memo_status status = train_parse(argc, argv, &options, &error);
     if (!status && !options.is_help) status = train_check_ranks(&options, &error);
     if (!status && !options.is_help) status = train_device_check(&options, &error);

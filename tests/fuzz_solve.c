@@ -9,11 +9,8 @@
 #include "fuzz.h"
 
 static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
-    memo_plan_desc desc = {0};
-    desc.engine = engine;
-    desc.capacity_bytes = capacity;
-    desc.node_limit = 200;
-    desc.time_limit_s = 1000;
+    memo_plan_desc desc = {
+        .engine = engine, .capacity_bytes = capacity, .node_limit = 200, .time_limit_s = 1000};
     memo_status status = memo_plan_solve(in->plan, &desc, &fuzz_error);
     if (status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE) {
         FUZZ_CHECK(memo_plan_validate(in->plan, &fuzz_error) == MEMO_STATUS_OK);
@@ -26,11 +23,8 @@ static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
 }
 
 static void fuzz_use(input* in) {
-    memo_text text;
-    caching_desc desc;
     caching_stats stats;
-    memset(&text, 0, sizeof text);
-    memset(&desc, 0, sizeof desc);
+    memo_text text = {0};
     if (memo_plan_prepare(in->plan, &fuzz_error)) {
         FUZZ_CHECK(fuzz_error.status == MEMO_STATUS_INVALID_ARGUMENT);
         FUZZ_CHECK(memo_plan_solve(in->plan, NULL, &fuzz_error) == MEMO_STATUS_INVALID_ARGUMENT);
@@ -42,7 +36,7 @@ static void fuzz_use(input* in) {
     memo_text_free(&text);
     if (!in->trace) return;
     FUZZ_CHECK(memo_plan_check(in->plan, in->trace, &fuzz_error) == MEMO_STATUS_OK);
-    desc.n_iterations = 2;
+    caching_desc desc = {.n_iterations = 2};
     FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(stats.allocated_bytes <= stats.reserved_bytes);
     desc.capacity_bytes = stats.reserved_bytes - stats.reserved_bytes / 8;
@@ -52,9 +46,7 @@ static void fuzz_use(input* in) {
 }
 
 static void fuzz_solve_text(const char* text, int64_t n_bytes) {
-    input in;
-    memset(&in, 0, sizeof in);
-    in.text = (char*)malloc((size_t)n_bytes + 1);
+    input in = {.text = (char*)malloc((size_t)n_bytes + 1)};
     FUZZ_CHECK(in.text != NULL);
     if (n_bytes) memcpy(in.text, text, (size_t)n_bytes);
     in.text[n_bytes] = 0;

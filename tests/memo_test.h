@@ -90,6 +90,9 @@ static inline int memo_test_fails(const char* file, int line, const char* condit
         }                                                                                          \
     } while (0)
 
+/* The text must contain the part; prints the text otherwise. */
+#define CHECK_TEXT(text, part) CHECK_CASE(strstr(text, part), "%s", text)
+
 /* CHECK(left op right) that prints both values when it fails; each is evaluated once. */
 #ifdef __cplusplus
 #define CHECK_IS(left, op, right) CHECK((left)op(right))
@@ -147,6 +150,16 @@ static inline void memo_test_put_pointer(const volatile void* x) {
                    "status %d, %s", check_status, check_status ? error.message : "no error");      \
     } while (0)
 #define CHECK_FAILS(call, status) CHECK_ERROR(call, status, "")
+
+/* A check with another value at a place, which then gets its own value again:
+ *   WITH(desc.n_rows, 0, CHECK_FAILS(memo_x_create(&desc, &x, &error), INVALID_ARGUMENT)); */
+#define WITH(place, value, check)                                                                  \
+    do {                                                                                           \
+        __typeof__(place) kept_value = (place);                                                    \
+        (place) = (value);                                                                         \
+        check;                                                                                     \
+        (place) = kept_value;                                                                      \
+    } while (0)
 
 /* Leaves the test; it counts as skipped. */
 #define SKIP(reason)                                                                               \

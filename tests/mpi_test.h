@@ -19,14 +19,14 @@ static inline void mpi_test_count_failures(void) {
 }
 
 int main(int argc, char** argv) {
-    int provided, result;
+    int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
     if (mpi_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
         MPI_Abort(MPI_COMM_WORLD, 1);
     memo_test_begin(argc, argv);
-    result = memo_test_run_all();
+    int result = memo_test_run_all();
     fflush(stdout);
     MPI_Finalize();
     return result;

@@ -4,7 +4,8 @@
  *   own_trace* trace = random_trace(40, 2, 0, 0, 1);
  *   own_memory char* text = memo_test_file(path, NULL);     as free
  *
- * new_trace, check_of and so on make them; a failure is a failed CHECK.  It defines `error`.
+ * new_trace, check_of and so on make them; a failure is a failed CHECK, and so are bytes that are
+ * left in the memory of an own_device.  It defines `error`.
  *
  * Include after the headers of memo, instead of memo_test.h. */
 #ifndef OWNED_H
@@ -24,7 +25,15 @@ OWNED_TYPE(memo_plan, plan, memo_plan_destroy)
 OWNED_TYPE(memo_arena, arena, memo_arena_destroy)
 OWNED_TYPE(memo_swap, swap, memo_swap_destroy)
 #ifndef MEMO_NO_HOST_DEVICE
-OWNED_TYPE(memo_device, device, memo_host_device_destroy)
+/* Nothing may be left in its memory. */
+static MEMO_UNUSED void drop_device(memo_device** device) {
+    memo_host_device_stats left = {0};
+    if (*device) memo_host_device_get_stats(*device, &left);
+    CHECK_CASE(left.device_bytes == 0 && left.host_bytes == 0, "%lld and %lld bytes are left",
+               (long long)left.device_bytes, (long long)left.host_bytes);
+    memo_host_device_destroy(*device);
+    *device = NULL;
+}
 #endif
 #ifdef MEMO_PLAN_H
 OWNED_TYPE(memo_swap_plan, swap_plan, memo_swap_plan_destroy)
@@ -104,6 +113,8 @@ MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment)
      memo_plan_create(n_buffers, n_gaps, alignment, &made, &error))
 MADE(memo_plan, plan_of_trace, (const memo_trace* trace, int64_t alignment),
      memo_plan_from_trace(trace, alignment, &made, &error))
+MADE(memo_trace, trace_of_text, (const char* text),
+     memo_trace_parse(text, (int64_t)strlen(text), "t", &made, &error))
 MADE(memo_trace, trace_of_file, (const char* path), memo_trace_read(path, &made, &error))
 #ifndef MEMO_NO_HOST_DEVICE
 MADE(memo_device, new_device, (memo_host_device_desc desc),
@@ -114,7 +125,49 @@ static MEMO_UNUSED memo_device* new_host(double bytes_per_s) {
                                               .to_device_bytes_per_s = bytes_per_s});
 }
 #endif
+#ifdef MEMO_PLAN_H
+MADE(memo_swap_plan, swap_plan_of, (const memo_swap_plan_desc* desc),
+     memo_plan_swap(desc, &made, &error))
+MADE(memo_step_plan, step_plan_of, (const memo_session_desc* desc, const memo_profile* profile),
+     memo_session_plan(desc, profile, &made, &error))
+MADE(memo_step_plan, step_plan_of_file, (const memo_session_desc* desc, const char* path),
+     memo_step_plan_read(desc, path, &made, &error))
+MADE(memo_session, session_of_plan, (const memo_session_desc* desc, const memo_step_plan* plan),
+     memo_session_open(desc, plan, &made, &error))
+MADE(memo_session, new_session, (const memo_session_desc* desc),
+     memo_session_create(desc, &made, &error))
+#endif
+#ifdef MEMO_PLAN_H
+/* The plan in words has this text. */
+static MEMO_UNUSED void expect_words(const memo_step_plan* plan, const char* text) {
+    memo_text report = {0};
+    memo_step_plan_put(plan, &report);
+    CHECK_CASE(strstr(report.data, text), "no `%s` in:\n%s", text, report.data);
+    memo_text_free(&report);
+}
+#endif
+#ifdef MEMO_SP_H
+MADE(memo_exchange, exchange_of, (memo_sp_attention * attention, const memo_exchange_desc* desc),
+     memo_exchange_create(attention, desc, &made, &error))
+#endif
 #ifdef MEMO_LOOK_H
+/* Copies of this name move so many bytes a second, each after start_s. */
+static MEMO_UNUSED void time_copies(memo_schedule* schedule, const char* name, double bytes_per_s,
+                                    double start_s) {
+    int32_t link = 0;
+    CHECK_OK(memo_schedule_add_link(schedule, name, bytes_per_s, &link, &error));
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        if (op->kind != MEMO_OP_RUN || !op->link_bytes ||
+            strcmp(memo_schedule_op_name(schedule, i), name))
+            continue;
+        op->link = link;
+        op->duration_s = start_s;
+    }
+}
+
+MADE(memo_schedule, schedule_of_swap, (const memo_swap_desc* desc, const memo_swap_times* times),
+     memo_swap_generate(desc, times, &made, &error))
 MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
 MADE(memo_check, check_of, (const memo_schedule* schedule),
      memo_schedule_check(schedule, &made, &error))

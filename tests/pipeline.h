@@ -176,7 +176,6 @@ static void p_launch(stage* s, memo_session* session, const p_job* j) {
     const int64_t n = (int64_t)(j->end - j->begin) * P_WORDS, at = (int64_t)j->begin * P_WORDS;
     memo_range reads[12], writes[12];
     memo_op_desc op = {.name = "job", .reads = reads, .writes = writes};
-    memo_status status;
     if (!s->host) {
         p_run_job((void*)(uintptr_t)j, NULL);
         return;
@@ -204,7 +203,7 @@ static void p_launch(stage* s, memo_session* session, const p_job* j) {
     p_add(reads, &op.n_reads, j->kept_out, n);
     p_add(j->what == P_MASKS ? writes : reads, j->what == P_MASKS ? &op.n_writes : &op.n_reads,
           j->mask, j->end);
-    status = memo_annotate(s->device, s->stream, &op, &error);
+    memo_status status = memo_annotate(s->device, s->stream, &op, &error);
     if (!status)
         status =
             memo_host_device_launch(s->host, s->stream, p_run_job, j, (int64_t)sizeof *j, &error);

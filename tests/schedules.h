@@ -25,10 +25,7 @@ static memo_schedule* new_schedule(int n_streams, int n_events) {
 }
 
 static memo_range range_of(uint64_t begin, uint64_t end) {
-    memo_range range;
-    range.begin = begin;
-    range.end = end;
-    return range;
+    return (memo_range){.begin = begin, .end = end};
 }
 
 /* Reads text from a file. */

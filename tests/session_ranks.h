@@ -50,8 +50,7 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     memo_session* s = NULL;
     memo_session_info info;
     int64_t i;
-    memo_error error;
-    memset(&error, 0, sizeof error);
+    memo_error error = {0};
     CHECK_OK(memo_host_device_create(&host, &device, &error));
     memo_faults_init(&r->faults, device);
     r->faults.failing_call = failing_call;
@@ -97,10 +96,10 @@ static void session_rank_check_same(session_rank* r, int64_t value) {
 
 static void session_ranks_agree(session_rank* r) {
     memo_error error;
-    int64_t digest = 0, n_calls;
+    int64_t digest = 0;
     CHECK_OK(session_rank_run(r, 0, &digest, &error));
     session_rank_check_same(r, digest);
-    n_calls = r->faults.n_calls;
+    int64_t n_calls = r->faults.n_calls;
     CHECK_OK(r->agree(r->user, &n_calls, 1, &error));
 
     /* The victim's call fails; nobody waits for it for ever.  The calls are spread over ranks. */

@@ -605,17 +605,13 @@ static memo_status biased_run(void* args, memo_error* error) {
 }
 static memo_status biased_forward(void* user, memo_stream stream, const memo_attention_block* block,
                                   memo_error* error) {
-    biased_args args;
-    args.block = *block;
-    args.is_backward = 0;
+    biased_args args = {*block, 0};
     return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
                                    error);
 }
 static memo_status biased_backward(void* user, memo_stream stream,
                                    const memo_attention_block* block, memo_error* error) {
-    biased_args args;
-    args.block = *block;
-    args.is_backward = 1;
+    biased_args args = {*block, 1};
     return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
                                    error);
 }
@@ -634,14 +630,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
     const memo_copy_kind ON_DEVICE = MEMO_COPY_ON_DEVICE;
     /* Stands for writing the inputs of forward, and for swapping them back for backward.  The
      * contents are there already, so the tensors are copied away and back. */
-    const void* tensors[3];
-    int64_t n_bytes[3];
-    tensors[0] = t->k;
-    tensors[1] = t->v;
-    tensors[2] = t->saved;
-    n_bytes[0] = b->k_bytes;
-    n_bytes[1] = b->v_bytes;
-    n_bytes[2] = is_backward ? b->saved_bytes : 0;
+    const void* const tensors[] = {t->k, t->v, t->saved};
+    const int64_t n_bytes[] = {b->k_bytes, b->v_bytes, is_backward ? b->saved_bytes : 0};
     for (int i = 0; i < 3; i++) {
         if (!n_bytes[i]) continue;
         if (memo_copy(device, stream, ON_DEVICE, b->made, tensors[i], n_bytes[i], error) ||
@@ -749,39 +739,28 @@ static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
     return mask;
 }
 
-static memo_status sharding_of_case(const attention_case* c, memo_sharding* sharding,
-                                    memo_error* error) {
+/* Of the queries, or of keys of their own. */
+static memo_status sharding_of_rows(const attention_case* c, int is_of_own_keys,
+                                    memo_sharding* sharding, memo_error* error) {
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
-    desc.kind = c->sharding;
+    desc.kind = is_of_own_keys ? c->key_sharding : c->sharding;
     desc.ring = c->ring;
     desc.ulysses = c->ulysses;
-    desc.n_tokens = c->n_tokens;
-    desc.slice_tokens = c->sharding <= MEMO_SHARDING_PLAIN ? c->slice_tokens : 0;
-    if (c->sharding == MEMO_SHARDING_DOCUMENTS) {
-        desc.document_begins = c->document_begins;
+    desc.n_tokens = is_of_own_keys ? c->n_keys : c->n_tokens;
+    desc.slice_tokens = desc.kind <= MEMO_SHARDING_PLAIN ? c->slice_tokens : 0;
+    if (desc.kind == MEMO_SHARDING_DOCUMENTS) { /* of the case, which stays */
+        desc.document_begins = is_of_own_keys ? c->key_begins : c->document_begins;
         desc.n_documents = c->n_documents;
     }
     return keep_sharding(&desc, sharding, error);
 }
-
+static memo_status sharding_of_case(const attention_case* c, memo_sharding* sharding,
+                                    memo_error* error) {
+    return sharding_of_rows(c, 0, sharding, error);
+}
 static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* sharding,
                                         memo_error* error) {
-    attention_case keys = *c;
-    if (!c->n_keys) return sharding_of_case(c, sharding, error);
-    keys.n_tokens = c->n_keys;
-    keys.sharding = c->key_sharding;
-    memcpy(keys.document_begins, c->key_begins, sizeof keys.document_begins);
-    if (c->key_sharding != MEMO_SHARDING_DOCUMENTS) return sharding_of_case(&keys, sharding, error);
-    {
-        memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
-        desc.kind = c->key_sharding;
-        desc.ring = c->ring;
-        desc.ulysses = c->ulysses;
-        desc.n_tokens = c->n_keys;
-        desc.document_begins = c->key_begins; /* of the case, which stays */
-        desc.n_documents = c->n_documents;
-        return keep_sharding(&desc, sharding, error);
-    }
+    return sharding_of_rows(c, c->n_keys != 0, sharding, error);
 }
 
 /* An exchange of the ring sends no bytes that it has not announced to read. */
@@ -864,7 +843,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     run_result* result = &all->results[rank];
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
                                                       share_bytes;
-    memo_host_attention state;
+    memo_host_attention state = {host, 0};
     memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
@@ -874,16 +853,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t* intervals = (int64_t*)malloc((size_t)(2 * c->n_batch * c->n_tokens) * 8);
     memo_sharding sharding, key_sharding;
     memo_status status = MEMO_STATUS_OK;
-    watched_attention watched;
-    latent_args latent;
+    latent_args latent = {all, result, host, MEMO_ZERO(memo_latent_block), 0, 0};
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
     float* sinks = NULL;  /* and their gradients */
     char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
-    state.device = host;
-    state.n_scores = 0;
     for (int32_t b = 0; b < c->n_batch; b++) {
         const attention_case* row = case_of_row(c, b);
         masks[b] = mask_of_case(row, intervals + 2 * b * c->n_tokens);
@@ -915,10 +891,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.latent.expand = latent_expand;
     desc.latent.reduce = latent_reduce;
     desc.latent.user = &latent;
-    latent.all = all;
     latent.fails = rank == all->failing_rank ? all->fails_latent : 0;
-    latent.result = result;
-    latent.device = host;
 #ifdef CASE_ATTENTION
     desc.attention = CASE_ATTENTION(&desc, host);
 #else
@@ -930,9 +903,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         desc.attention.backward = biased_backward;
         desc.attention.user = host;
     }
-    watched.inner = desc.attention;
-    watched.result = result;
-    watched.checked = c->is_poisoned ? host : NULL;
+    watched_attention watched = {desc.attention, result, c->is_poisoned ? host : NULL};
     desc.attention.forward = watched_forward;
     desc.attention.backward = watched_backward;
     desc.attention.user = &watched;
@@ -1288,15 +1259,12 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     memo_sharding rows[2];
     memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     char* at[N_TENSORS];
-    memo_sp_attention_tensors own;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
     memo_mask mask = MEMO_ZERO(memo_mask);
-    memo_host_attention state;
+    memo_host_attention state = {device, 0};
     memo_error error;
-    state.device = device;
-    state.n_scores = 0;
     sharding.kind = p->sharding;
     sharding.ring = p->ring;
     sharding.ulysses = p->ulysses;
@@ -1348,7 +1316,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     desc.latent.expand = desc.latent.reduce = no_latent;
     desc.attention = memo_host_attention_functions(&state);
     for (int t = 0; t < N_TENSORS; t++) at[t] = (char*)(memory + t * N);
-    own = tensors_of(at, memory + 8 * N, memory + 9 * N);
+    memo_sp_attention_tensors own = tensors_of(at, memory + 8 * N, memory + 9 * N);
     exchange_desc.masks = &mask;
     exchange_desc.has_sinks = IS_ODD("sinks");
     if (!status && p->is_later) {

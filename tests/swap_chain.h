@@ -149,13 +149,12 @@ static memo_status chain_announce(chain* c, const char* name, const memo_range* 
 static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
                                 int32_t tensor, int64_t begin, int64_t end, int64_t key,
                                 int64_t micro_batch) {
-    chain_op op;
     begin = chain_tensor_rows(c, tensor, begin), end = chain_tensor_rows(c, tensor, end);
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
-    op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
-    op.row_bytes = c->tensors[tensor].row_bytes;
-    op.begin = begin;
-    op.end = end;
+    chain_op op = {.address = (char*)memo_swap_get_address(c->swap, layer, tensor),
+                   .row_bytes = c->tensors[tensor].row_bytes,
+                   .begin = begin,
+                   .end = end};
     if (c->tensors[tensor].rule != MEMO_TENSOR_HANDED &&
         c->tensors[tensor].rule != MEMO_TENSOR_INPUT)
         key = 1024 * (1 + tensor) + key;

@@ -117,10 +117,8 @@ static memo_plan* planned(const memo_trace* trace, int64_t alignment) {
 }
 
 static memo_plan* planned_text(const char* text, int64_t alignment) {
-    own_trace* trace = NULL;
-    CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
-    memo_plan* plan = planned(trace, alignment);
-    return plan;
+    own_trace* trace = trace_of_text(text);
+    return planned(trace, alignment);
 }
 
 static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
@@ -222,11 +220,11 @@ TEST(recording_writes_the_requests_down) {
 TEST(misuse_is_named) {
     own_trace* trace = NULL;
     memo_arena* arena = record(fresh_device(1000), &trace);
-    void *a, *b;
+    void* b;
     CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_begin(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
-    a = take(arena, 100);
+    void* a = take(arena, 100);
     int64_t n_requests = trace->n_requests;
     CHECK_IS(memo_arena_alloc(arena, -1, 0, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_alloc(arena, 10, 64, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -286,9 +284,9 @@ TEST(replay_gives_the_planned_addresses) {
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
     long long before = mallocs_done;
-    void *w, *v, *a, *b, *c, *d;
-    w = take(arena, 1000);
-    v = take(arena, 500);
+    void *a, *b, *c, *d;
+    void* w = take(arena, 1000);
+    void* v = take(arena, 500);
     CHECK_IS((char*)w, ==, base + plan->buffers[0].offset_bytes);
     CHECK_IS((char*)v, ==, base + plan->buffers[1].offset_bytes);
     for (int round = 0; round < 5; round++) {
@@ -386,13 +384,13 @@ TEST(temporaries_before_the_body_are_planned) {
                                    1);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
-    void *t, *u, *a;
+    void* a;
     CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[0].offset_bytes);
-    t = take(arena, 100);
+    void* t = take(arena, 100);
     CHECK_IS((char*)take(arena, 8), ==, base + plan->buffers[2].offset_bytes);
     CHECK_FAILS(memo_arena_begin(arena, &error), INVALID_STATE); /* its place is needed */
     drop(arena, t);
-    u = take(arena, 50);
+    void* u = take(arena, 50);
     for (int round = 0; round < 2; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
         a = take(arena, 100);
@@ -432,20 +430,20 @@ TEST(lifetimes_that_wait_for_streams_replay) {
 TEST(divergence_is_an_error) {
     memo_plan* plan = planned_text(small_trace, 256);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
-    void *a, *b, *c, *d;
+    void *a, *d;
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_alloc(arena, 101, 0, &a, &error), ==, MEMO_STATUS_DIVERGED); /* too large */
     CHECK(strstr(error.message, "request 0 of the micro-batch asks for 101 bytes, but the plan has "
                                 "buffer 2 of 100 bytes (id 2) here"));
     a = take(arena, 100); /* a refused request changes nothing */
-    b = take(arena, 2000);
-    c = take(arena, 300);
+    void* b = take(arena, 2000);
+    void* c = take(arena, 300);
     CHECK_FAILS(memo_arena_alloc(arena, 700, 0, &d, &error), DIVERGED); /* not its turn */
-    CHECK_CASE(strstr(error.message, "first frees buffer 3 of 2000 bytes"), "%s", error.message);
+    CHECK_TEXT(error.message, "first frees buffer 3 of 2000 bytes");
     drop(arena, b);
     d = take(arena, 700);
     CHECK_IS(memo_arena_alloc(arena, 0, 0, &b, &error), ==, MEMO_STATUS_DIVERGED); /* one more */
-    CHECK_CASE(strstr(error.message, "first frees buffer 2"), "%s", error.message);
+    CHECK_TEXT(error.message, "first frees buffer 2");
     drop(arena, a);
     drop(arena, c);
     drop(arena, d);
@@ -669,9 +667,7 @@ TEST(bad_descs_are_named) {
     memo_arena_desc desc = {.device = fresh_device(1 << 20)};
     refuses(&desc, bad, "set either trace, to record, or plan, to replay");
     desc.plan = plan;
-    desc.trace = trace;
-    refuses(&desc, bad, "set either");
-    desc.trace = NULL;
+    WITH(desc.trace, trace, refuses(&desc, bad, "set either"));
     memo_device lame = {0};
     desc.device = &lame;
     refuses(&desc, bad, "device_alloc or device_free is NULL");
@@ -681,15 +677,11 @@ TEST(bad_descs_are_named) {
     desc.memory_bytes = plan->peak_bytes - 1;
     refuses(&desc, bad, "memory_bytes: too small");
     desc.memory_bytes = plan->peak_bytes;
-    desc.memory = memory + 8;
-    refuses(&desc, bad, "the plan needs 256 bytes");
-    desc.memory = memory;
+    WITH(desc.memory, memory + 8, refuses(&desc, bad, "the plan needs 256 bytes"));
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK_IS((char*)take(arena, 1000), ==, memory + plan->buffers[0].offset_bytes);
     memo_arena_destroy(arena);
-    plan->proof = MEMO_PROOF_NONE;
-    refuses(&desc, bad, "it has no offsets");
-    plan->proof = MEMO_PROOF_FEASIBLE;
+    WITH(plan->proof, MEMO_PROOF_NONE, refuses(&desc, bad, "it has no offsets"));
     plan->peak_bytes++;
     refuses(&desc, bad, "peak_bytes: wrong");
     plan->peak_bytes--;

@@ -232,14 +232,14 @@ static void idle_blocks(memo_blocks_desc* desc, thread_rank* rank, memo_block_bu
 }
 
 static memo_status run_refusals(thread_rank* rank, memo_error* e) {
-    memo_blocks_desc desc = {0}, bad;
+    memo_blocks_desc desc = {0};
     own_blocks* blocks = NULL;
     float values[2][2][8];
     memo_block_buffers buffers[2];
     (void)e;
     memset(values, 0, sizeof values);
     idle_blocks(&desc, rank, buffers, values);
-    bad = desc;
+    memo_blocks_desc bad = desc;
     bad.functions.recompute = NULL;
     CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT && !blocks);
     bad = desc;
@@ -345,8 +345,7 @@ static memo_status keep_label(memo_comm* comm, memo_stream stream, const memo_co
 }
 static memo_comm comm_of_keeper(label_keeper* keeper) {
     memset(keeper, 0, sizeof *keeper);
-    memo_comm comm = {.size = 2, .context = keeper, .collective = keep_label};
-    return comm;
+    return (memo_comm){.size = 2, .context = keeper, .collective = keep_label};
 }
 
 /* What NCCL compares: the first collective of each pass, and no other, has digests; one of them is
@@ -358,12 +357,12 @@ static memo_status run_labels(thread_rank* rank, memo_error* e) {
     memo_block_buffers buffers[2];
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
-    int n_first = 0, n_forward;
+    int n_first = 0;
     idle_blocks(&desc, rank, buffers, values);
     desc.comm = &comm;
     CHECK_OK(memo_blocks_create(&desc, &blocks, e));
     CHECK_OK(memo_blocks_forward(blocks, MEMO_ALL_LAYERS, e));
-    n_forward = keeper.n;
+    int n_forward = keeper.n;
     CHECK_OK(memo_blocks_backward(blocks, MEMO_ALL_LAYERS, e));
     for (int k = 0; k < keeper.n; k++) n_first += keeper.labels[k].is_first;
     CHECK(n_first == 2 && keeper.labels[0].is_first && keeper.labels[n_forward].is_first);

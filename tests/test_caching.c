@@ -27,11 +27,9 @@ static memo_trace* traced(const char* body) {
 static caching_stats replayed(const char* body, int64_t capacity, int64_t n_iterations,
                               caching_deferral deferral) {
     memo_trace* trace = traced(body);
-    caching_desc desc = {0};
     caching_stats stats = {0};
-    desc.capacity_bytes = capacity;
-    desc.n_iterations = n_iterations;
-    desc.deferral = deferral;
+    caching_desc desc = {
+        .capacity_bytes = capacity, .n_iterations = n_iterations, .deferral = deferral};
     CHECK_OK(caching_replay(trace, &desc, &stats, &error));
     memo_trace_destroy(trace);
     return stats;

@@ -17,8 +17,7 @@
 #define MAX_RANKS 16
 
 static void pause_s(double duration_s) {
-    struct timespec time;
-    time.tv_sec = (time_t)duration_s;
+    struct timespec time = {.tv_sec = (time_t)duration_s};
     time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
     nanosleep(&time, NULL);
 }
@@ -345,6 +344,19 @@ static int may_be_late(memo_status status) {
     return status == MEMO_STATUS_OK || status == MEMO_STATUS_COMM;
 }
 
+/* A message of one float between a rank and another. */
+static memo_status message_of(rig* g, int32_t rank, int is_send, int32_t other) {
+    static float x[MAX_RANKS];
+    return memo_comm_message(g->comms[rank], g->cases[rank].streams[0], is_send, &x[rank], 1,
+                             MEMO_TYPE_F32, other, &error);
+}
+
+/* The rank cleans up and leaves, as after an error. */
+static void rig_remove(rig* g, int32_t rank) {
+    memo_comm_destroy(g->comms[rank]);
+    g->comms[rank] = NULL;
+}
+
 TEST(a_rank_that_never_comes_is_named) {
     own_rig g;
     float x[4] = {0, 0, 0, 0};
@@ -361,15 +373,12 @@ TEST(a_rank_that_never_comes_is_named) {
 
 TEST(a_peer_that_never_sends_is_named) {
     own_rig g;
-    float x = 0;
     if (!rig_begin_timed(&g, 3, 0.2)) return;
-    CHECK(may_be_late(
-        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
+    CHECK(may_be_late(message_of(&g, 0, 0, 1)));
     expect_failure(&g, "rank 1 of 'threads world' did not send 1 f32 that rank 0", "0.2 s");
     rig_end(&g);
     if (!rig_begin_timed(&g, 3, 0.2)) return;
-    CHECK(
-        may_be_late(memo_send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
+    CHECK(may_be_late(message_of(&g, 2, 1, 1)));
     expect_failure(&g, "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
 }
 
@@ -402,16 +411,12 @@ TEST(a_failed_device_is_noticed_by_all) {
     }
 }
 
-/* Rank 1 cleans up and leaves, as after an error. */
 TEST(a_rank_that_goes_is_noticed) {
     own_rig g;
-    float x = 0;
     if (!rig_begin_timed(&g, 3, 60)) return;
-    CHECK(may_be_late(
-        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 2, &error)));
+    CHECK(may_be_late(message_of(&g, 0, 0, 2)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
-    memo_comm_destroy(g.comms[1]);
-    g.comms[1] = NULL;
+    rig_remove(&g, 1);
     memo_host_device_destroy(g.devices[1]);
     g.n_ranks = 1;
     expect_failure(&g, "rank 1 of 'threads world' is lost in barrier",
@@ -424,15 +429,9 @@ TEST(a_rank_that_goes_is_noticed) {
 TEST(a_peer_that_goes_is_noticed) {
     for (int is_send = 0; is_send < 2; is_send++) {
         own_rig g;
-        float x = 0;
         if (!rig_begin_timed(&g, 2, 60)) return;
-        if (is_send)
-            CHECK_OK(memo_send(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
-        else
-            CHECK_OK(
-                memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
-        memo_comm_destroy(g.comms[1]);
-        g.comms[1] = NULL;
+        CHECK_OK(message_of(&g, 0, is_send, 1));
+        rig_remove(&g, 1);
         g.n_ranks = 1;
         expect_failure(&g, "rank 1 of 'threads world' is lost; rank 0",
                        is_send ? "sends to it" : "receives from it");
@@ -445,8 +444,7 @@ TEST(a_rank_that_is_done_may_go) {
     own_rig g;
     float x = 3, y = 0;
     if (!rig_begin(&g, 3, NULL)) return;
-    memo_comm_destroy(g.comms[2]);
-    g.comms[2] = NULL;
+    rig_remove(&g, 2);
     CHECK_OK(memo_receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1, &error));
     pause_s(0.05);
     CHECK_OK(memo_send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
@@ -455,26 +453,18 @@ TEST(a_rank_that_is_done_may_go) {
     CHECK_IS(y, ==, 3);
 }
 
-typedef struct {
-    memo_comm* comm;
-} abort_args;
-
-static void* abort_later(void* argument) {
+static void* abort_later(void* comm) {
     pause_s(0.05);
-    memo_comm_abort(((abort_args*)argument)->comm);
+    memo_comm_abort((memo_comm*)comm);
     return NULL;
 }
 
 TEST(abort_from_another_thread_ends_all) {
     own_rig g;
     pthread_t thread;
-    abort_args args;
-    float x = 0;
     if (!rig_begin_timed(&g, 4, 60)) return;
-    args.comm = g.comms[1];
-    CHECK(!pthread_create(&thread, NULL, abort_later, &args));
-    CHECK(may_be_late(
-        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 3, &error)));
+    CHECK(!pthread_create(&thread, NULL, abort_later, g.comms[1]));
+    CHECK(may_be_late(message_of(&g, 0, 0, 3)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
     pthread_join(thread, NULL);
     expect_failure(&g, "rank 1 of 'threads world'", "aborted");
@@ -519,10 +509,8 @@ TEST(abort_during_splits_loses_nothing) {
     for (int trial = 0; trial < 15; trial++) {
         own_rig g;
         pthread_t thread;
-        abort_args args;
         if (!rig_begin(&g, 4, NULL)) return;
-        args.comm = g.comms[trial % 4];
-        CHECK(!pthread_create(&thread, NULL, abort_later, &args));
+        CHECK(!pthread_create(&thread, NULL, abort_later, g.comms[trial % 4]));
         rig_run(&g, splits_until_the_end, 1);
         pthread_join(thread, NULL);
         expect_failure(&g, "aborted", "threads world");
@@ -626,7 +614,6 @@ static void gather_beside_a_fault(rank_case* c) {
     own_memory float* x = (float*)case_array(32 * comm->size, MEMO_TYPE_F32);
     const int is_odd = comm->rank == 1;
     memo_error own;
-    memo_status status;
     if (is_odd && fault == ABORTS) memo_comm_abort(comm);
     if (is_odd && fault == GOES) {
         memo_comm_destroy(comm);
@@ -635,8 +622,8 @@ static void gather_beside_a_fault(rank_case* c) {
     if (is_odd && fault <= GOES) return;
     if (fault == IS_ELSEWHERE) comm->label.text = is_odd ? "there" : "here";
     comm->label.number = 1;
-    status = memo_all_gather(comm, s, x + 32 * comm->rank, x, 32 - (is_odd && fault == DIFFERS),
-                             MEMO_TYPE_F32, &own);
+    memo_status status = memo_all_gather(comm, s, x + 32 * comm->rank, x,
+                                         32 - (is_odd && fault == DIFFERS), MEMO_TYPE_F32, &own);
     CHECK_CASE(status == MEMO_STATUS_COMM && strstr(own.message, peer_words[fault][0]) &&
                    strstr(own.message, peer_words[fault][1]),
                "fault %d, rank %d: %s", (int)fault, (int)comm->rank, own.message);
@@ -647,12 +634,11 @@ static void gather_beside_a_fault(rank_case* c) {
 TEST(a_peer_that_fails_wakes_the_others) {
     for (int i = 0; i < 2 * N_PEER_FAULTS; i++) {
         memo_comm_threads_desc desc = {.are_peers = 1, .timeout_s = 60};
-        memo_device broken;
         own_rig g;
         fault = (peer_fault)(i % N_PEER_FAULTS);
         if (fault == COMES_NOT) desc.timeout_s = 0.3;
         if (!rig_begin(&g, 2 + i / N_PEER_FAULTS, &desc)) return;
-        broken = *g.devices[1];
+        memo_device broken = *g.devices[1];
         broken.copy = refuse_copy;
         if (fault == CANNOT_COPY) ((memoi_threads_rank*)g.comms[1]->context)->device = &broken;
         rig_run(&g, meet_all, 1);
@@ -692,12 +678,14 @@ static void exchange_during_a_sleep(rank_case* c) {
     CASE_FREE(x);
 }
 
-TEST(peers_wait_for_events_on_their_streams) {
+static void run_two_peers(case_function function) {
     memo_comm_threads_desc desc = {.are_peers = 1};
     own_rig g;
     if (!rig_begin(&g, 2, &desc)) return;
-    rig_run(&g, exchange_during_a_sleep, 1);
+    rig_run(&g, function, 1);
 }
+
+TEST(peers_wait_for_events_on_their_streams) { run_two_peers(exchange_during_a_sleep); }
 
 /* Rank 0 has sent, and its device fails before the other's stream has read. */
 static void overwrite_after_a_failure(rank_case* c) {
@@ -721,12 +709,7 @@ static void overwrite_after_a_failure(rank_case* c) {
     for (int i = 0; i < 4096; i++) from[i] = 2;
 }
 
-TEST(a_peer_whose_device_failed_waits_for_its_readers) {
-    memo_comm_threads_desc desc = {.are_peers = 1};
-    own_rig g;
-    if (!rig_begin(&g, 2, &desc)) return;
-    rig_run(&g, overwrite_after_a_failure, 1);
-}
+TEST(a_peer_whose_device_failed_waits_for_its_readers) { run_two_peers(overwrite_after_a_failure); }
 
 /* --- the rank that differs is named --- */
 
@@ -975,10 +958,10 @@ TEST(memory_that_ends_is_reported) {
 TEST(mesh_reports_degrees_that_fit) {
     memo_mesh mesh;
     memo_mesh_desc desc = {.data = 2, .ring = 3, .ulysses = 2};
-    CHECK_IS(memo_mesh_place(&desc, 24, 0, &mesh, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "24") && strstr(error.message, "ring 3") &&
-                   strstr(error.message, "ring 6") && strstr(error.message, "data 4"),
-               "%s", error.message);
+    CHECK_ERROR(memo_mesh_place(&desc, 24, 0, &mesh, &error), INVALID_ARGUMENT, "24");
+    CHECK_TEXT(error.message, "ring 3");
+    CHECK_TEXT(error.message, "ring 6");
+    CHECK_TEXT(error.message, "data 4");
     CHECK_ERROR(memo_mesh_place(&desc, 7, 0, &mesh, &error), INVALID_ARGUMENT, "no change");
     desc.ring = 1 << 30;
     desc.ulysses = 1 << 30;

@@ -76,9 +76,7 @@ static void expect_failure(const char* words) {
     memset(&error, 0, sizeof error);
     (void)memo_stream_synchronize(device, rank.streams[0], &error);
     while (!memo_comm_status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
-        struct timespec nap;
-        nap.tv_sec = 0;
-        nap.tv_nsec = 5000000;
+        struct timespec nap = {.tv_sec = 0, .tv_nsec = 5000000};
         nanosleep(&nap, NULL);
     }
     CHECK_CASE(memo_comm_status(rank.comm, &error) == MEMO_STATUS_COMM, "rank %d: %s",

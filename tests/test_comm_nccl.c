@@ -285,9 +285,8 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
     for (int way = 0; way < 3; way++) {
         memo_loss* loss = NULL;
-        int is_last;
         if (!world_begin()) return;
-        is_last = rank.comm->size > 1 && rank.comm->rank == rank.comm->size - 1;
+        int is_last = rank.comm->size > 1 && rank.comm->rank == rank.comm->size - 1;
         memo_device table = device;
         table.struct_bytes = (int64_t)sizeof table;
         table.row_kernel = no_kernel;

@@ -20,12 +20,12 @@ typedef void (*fuzz_target)(const uint8_t* data, size_t size);
 
 static void replay_file(const char* path, fuzz_target target) {
     static uint8_t bytes[1 << 16], altered[1 << 16];
-    size_t n_bytes, step;
+    size_t step;
     FILE* file = fopen(path, "rb");
     CHECK_CASE(file != NULL, "%s", path);
     if (!file) return;
     fuzz_input = path;
-    n_bytes = fread(bytes, 1, sizeof bytes, file);
+    size_t n_bytes = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
     target(bytes, n_bytes);
     step = 1 + n_bytes / (memo_test_all() ? 300 : 150); /* a large file would take its square */

@@ -135,11 +135,11 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
                        double best, int n) {
     int32_t indices[MAX_BLOCKS], i, p;
     int64_t bytes, evaluated_bytes;
-    double cost, evaluated_s;
+    double evaluated_s;
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++)
             if (problem->degrees[p] == planned[i]) indices[i] = p;
-    cost = cost_of(problem, indices, &bytes);
+    double cost = cost_of(problem, indices, &bytes);
     CHECK(fabs(plan->step_s - cost) < 1e-9 && plan->memory_bytes == bytes);
     CHECK(!problem->memory_bytes || bytes <= problem->memory_bytes);
     CHECK_CASE(plan->lower_bound_s <= best + 1e-9 && best <= plan->step_s + 1e-9,
@@ -669,10 +669,9 @@ TEST(degree_files) {
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
     memo_degrees_free(read);
-    char* text = memo_test_file(path, &n_bytes);
+    own_memory char* text = memo_test_file(path, &n_bytes);
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
     CHECK_ERROR(memo_degrees_read(file_of(text, n_bytes), &read, &n, &error), FORMAT, "checksum");
-    free(text);
     CHECK_OK(memo_degrees_read(file_of("block 0 1\nblock 1 16\n", 21), &read, &n, &error));
     CHECK(n == 2 && read[1] == 16);
     memo_degrees_free(read);

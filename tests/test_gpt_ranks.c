@@ -331,7 +331,7 @@ TEST(bad_checkpoints_are_refused) {
     const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     own_memory gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
                         *after = (gpt_real*)malloc((size_t)n_parameters);
-    char path[250], other_path[250], aside[260], victim[260], *text;
+    char path[250], other_path[250], aside[260], victim[260];
     struct stat info;
     int64_t n_bytes, step = -1;
     gpt_test_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
@@ -344,7 +344,7 @@ TEST(bad_checkpoints_are_refused) {
     CHECK_OK(gpt_read_checkpoint(run.model, path, 0, &step, &error));
     CHECK_IS(step, ==, 7);
     CHECK_OK(gpt_get_parameters(run.model, before, &error));
-    text = memo_test_file(path, &n_bytes);
+    own_memory char* text = memo_test_file(path, &n_bytes);
     step = -1;
     for (int k = 0; k < 30; k++) {
         int64_t at = memo_test_int(0, n_bytes - 1);
@@ -390,5 +390,4 @@ TEST(bad_checkpoints_are_refused) {
                 "its --layers is 3, not 4");
     gpt_test_close(&run);
     remove(path);
-    free(text);
 }

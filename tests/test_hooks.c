@@ -238,10 +238,8 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
 TEST(recorded_steps_have_no_race) {
     for (int64_t i = 0; i < (memo_test_all() ? 1000 : 150); i++) {
         own_device* host = new_host(0);
-        memo_recorder_desc desc = {0};
         trainer r;
-        desc.device = host;
-        own_recorder* recorder = new_recorder(desc);
+        own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
         random_trainer(&r);
         r.desc.computes_on_host = 0;
         CHECK_OK(open_trainer(&r, host, memo_recorder_get_device(recorder)));
@@ -291,7 +289,6 @@ TEST(a_fault_at_any_call_loses_nothing) {
 }
 
 TEST(the_audit_names_what_differs) {
-    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     trainer lines; /* keeps lines of the log */
     char a[64], b[64];
@@ -300,9 +297,7 @@ TEST(the_audit_names_what_differs) {
     memset(&lines, 0, sizeof lines);
     memset(a, 1, sizeof a);
     memcpy(b, a, sizeof b);
-    desc.is_checked = 1;
-    desc.log.write = keep_line;
-    desc.log.user = &lines;
+    memo_hooks_desc desc = {.is_checked = 1, .log.write = keep_line, .log.user = &lines};
     CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
     CHECK_OK(memo_hooks_begin(hooks, &error));
     for (int32_t l = 0; l < 4; l++) {
@@ -335,12 +330,11 @@ TEST(the_audit_names_what_differs) {
 }
 
 TEST(wrong_calls_are_refused) {
-    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     void* address = NULL;
     int64_t token = 0, stale;
     char a[8] = "";
-    desc.device_bytes = -1;
+    memo_hooks_desc desc = {.device_bytes = -1};
     CHECK_ERROR(memo_hooks_create(&desc, &hooks, &error), INVALID_ARGUMENT, "negative");
     desc.device_bytes = 0;
     CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
@@ -363,15 +357,12 @@ TEST(wrong_calls_are_refused) {
 
 TEST(an_order_unlike_the_plans_is_refused) {
     own_device* host = new_host(0);
-    memo_hooks_desc desc = {0};
     own_hooks* hooks = NULL;
     int64_t tokens[6];
     void* address = NULL;
     char bytes[6][512];
     memset(bytes, 5, sizeof bytes);
-    desc.device = host;
-    desc.computes_on_host = 1;
-    desc.device_bytes = 2 * 512;
+    memo_hooks_desc desc = {.device = host, .computes_on_host = 1, .device_bytes = 2 * 512};
     CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
     for (int step = 0; step < 3; step++) {
         CHECK_OK(memo_hooks_begin(hooks, &error));

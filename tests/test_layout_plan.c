@@ -1102,9 +1102,9 @@ TEST(products_take_whole_waves_or_their_bytes) {
 TEST(few_tokens_are_inefficient) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 1024, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
-    double last = 0, alike;
+    double last = 0;
     d.cluster.collective_s = 0;
-    alike = predict(&d, &l).time.gemm_s;
+    double alike = predict(&d, &l).time.gemm_s;
     d.cluster.n_processors = 108;
     CHECK_CASE(predict(&d, &l).time.gemm_s > 2.5 * alike, "%g",
                predict(&d, &l).time.gemm_s / alike);
@@ -1125,9 +1125,8 @@ TEST(offloading_needs_a_layer_and_the_link) {
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 3);
     const double row = 2 * 262144 / 8.0, ffn = row * 3 * 14336, layer = row * 34 / 2 * 4096;
     const double shard = memo_parallel_parameters(&d.model) / 8;
-    memo_parallel_prediction p, q;
     l.activations = MEMO_PARALLEL_RECOMPUTE;
-    p = predict(&d, &l);
+    memo_parallel_prediction p = predict(&d, &l);
     CHECK(near(p.memory.activations_bytes, 32 * row * 4096 + layer));
     d.mlp_tile_bytes = 1e6;
     CHECK(near(predict(&d, &l).memory.activations_bytes, 32 * row * 4096 + layer - ffn + 1e6));
@@ -1135,7 +1134,7 @@ TEST(offloading_needs_a_layer_and_the_link) {
     CHECK(near(predict(&d, &l).memory.activations_bytes, p.memory.activations_bytes));
     d.mlp_tile_bytes = 0;
     l.activations = MEMO_PARALLEL_OFFLOAD;
-    q = predict(&d, &l);
+    memo_parallel_prediction q = predict(&d, &l);
     CHECK(near(q.memory.activations_bytes, row * 4096 + layer));
     CHECK(near(q.memory.host_bytes, 30 * row * 4096) && q.alpha <= 0);
     CHECK(near(q.time.recompute_s, p.time.recompute_s) && q.time.host_s <= 0);
@@ -1164,7 +1163,6 @@ TEST(experts_are_shared_among_ranks) {
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     const double mlp = 3.0 * 2048 * 768, rows = 65536 / 8.0, sent = 2 * rows * 8 * 2048 * 7 / 8;
     const double vocabulary = 151936.0 * 2048;
-    memo_parallel_prediction p, q;
     d.model.head_size = 128;
     d.model.n_experts = 128;
     d.model.n_active_experts = 8;
@@ -1173,11 +1171,11 @@ TEST(experts_are_shared_among_ranks) {
     active = 48 * (layer + 8 * mlp) + 2 * vocabulary;
     CHECK_CASE(fabs(all / 30.5e9 - 1) < 0.01 && fabs(active / 3.3e9 - 1) < 0.02, "%g, %g", all,
                active);
-    p = predict(&d, &l);
+    memo_parallel_prediction p = predict(&d, &l);
     CHECK(near(p.flops, 65536 * (6 * (active - vocabulary) + 6.0 * 48 * 65536 * 4096)));
     CHECK(near(p.memory.parameters_bytes, 2 * all) && p.time.experts_s <= 0);
     l.experts = 8;
-    q = predict(&d, &l);
+    memo_parallel_prediction q = predict(&d, &l);
     CHECK(near(q.memory.parameters_bytes, 2 * (all - 48 * 112 * mlp)));
     CHECK(near(q.memory.optimizer_bytes, 12 * (all - 48 * 128 * mlp) / 8 + 12 * 48 * 16 * mlp));
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_EXPERTS], 48 * 4 * sent));
@@ -1216,14 +1214,13 @@ TEST(experts_are_shared_among_ranks) {
 TEST(latent_rows_travel_instead_of_keys) {
     memo_parallel_desc d = make_case(make_model(4, 5120, 12288, 128, 128, 0), 8, 131072, 1), keys;
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
-    memo_parallel_prediction p, q;
     d.model.head_size = 192;
     d.model.v_head_size = 128;
     d.excludes_attention_memory = 0;
     keys = d;
     d.model.latent_size = 576;
-    p = predict(&keys, &l);
-    q = predict(&d, &l);
+    memo_parallel_prediction p = predict(&keys, &l);
+    memo_parallel_prediction q = predict(&d, &l);
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING] / q.sent_bytes[MEMO_PARALLEL_RING],
                128.0 * 320 / 576));
     CHECK(

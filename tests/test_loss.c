@@ -34,7 +34,7 @@ static double capped(const rule* r, double x) {
  * label's own p - 1 is the sum of the other p, so that it has all of its digits. */
 static double row_loss(const rule* r, const double* logits, int64_t n, int64_t label,
                        double* gradient) {
-    double max = -INFINITY, sum = 0, others = 0, lse, z;
+    double max = -INFINITY, sum = 0, others = 0, z;
     for (int64_t i = 0; i < n; i++)
         if (capped(r, logits[i]) > max) max = capped(r, logits[i]);
     for (int64_t i = 0; i < n; i++) {
@@ -42,7 +42,7 @@ static double row_loss(const rule* r, const double* logits, int64_t n, int64_t l
         sum += exp(z - max);
         if (i != label) others += exp(z - max);
     }
-    lse = max + log(sum);
+    double lse = max + log(sum);
     for (int64_t i = 0; i < n; i++) {
         z = capped(r, logits[i]);
         double p = exp(z - max) / sum;
@@ -220,18 +220,16 @@ static memo_cross_entropy_desc one_row(const float* logits, float* d, int64_t n,
                                        const int32_t* label, float* loss) {
     static float parts[MEMO_LOSS_NUMBERS];
     static double sums[3];
-    memo_cross_entropy_desc desc = {0};
     sums[0] = sums[1] = sums[2] = 0;
-    desc.logits = logits;
-    desc.d_logits = d;
-    desc.labels = label;
-    desc.parts = parts;
-    desc.losses = loss;
-    desc.sums = sums;
-    desc.n_rows = 1;
-    desc.n_columns = n;
-    desc.scale = 1;
-    return desc;
+    return (memo_cross_entropy_desc){.logits = logits,
+                                     .d_logits = d,
+                                     .labels = label,
+                                     .parts = parts,
+                                     .losses = loss,
+                                     .sums = sums,
+                                     .n_rows = 1,
+                                     .n_columns = n,
+                                     .scale = 1};
 }
 static void run_row(const memo_cross_entropy_desc* desc) {
     CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, desc, &error));
@@ -306,6 +304,10 @@ TEST(extremes) {
     CHECK(loss == 0 && d[0] == 0);
 }
 
+static void refuses(memo_row_kind kind, const memo_cross_entropy_desc* desc, const char* text) {
+    CHECK_ERROR(memo_row_run(kind, desc, &error), INVALID_ARGUMENT, text);
+}
+
 TEST(descs_that_are_refused) {
     float x[2 * MEMO_LOSS_NUMBERS + 2] = {0};
     int32_t labels[2] = {0, 0};
@@ -313,30 +315,22 @@ TEST(descs_that_are_refused) {
     CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error)); /* no rows */
     desc.n_rows = 1;
     desc.n_columns = 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error), INVALID_ARGUMENT, "logits");
+    refuses(MEMO_ROW_CROSS_ENTROPY, &desc, "logits");
     desc.logits = x;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error), INVALID_ARGUMENT, "labels");
+    refuses(MEMO_ROW_CROSS_ENTROPY, &desc, "labels");
     desc.labels = labels;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error), INVALID_ARGUMENT, "parts");
+    refuses(MEMO_ROW_CROSS_ENTROPY, &desc, "parts");
     desc.parts = x + 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error), INVALID_ARGUMENT, "losses");
+    refuses(MEMO_ROW_CROSS_ENTROPY, &desc, "losses");
     desc.losses = x;
     desc.n_parts = 2;
-    desc.part = 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "part");
-    desc.part = 0;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT,
-                "vocabulary");
+    WITH(desc.part, 2, refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "part"));
+    refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "vocabulary");
     desc.vocabulary = 2;
-    desc.z_weight = -1;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "z_weight");
-    desc.z_weight = 0;
-    desc.softcap = (float)memo_test_nan();
-    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), INVALID_ARGUMENT, "softcap");
-    desc.softcap = 0;
+    WITH(desc.z_weight, -1, refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "z_weight"));
+    WITH(desc.softcap, (float)memo_test_nan(), refuses(MEMO_ROW_SOFTMAX_PARTS, &desc, "softcap"));
     desc.sums = (double*)(void*)((char*)x + 4);
-    if ((uintptr_t)desc.sums % 8)
-        CHECK_ERROR(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc, &error), INVALID_ARGUMENT, "sums");
+    if ((uintptr_t)desc.sums % 8) refuses(MEMO_ROW_LOSS_SUMS, &desc, "sums");
     desc.sums = NULL;
     desc.type = MEMO_TYPE_I32;
     CHECK_IS(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -660,9 +654,7 @@ TEST(sizes_and_refusals) {
     CHECK_IS(sizes.tile_rows, ==, (64 << 20) / (2 * 128256));
     CHECK(sizes.device_bytes <= (65 << 20) && sizes.n_columns == 128256);
     CHECK_IS(sizes.sent_bytes_per_row, ==, 0);
-    memo_comm many;
-    memset(&many, 0, sizeof many);
-    many.size = 16; /* a row takes more as parts than as logits */
+    memo_comm many = {.size = 16}; /* a row takes more as parts than as logits */
     desc.tensor = &many;
     for (desc.vocabulary = 2; desc.vocabulary <= 1 << 17; desc.vocabulary *= 8) {
         CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));

@@ -205,7 +205,7 @@ TEST(misses_are_printed_as_misses) {
 
 TEST(fit_is_reproducible_and_a_minimum) {
     swap_hardware again = swap_a800(), trial;
-    double fitted, v[4];
+    double v[4];
     swap_fit(&again);
     CHECK_IS(fabs(again.gemm_efficiency - a800.gemm_efficiency), <, 1e-12);
     CHECK_IS(fabs(again.attention[0].forward_flops / a800.attention[0].forward_flops - 1), <,
@@ -218,7 +218,7 @@ TEST(fit_is_reproducible_and_a_minimum) {
     v[2] = a800.attention[0].backward_flops / a800.peak_flops;
     v[3] = a800.pcie_bytes_per_s / PAPER_GB;
     trial = a800;
-    fitted = swap_fit_objective(v, &trial);
+    double fitted = swap_fit_objective(v, &trial);
     for (int i = 0; i < 4; i++)
         for (int sign = -1; sign <= 1; sign += 2) {
             double old = v[i];

@@ -91,8 +91,7 @@ TEST(any_order_gives_the_same_gradients) {
         int64_t least = 0;
         random_stage(&p, &s);
         s.desc.policy = MEMO_POLICY_KEEP;
-        own_step_plan *kept = NULL, *plan = NULL;
-        CHECK_OK(memo_session_plan(&s.desc, NULL, &kept, &error));
+        own_step_plan* kept = step_plan_of(&s.desc, NULL);
         if (!kept) continue;
         check_bytes(&s, kept);
         s.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_ALPHA);
@@ -101,15 +100,14 @@ TEST(any_order_gives_the_same_gradients) {
             CHECK_OK(memo_session_get_least(&s.desc, &least, &error));
             s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
         }
-        CHECK_OK(memo_session_plan(&s.desc, NULL, &plan, &error));
+        own_step_plan* plan = step_plan_of(&s.desc, NULL);
         if (!plan || !plan->fits) {
             CHECK_CASE(0, "case %lld: %s", (long long)i, plan ? plan->shortage : error.message);
             continue;
         }
         if (s.desc.device_bytes) CHECK_IS(plan->device_bytes, <=, s.desc.device_bytes);
         check_bytes(&s, plan);
-        own_session* session = NULL;
-        CHECK_OK(memo_session_open(&s.desc, plan, &session, &error));
+        own_session* session = session_of_plan(&s.desc, plan);
         for (int step = 0; step < 2 && session; step++) CHECK_OK(p_step(&s, session));
         CHECK_CASE(p_n_wrong(&s, 2) == 0, "case %lld: %lld gradients of %d layers differ",
                    (long long)i, (long long)p_n_wrong(&s, 2), (int)s.desc.n_layers);
@@ -152,10 +150,8 @@ TEST(orders_have_no_race) {
         s.desc.policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
         s.desc.has_alpha = 1;
         s.desc.alpha = 0.5;
-        own_step_plan* plan = NULL;
-        memo_session* session = NULL;
-        CHECK_OK(memo_session_plan(&s.desc, NULL, &plan, &error));
-        CHECK_OK(memo_session_open(&s.desc, plan, &session, &error));
+        own_step_plan* plan = step_plan_of(&s.desc, NULL);
+        memo_session* session = session_of_plan(&s.desc, plan);
         for (int step = 0; step < 2 && session; step++) CHECK_OK(p_step(&s, session));
         CHECK_OK(memo_stream_synchronize(host, s.stream, &error));
         memo_recorder_pause(recorder);
@@ -174,8 +170,7 @@ TEST(orders_have_no_race) {
 /* --- predicted times --- */
 
 static void take_time(const stage* s, double duration_s) {
-    memo_op_desc op = {0};
-    op.duration_s = duration_s;
+    memo_op_desc op = {.duration_s = duration_s};
     CHECK_OK(memo_annotate(s->device, s->stream, &op, &error));
 }
 static const memo_profile* times_link(const stage* s) { return (const memo_profile*)s->link; }
@@ -228,9 +223,8 @@ static double simulate_step(stage* s, const memo_step_plan* plan) {
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     own_recorder* recorder = record(s, host);
     memo_schedule* schedule = NULL;
-    memo_session* session = NULL;
     int64_t marks[2];
-    CHECK_OK(memo_session_open(&s->desc, plan, &session, &error));
+    memo_session* session = session_of_plan(&s->desc, plan);
     for (int step = 0; step < 2 && session; step++) {
         CHECK_OK(p_step(s, session));
         take_time(s, 0);
@@ -240,20 +234,8 @@ static double simulate_step(stage* s, const memo_step_plan* plan) {
     memo_recorder_pause(recorder);
     memo_session_destroy(session);
     memo_stream_destroy(host, s->stream, NULL);
-    for (int k = 0; k < 2; k++) {
-        const char* name = k ? "to device" : "to host";
-        const double copy_s = k ? times->copies[0].back_s : times->copies[0].out_s;
-        int32_t link = 0;
-        CHECK_OK(memo_schedule_add_link(schedule, name, 1000 / (copy_s - 0.001), &link, &error));
-        for (int64_t i = 0; i < schedule->n_ops; i++) {
-            memo_op* op = &schedule->ops[i];
-            if (op->kind != MEMO_OP_RUN || !op->link_bytes ||
-                strcmp(memo_schedule_op_name(schedule, i), name))
-                continue;
-            op->link = link;
-            op->duration_s = 0.001;
-        }
-    }
+    time_copies(schedule, "to host", 1000 / (times->copies[0].out_s - 0.001), 0.001);
+    time_copies(schedule, "to device", 1000 / (times->copies[0].back_s - 0.001), 0.001);
     own_times* simulated = times_of(schedule);
     return simulated->end_s[marks[1]] - simulated->end_s[marks[0]];
 }
@@ -275,11 +257,10 @@ TEST(predicted_orders_are_those_of_recorded_operations) {
         s.desc.backward = backward_takes;
         s.desc.weights = weights_take;
         s.desc.recompute = recompute_takes;
-        own_step_plan *kept = NULL, *plan = NULL;
         CHECK_OK(memo_session_get_least(&s.desc, &least, &error));
-        CHECK_OK(memo_session_plan(&s.desc, &times, &kept, &error));
+        own_step_plan* kept = step_plan_of(&s.desc, &times);
         s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
-        CHECK_OK(memo_session_plan(&s.desc, &times, &plan, &error));
+        own_step_plan* plan = step_plan_of(&s.desc, &times);
         CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
         const double step_s = simulate_step(&s, plan);
         const double off = fabs(step_s / plan->times->step_s - 1);
@@ -383,9 +364,8 @@ TEST(bad_orders_are_refused) {
     desc = s.desc, desc.n_order = MEMO_TURNS_MAX + 1;
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
     desc = s.desc, desc.slice_rows = 5, desc.tile_rows = 5;
-    s.tensors[P_GATE].rule = MEMO_TENSOR_HANDED;
-    expect_refused(&desc, "memo_session_desc.order: does not work with slices");
-    s.tensors[P_GATE].rule = MEMO_TENSOR_WHOLE;
+    WITH(s.tensors[P_GATE].rule, MEMO_TENSOR_HANDED,
+         expect_refused(&desc, "memo_session_desc.order: does not work with slices"));
     desc = s.desc, desc.states = &state, desc.n_states = 1;
     expect_refused(&desc, "memo_session_desc.order: does not work with states");
     desc = s.desc, desc.loss = p_between;
@@ -394,21 +374,18 @@ TEST(bad_orders_are_refused) {
     expect_refused(&desc, "memo_session_desc.order: does not work with a file");
     desc = s.desc, desc.shapes = shapes, desc.n_shapes = 2;
     expect_refused(&desc, "memo_session_desc.order: does not work with chunks and shapes");
-    s.buffers[P_MASK].last_layer = 2;
-    expect_refused(&s.desc, "`mask` has a life in two chunks of the order");
-    s.buffers[P_MASK].last_layer = 0;
+    WITH(s.buffers[P_MASK].last_layer, 2,
+         expect_refused(&s.desc, "`mask` has a life in two chunks of the order"));
     s.buffers[P_MASK].last = W;
     expect_refused(&s.desc, "`mask` has pass WEIGHTS, of which `order` has no turn");
     p_split(&s);
     p_split_later(&s, 1);
     expect_refused(&s.desc, "`mask` has a life to WEIGHTS from a FORWARD");
     s.buffers[P_MASK].last = B;
-    s.buffers[P_OPERAND].first_layer = MEMO_EACH_SLICE;
-    expect_refused(&s.desc, "`operand` has a life to WEIGHTS from a FORWARD or a slice");
-    s.buffers[P_OPERAND].first_layer = MEMO_EACH_LAYER;
-    s.buffers[P_KEPT_MASK].last_layer = 2;
-    expect_refused(&s.desc, "`kept mask` has a life in two chunks of the order");
-    s.buffers[P_KEPT_MASK].last_layer = 0;
+    WITH(s.buffers[P_OPERAND].first_layer, MEMO_EACH_SLICE,
+         expect_refused(&s.desc, "`operand` has a life to WEIGHTS from a FORWARD or a slice"));
+    WITH(s.buffers[P_KEPT_MASK].last_layer, 2,
+         expect_refused(&s.desc, "`kept mask` has a life in two chunks of the order"));
     s.tensors[P_GATE].rule = MEMO_TENSOR_ROUTED;
     s.desc.routed_rows_layer = s.desc.routed_rows_all = 4;
     expect_refused(&s.desc, "memo_session_desc.order: does not work with ROUTED tensors");
@@ -448,11 +425,10 @@ TEST(turns_that_are_not_the_next_are_refused) {
     static const memo_shape shapes[] = {{12, 0}, {12, 1}};
     static pipeline p;
     static stage s;
-    memo_session* session = NULL;
     small_stage(&p, &s, 1);
     s.desc.shapes = shapes;
     s.desc.n_shapes = 2;
-    CHECK_OK(memo_session_create(&s.desc, &session, &error));
+    own_session* session = new_session(&s.desc);
     memo_batch batch = {.turn = s.order[0]};
     CHECK_OK(memo_session_run(session, &batch, &error));
     fail_turn(&s, session, 0,
@@ -491,7 +467,6 @@ TEST(turns_that_are_not_the_next_are_refused) {
     (void)memo_session_end(session, &error);
     CHECK_OK(p_step(&s, session));
     CHECK_IS(p_n_wrong(&s, 3), ==, 0);
-    memo_session_destroy(session);
 }
 
 /* A step with each of the mistakes fails, with its text. */
@@ -500,7 +475,7 @@ static void expect_mistakes(stage* s, memo_session* session, int first, int last
     for (s->mistake = first; s->mistake <= last; s->mistake++) {
         memset(s->gradients, 0, sizeof s->gradients);
         CHECK(p_step(s, session) != MEMO_STATUS_OK);
-        CHECK_CASE(strstr(error.message, texts[s->mistake - first]) != NULL, "%s", error.message);
+        CHECK_TEXT(error.message, texts[s->mistake - first]);
     }
 }
 
@@ -511,13 +486,11 @@ TEST(turns_compute_their_layers) {
         "the forward of micro-batch 0, chunk 0, has computed 1 of its 2 layers", "mine"};
     static pipeline p;
     static stage s;
-    memo_session* session = NULL;
     small_stage(&p, &s, 1);
     s.desc.step = leave_early;
     s.desc.policy = MEMO_POLICY_KEEP;
-    CHECK_OK(memo_session_create(&s.desc, &session, &error));
+    own_session* session = new_session(&s.desc);
     expect_mistakes(&s, session, 2, 5, texts);
-    memo_session_destroy(session);
 }
 
 /* --- WEIGHTS turns --- */
@@ -530,14 +503,13 @@ TEST(weights_turns_are_checked) {
         "a layer's backward to the end of that layer"};
     static pipeline p;
     static stage s;
-    memo_session* session = NULL;
+    own_session* session = NULL;
     small_stage(&p, &s, 1);
     p_split(&s);
     p_split_later(&s, 1);
-    s.desc.weights = NULL;
-    CHECK_ERROR(memo_session_create(&s.desc, &session, &error), INVALID_ARGUMENT,
-                "weights: NULL, but `order` has WEIGHTS turns");
-    s.desc.weights = p_weights;
+    WITH(s.desc.weights, NULL,
+         CHECK_ERROR(memo_session_create(&s.desc, &session, &error), INVALID_ARGUMENT,
+                     "weights: NULL, but `order` has WEIGHTS turns"));
     s.desc.is_checked = 1;
     CHECK_OK(memo_session_create(&s.desc, &session, &error));
     expect_mistakes(&s, session, 6, 7, texts);
@@ -560,11 +532,10 @@ TEST(weights_turns_are_checked) {
             memo_session_weights_end(session, 1);
         }
         CHECK(memo_session_end(session, &error) == MEMO_STATUS_INVALID_STATE);
-        CHECK_CASE(strstr(error.message,
-                          k < 2 ? "the turn is the WEIGHTS turn of layers 0 to 1, once each"
-                                : "the WEIGHTS turn of micro-batch 0, chunk 0, has computed 1 of "
-                                  "its 2 layers") != NULL,
-                   "%s", error.message);
+        CHECK_TEXT(error.message,
+                   k < 2 ? "the turn is the WEIGHTS turn of layers 0 to 1, once each"
+                         : "the WEIGHTS turn of micro-batch 0, chunk 0, has computed 1 of "
+                           "its 2 layers");
     }
     memset(s.gradients, 0, sizeof s.gradients);
 
@@ -587,7 +558,6 @@ TEST(weights_turns_are_checked) {
     CHECK(memo_session_begin(session, NULL));
     CHECK(!memo_session_weights_begin(session, 0));
     CHECK_ERROR(memo_session_end(session, &error), INVALID_STATE, "no order has a WEIGHTS turn");
-    memo_session_destroy(session);
 }
 
 /* --- measuring, verifying, files --- */
@@ -607,21 +577,16 @@ TEST(measured_orders_are_verified_and_written) {
     CHECK_OK(memo_session_verify(&s.desc, &error));
     CHECK_OK(memo_session_measure(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0 && profile.weights_s[0] > 0);
-    own_step_plan *plan = NULL, *same = NULL, *other = NULL;
-    CHECK_OK(memo_session_plan(&s.desc, &profile, &plan, &error));
-    memo_text words = {NULL, 0, 0, 0};
-    memo_step_plan_put(plan, &words);
-    CHECK_CASE(strstr(words.data, "order     12 turns, 2 places of 2 layers, 2 from "
-                                  "backward to WEIGHTS\n") != NULL,
-               "%s", words.data);
-    memo_text_free(&words);
+    own_step_plan* other = NULL;
+    own_step_plan* plan = step_plan_of(&s.desc, &profile);
+    expect_words(plan, "order     12 turns, 2 places of 2 layers, 2 from "
+                       "backward to WEIGHTS\n");
 
     /* The file has the order, which must be the session's. */
     memo_test_path(path, "order.plan");
     CHECK_OK(memo_step_plan_write(plan, path, &error));
-    CHECK_OK(memo_step_plan_read(&s.desc, path, &same, &error));
-    memo_session* session = NULL;
-    CHECK_OK(memo_session_open(&s.desc, same, &session, &error));
+    own_step_plan* same = step_plan_of_file(&s.desc, path);
+    memo_session* session = session_of_plan(&s.desc, same);
     CHECK_OK(p_step(&s, session));
     CHECK_IS(p_n_wrong(&s, 1), ==, 0);
     memo_session_destroy(session);
@@ -646,7 +611,7 @@ TEST(measured_orders_are_verified_and_written) {
 TEST(checked_orders_find_buffers_that_have_ended) {
     static pipeline p;
     static stage s;
-    memo_session* session = NULL;
+    own_session* session = NULL;
     small_stage(&p, &s, 1);
     s.desc.is_checked = 1;
     s.mistake = 1; /* the forward takes a buffer of the backward */
@@ -654,7 +619,6 @@ TEST(checked_orders_find_buffers_that_have_ended) {
     fail_turn(&s, session, 0, "`dx` does not live in the forward of layer 0");
     s.mistake = 0;
     CHECK_OK(p_step(&s, session));
-    memo_session_destroy(session);
 }
 
 /* --- a pipeline of several stages --- */
@@ -714,7 +678,6 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
         memset(box.has, 0, sizeof box.has);
         for (int32_t r = 0; r < p.n_stages; r++) {
             stage* s = &stages[r];
-            own_step_plan* kept = NULL;
             int64_t least = 0;
             p_open_stage(s, &p, r);
             if (i % 3 == 2) p_interleaved(s, 1000); /* GPipe */
@@ -728,7 +691,7 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
             s->desc.policy = i % 3 ? MEMO_POLICY_MEMO : MEMO_POLICY_KEEP;
             CHECK_OK(memo_session_get_least(&s->desc, &least, &error));
             s->desc.policy = MEMO_POLICY_KEEP;
-            CHECK_OK(memo_session_plan(&s->desc, NULL, &kept, &error));
+            own_step_plan* kept = step_plan_of(&s->desc, NULL);
             check_bytes(s, kept);
             if (i % 3 != 2 && p.n_chunks == 1) {
                 const int32_t ahead = p_ahead(&p, r);
@@ -763,7 +726,6 @@ TEST(every_call_of_an_order_may_fail) {
             own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
             memo_faults faults;
             memo_session* session = NULL;
-            memo_step_plan* plan = NULL;
             small_stage(&p, &s, 2);
             p_split(&s);
             p_split_later(&s, 1);
@@ -771,7 +733,7 @@ TEST(every_call_of_an_order_may_fail) {
             faults.is_late = late;
             s.desc.device = &faults.device;
             s.desc.computes_on_host = 1;
-            CHECK_OK(memo_session_plan(&s.desc, NULL, &plan, &error));
+            own_step_plan* plan = step_plan_of(&s.desc, NULL);
             faults.failing_call = k;
             faults.n_calls = 0;
             memo_status status = memo_session_open(&s.desc, plan, &session, &error);
@@ -787,7 +749,6 @@ TEST(every_call_of_an_order_may_fail) {
                 CHECK_CASE(p_n_wrong(&s, 1) == 0, "call %lld, %s", (long long)k, faults.failed);
             }
             memo_session_destroy(session);
-            memo_step_plan_destroy(plan);
             if (is_over) break;
         }
     }
@@ -803,13 +764,11 @@ TEST(every_lack_of_memory_of_an_order_is_a_status) {
     p_split(&s);
     p_split_later(&s, 1);
     while (next_refusal(&r, status)) {
-        memo_step_plan* plan = NULL;
-        memo_session* session = NULL;
+        own_step_plan* plan = NULL;
+        own_session* session = NULL;
         status = memo_session_plan(&s.desc, NULL, &plan, &error);
         if (!status) status = memo_session_open(&s.desc, plan, &session, &error);
         if (!status) status = p_step(&s, session);
-        memo_session_destroy(session);
-        memo_step_plan_destroy(plan);
     }
     CHECK_IS(r.n_failed, >, 20);
 }

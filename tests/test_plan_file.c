@@ -22,12 +22,6 @@ static char* text_of(const memo_plan* plan) {
     return text;
 }
 
-static memo_trace* parsed(const char* text) {
-    memo_trace* trace = NULL;
-    CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
-    return trace;
-}
-
 /* --- plans --- */
 
 static void set_peak(memo_plan* plan) {
@@ -116,9 +110,9 @@ static memo_plan* random_plan(int64_t n) {
 /* --- from a trace --- */
 
 TEST(lifetimes_match_the_trace) {
-    own_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
-                              "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
-                              "free 13 513\nmark iteration end\n");
+    own_trace* trace = trace_of_text("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
+                                     "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
+                                     "free 13 513\nmark iteration end\n");
     static const int64_t begins[] = {0, 1, 3, 4, 6}, ends[] = {8, 2, 5, 7, 8};
     own_plan* plan = plan_of_trace(trace, 0);
     CHECK(plan->n_buffers == 5 && plan->n_times == 8 && plan->body_begin == 3);
@@ -141,12 +135,12 @@ TEST(lifetimes_match_the_trace) {
 }
 
 TEST(sums_that_overflow_are_refused) {
-    own_trace* trace = parsed("malloc 1 4611686018427387904\nmalloc 2 1\n");
+    own_trace* trace = trace_of_text("malloc 1 4611686018427387904\nmalloc 2 1\n");
     own_plan* plan = NULL;
     CHECK(memo_plan_from_trace(trace, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK(strstr(error.message, "buffer 1 (id 2)") && strstr(error.message, "2^62"));
     memo_trace_destroy(trace);
-    trace = parsed("malloc 1 4611686018427387904\nfree 1 4611686018427387904\n");
+    trace = trace_of_text("malloc 1 4611686018427387904\nfree 1 4611686018427387904\n");
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK_IS(plan->lower_bound_bytes, ==, (int64_t)1 << 62);
 }
@@ -161,7 +155,7 @@ TEST(another_stream_keeps_a_buffer) {
     char text[256];
     snprintf(text, sizeof text, "%send 7 %016llx\n", lines,
              (unsigned long long)memob_hash(lines, (int64_t)strlen(lines)));
-    own_trace* trace = parsed(text);
+    own_trace* trace = trace_of_text(text);
     own_plan* plan = plan_of_trace(trace, 0);
     CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
     CHECK(plan->holds[0].buffer == 0 && plan->holds[0].lane == 0 && plan->holds[0].until == 3);
@@ -339,9 +333,8 @@ TEST(validator_agrees_with_the_slow_one) {
 
 TEST(validator_demands_a_plan) {
     own_plan* plan = random_plan(5);
-    plan->proof = MEMO_PROOF_NONE;
-    CHECK_ERROR(memo_plan_validate(plan, &error), INVALID_ARGUMENT, "it has no offsets");
-    plan->proof = MEMO_PROOF_OPTIMAL;
+    WITH(plan->proof, MEMO_PROOF_NONE,
+         CHECK_ERROR(memo_plan_validate(plan, &error), INVALID_ARGUMENT, "it has no offsets"));
     CHECK_OK(memo_plan_validate(plan, &error));
     plan->n_times = 1;
     CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -586,9 +579,9 @@ TEST(pictures_are_well_formed) {
     for (int round = 0; round < 40; round++) {
         own_plan* plan = random_plan(memo_test_int(0, 40));
         own_trace* trace =
-            parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward "
-                   "end\nmark layer 0 backward begin\nmark layer 0 recompute begin\n"
-                   "free 1 8\nmark layer 0 backward end\nmark layer 0 forward end\n");
+            trace_of_text("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward "
+                          "end\nmark layer 0 backward begin\nmark layer 0 recompute begin\n"
+                          "free 1 8\nmark layer 0 backward end\nmark layer 0 forward end\n");
         CHECK_OK(memo_plan_write_svg(plan, round % 2 ? trace : NULL,
                                      round % 3 ? "a < b & \"c\"" : NULL, temporary_path(), &error));
         own_memory char* text = memo_test_file(temporary_path(), NULL);

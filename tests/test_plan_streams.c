@@ -179,25 +179,29 @@ static void find_places(const memo_trace* trace, const memo_plan* plan, int* pla
     }
 }
 
-/* Whether the reference accepts the plan; the check must do the same.  full: the trace with the
- * waits that the plan buys. */
+/* Whether the reference, prepared for full, accepts the plan; the check must do the same.  full:
+ * the trace with the waits that the plan buys. */
 static int check_agrees(const memo_plan* plan, const memo_trace* trace, const memo_trace* full,
                         int round) {
     const memo_status status = memo_plan_check(plan, trace, &error);
-    int place[200], is_safe;
-    reference_prepare(full);
+    int place[200];
     find_places(full, plan, place);
-    is_safe = reference_check(plan, place);
+    int is_safe = reference_check(plan, place);
     CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
                "round %d: reference %d, check: %s", round, is_safe,
                status ? error.message : "accepted");
     return is_safe;
 }
 
+/* Solved, and valid. */
+static void solve(memo_plan* plan, const memo_plan_desc* desc) {
+    CHECK_OK(memo_plan_solve(plan, desc, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+}
+
 /* Solved, by the default, valid and safe. */
 static void solve_safely(memo_plan* plan, const memo_trace* trace, int round) {
-    CHECK_OK(memo_plan_solve(plan, NULL, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve(plan, NULL);
     CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
                error.message);
 }
@@ -242,6 +246,18 @@ static memo_trace* trace_with_waits(const memo_trace* trace, const memo_plan* pl
     return made;
 }
 
+/* A transient buffer that is freed at once. */
+static void add_short(memo_trace* trace, int64_t id, int32_t stream) {
+    CHECK_OK(memo_trace_malloc(trace, id, 8, MEMO_CLASS_TRANSIENT, stream, &error));
+    CHECK_OK(memo_trace_free(trace, id, &error));
+}
+
+/* Stream `to` waits for all of `from` until now. */
+static void add_wait(memo_trace* trace, int64_t event, int32_t from, int32_t to) {
+    CHECK_OK(memo_trace_record(trace, event, from, &error));
+    CHECK_OK(memo_trace_wait(trace, event, to, &error));
+}
+
 /* Up to n waits that the plan may buy. */
 static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) {
     int64_t n_waits = 0;
@@ -274,21 +290,14 @@ TEST(check_is_reachability) {
         own_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
                                         (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
         own_plan* plan = plan_of_trace(trace, 1);
-        int place[200], is_safe;
-        memo_status status;
         solve_safely(plan, trace, round);
         reference_prepare(trace);
-        find_places(trace, plan, place);
-        CHECK_CASE(reference_check(plan, place), "round %d", round);
+        CHECK(check_agrees(plan, trace, trace, round));
         for (int k = 0; k < 20 && plan->n_buffers > 0;
              k++) { /* other offsets: few, so that many meet */
             int64_t moved = memo_test_int(0, plan->n_buffers - 1);
             plan->buffers[moved].offset_bytes = memo_test_int(0, 40);
-            is_safe = reference_check(plan, place);
-            status = memo_plan_check(plan, trace, &error);
-            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
-                       "round %d, move %d: reference %d, check: %s", round, k, is_safe,
-                       status ? error.message : "accepted");
+            const int is_safe = check_agrees(plan, trace, trace, round);
             CHECK(is_safe ||
                   (strstr(error.message, "share bytes") && strstr(error.message, "id ")));
             n_refused += !is_safe;
@@ -311,6 +320,7 @@ TEST(check_misses_removed_waits) {
             own_trace* cut = trace_without(trace, gone);
             own_plan* plan = plan_of_trace(trace, 1);
             CHECK_OK(memo_plan_solve(plan, NULL, &error));
+            reference_prepare(cut);
             n_refused += !check_agrees(plan, cut, cut, round);
         }
     }
@@ -349,6 +359,7 @@ TEST(bought_waits_match_waits_of_the_trace) {
             if (plan->n_waits > 0) plan->waits[gone] = plan->waits[--plan->n_waits];
             qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
             full = trace_with_waits(trace, plan);
+            reference_prepare(full);
             n_refused += !check_agrees(plan, trace, full, round);
         }
     }
@@ -391,7 +402,7 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
     memo_stream streams[64] = {NULL};
     memo_event events[4] = {NULL};
     memo_schedule* schedule;
-    memo_check* check = NULL;
+    own_check* check = NULL;
     memo_recorder_desc recorder_desc = {.device = inner};
     memo_status status = memo_recorder_create(&recorder_desc, &recorder, &error);
     if (status) return status;
@@ -412,7 +423,6 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
     if (!status) status = memo_recorder_get_schedule(recorder, &schedule, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) *n_races = check->n_races;
-    memo_check_destroy(check);
     memo_arena_destroy(arena);
     for (int i = 0; i < 4; i++)
         if (events[i]) memo_event_destroy(desc.device, events[i], NULL);
@@ -436,8 +446,7 @@ TEST(the_arena_makes_bought_waits) {
              i++) { /* a stream that reads has waited for the owner */
             if (trace->requests[i].kind == MEMO_REQUEST_USE) {
                 const memo_request* r = &trace->requests[memob_request_origin(trace, i)];
-                CHECK_OK(memo_trace_record(bare, 3, r->stream, &error));
-                CHECK_OK(memo_trace_wait(bare, 3, trace->requests[i].stream, &error));
+                add_wait(bare, 3, r->stream, trace->requests[i].stream);
             }
             if (trace->requests[i].kind != MEMO_REQUEST_MARK) copy_request(trace, i, bare);
         }
@@ -460,10 +469,9 @@ TEST(the_arena_makes_bought_waits) {
         /* Each call of the device fails once. */
         if (round < 3) {
             memo_faults faults;
-            int64_t n_calls;
             memo_faults_init(&faults, host);
             CHECK_OK(record_replay(plan, bare, &faults.device, &n_races));
-            n_calls = faults.n_calls;
+            int64_t n_calls = faults.n_calls;
             for (int64_t call = 1; call <= n_calls; call++) {
                 faults.n_calls = 0;
                 faults.failing_call = call;
@@ -554,8 +562,7 @@ TEST(the_cheapest_waits_are_bought) {
         desc.n_offers = n;
         desc.trace = trace;
         desc.time_limit_s = 2;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
+        solve(plan, &desc);
         CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
                    error.message);
         CHECK(desc.capacity_bytes ? plan->peak_bytes <= desc.capacity_bytes
@@ -671,8 +678,7 @@ TEST(buying_without_memory_is_reported) {
     own_trace* trace = new_trace();
     for (int k = 0; k < 4; k++) {
         memo_wait wait = {k, k + 1, (int32_t)(k % 2), (int32_t)(1 - k % 2), 1};
-        CHECK_OK(memo_trace_malloc(trace, k, 8, MEMO_CLASS_TRANSIENT, (int32_t)(k % 2), &error));
-        CHECK_OK(memo_trace_free(trace, k, &error));
+        add_short(trace, k, (int32_t)(k % 2));
         if (k < 3) offers[k] = wait;
     }
     memo_plan_desc desc = {.trace = trace, .offers = offers, .n_offers = 3};
@@ -777,9 +783,7 @@ TEST(plans_by_pairs_are_the_smallest) {
         int64_t order[8], offsets[8], n = plan->n_buffers, i, k, expected;
         unsigned char clash[64];
         int place[200];
-        if (n < 3 || n > 7) {
-            continue;
-        }
+        if (n < 3 || n > 7) continue;
         reference_prepare(trace);
         find_places(trace, plan, place);
         memset(clash, 0, sizeof clash);
@@ -861,7 +865,6 @@ TEST(bounds_and_sections_follow_conflicts) {
     for (int round = 0; round < 1500; round++) {
         own_trace* trace = NULL;
         own_plan* plan = NULL;
-        int64_t largest;
         if (round % 2) {
             trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
                                  (int)memo_test_int(0, 1));
@@ -869,11 +872,9 @@ TEST(bounds_and_sections_follow_conflicts) {
         } else {
             plan = random_holds(memo_test_int(2, 14));
         }
-        if (plan->n_buffers > 14 || plan->n_holds == 0) {
-            continue;
-        }
+        if (plan->n_buffers > 14 || plan->n_holds == 0) continue;
         CHECK_OK(memo_plan_prepare(plan, &error));
-        largest = largest_set(plan);
+        int64_t largest = largest_set(plan);
         own_problem problem;
         CHECK_OK(memoi_problem_pose(plan, &problem, &error));
         CHECK_CASE(problem.lower_bound * problem.unit_bytes == largest ||
@@ -915,16 +916,14 @@ TEST(tilings_and_patterns_are_proven) {
     memo_plan_desc desc = {.time_limit_s = 60};
     for (int n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
         own_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
+        solve(plan, &desc);
         CHECK_CASE(plan->peak_bytes == 1 << 20 && plan->proof == MEMO_PROOF_OPTIMAL,
                    "%d streams: %lld", n_streams, (long long)plan->peak_bytes);
     }
     for (int which = 0; which < N_PATTERNS; which++)
         for (int k = 0; k < 2; k++) {
             own_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
-            CHECK_OK(memo_plan_solve(plan, &desc, &error));
-            CHECK_OK(memo_plan_validate(plan, &error));
+            solve(plan, &desc);
             CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "pattern %d of %d streams: %lld", which,
                        2 + 2 * k, (long long)plan->peak_bytes);
         }
@@ -940,18 +939,14 @@ TEST(large_problems_keep_their_pairs) {
             CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(1, 64), MEMO_CLASS_TRANSIENT,
                                        (int32_t)(i % 2), &error));
         if (i >= LIVE) CHECK_OK(memo_trace_free(trace, i - LIVE, &error));
-        if (i % 16 == 0) {
-            CHECK_OK(memo_trace_record(trace, 0, (int32_t)(i / 16 % 2), &error));
-            CHECK_OK(memo_trace_wait(trace, 0, (int32_t)(1 - i / 16 % 2), &error));
-        }
+        if (i % 16 == 0) add_wait(trace, 0, (int32_t)(i / 16 % 2), (int32_t)(1 - i / 16 % 2));
     }
     own_plan* plan = plan_of_trace(trace, 1);
     CHECK_OK(memoi_problem_pose(plan, &problem, &error));
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
     memo_plan_desc desc = {.time_limit_s = 1};
-    CHECK_OK(memo_plan_solve(plan, &desc, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve(plan, &desc);
     CHECK_OK(memo_plan_check(plan, trace, &error));
 }
 
@@ -960,30 +955,19 @@ TEST(large_problems_keep_their_pairs) {
 TEST(too_many_pairs_are_planned_as_lifetimes) {
     enum { N = 6000 };
     own_trace* trace = new_trace();
-    for (int64_t i = 0; i < N; i++) {
-        CHECK_OK(memo_trace_malloc(trace, i, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-        CHECK_OK(memo_trace_free(trace, i, &error));
-    }
-    for (int64_t i = N; i < 2 * N; i++) {
-        CHECK_OK(memo_trace_malloc(trace, i, 8, MEMO_CLASS_TRANSIENT, 1, &error));
-        CHECK_OK(memo_trace_free(trace, i, &error));
-    }
+    for (int64_t i = 0; i < 2 * N; i++) add_short(trace, i, i >= N);
     CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
     own_plan* plan = plan_of_trace(trace, 8);
     memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
-    CHECK_OK(memo_plan_solve(plan, &desc, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve(plan, &desc);
     CHECK(plan->lower_bound_bytes == 8 && plan->peak_bytes >= 16);
     memo_plan_destroy(plan);
 
     /* A buffer for which all streams have met is another part.  Lifetimes prove nothing of it. */
-    CHECK_OK(memo_trace_record(trace, 0, 1, &error));
-    CHECK_OK(memo_trace_wait(trace, 0, 0, &error));
-    CHECK_OK(memo_trace_malloc(trace, 2 * N, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-    CHECK_OK(memo_trace_free(trace, 2 * N, &error));
+    add_wait(trace, 0, 1, 0);
+    add_short(trace, 2 * N, 0);
     plan = plan_of_trace(trace, 8);
-    CHECK_OK(memo_plan_solve(plan, &desc, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve(plan, &desc);
     CHECK_CASE(plan->proof == MEMO_PROOF_FEASIBLE && plan->peak_bytes > 16, "%lld",
                (long long)plan->peak_bytes);
 }
@@ -1017,27 +1001,19 @@ TEST(thousands_of_lanes_are_planned_in_time) {
 
 /* Stream 1 fills b without having waited for stream 0, which owns it and a. */
 TEST(early_users_are_seen) {
-    memo_trace* trace;
-    memo_plan* plan;
     for (int is_waited = 0; is_waited < 2; is_waited++) {
-        CHECK_OK(memo_trace_create(&trace, &error));
-        CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-        CHECK_OK(memo_trace_free(trace, 1, &error));
+        own_trace* trace = new_trace();
+        add_short(trace, 1, 0);
         CHECK_OK(memo_trace_malloc(trace, 2, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-        if (is_waited) {
-            CHECK_OK(memo_trace_record(trace, 5, 0, &error));
-            CHECK_OK(memo_trace_wait(trace, 5, 1, &error));
-        }
+        if (is_waited) add_wait(trace, 5, 0, 1);
         CHECK_OK(memo_trace_use(trace, 2, 1, &error));
         CHECK_OK(memo_trace_free(trace, 2, &error));
-        plan = plan_of_trace(trace, 1);
+        own_plan* plan = plan_of_trace(trace, 1);
         solve_safely(plan, trace, is_waited);
         CHECK_IS(plan->peak_bytes, ==, (is_waited ? 8 : 16));
         plan->buffers[0].offset_bytes = plan->buffers[1].offset_bytes = 0;
         CHECK_IS((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK), ==, is_waited);
         CHECK(is_waited || strstr(error.message, "stream 1") != NULL);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 

@@ -86,7 +86,7 @@ static void check_why(const char* text, const char* expected) {
     CHECK_IS(check->n_races, ==, 1);
     if (check->n_races) {
         memo_race_explain(schedule, &check->races[0], why, sizeof why);
-        CHECK_CASE(strstr(why, expected), "%s", why);
+        CHECK_TEXT(why, expected);
         memo_race_explain(schedule, &check->races[0], cut, sizeof cut);
         CHECK(strlen(cut) == sizeof cut - 1 && !strncmp(cut, why, sizeof cut - 1));
     }
@@ -182,7 +182,7 @@ static void check_fix(memo_schedule* schedule, const memo_race* race, const char
     int32_t stream = schedule->ops[race->second].stream, event = 0;
     int is_recorded = fix && strstr(fix, "record an event after");
     long long from, to;
-    int64_t second = race->second, at;
+    int64_t second = race->second;
     const int is_advised = fix && sscanf(strstr(fix, "between operations "),
                                          "between operations %lld and %lld", &from, &to) == 2;
     CHECK_CASE(is_advised, "round %d: %s", round, why);
@@ -200,7 +200,7 @@ static void check_fix(memo_schedule* schedule, const memo_race* race, const char
         CHECK_CASE(schedule->ops[from].kind == MEMO_OP_RECORD && from > race->first, "round %d: %s",
                    round, why);
     }
-    at = memo_test_int(from + 1, to);
+    int64_t at = memo_test_int(from + 1, to);
     put_op(schedule, at, MEMO_OP_WAIT, event, stream);
     CHECK_CASE(!has_race(schedule, race->first, second + 1), "round %d: %s", round, why);
     take_op(schedule, at);
@@ -314,9 +314,8 @@ TEST(cut_files_are_refused) {
     for (int n = 0; n < 3; n++) {
         memo_schedule *schedule = random_schedule(30, 3, 30, 0), *cut = NULL;
         own_memory char* text = NULL;
-        size_t n_bytes;
         memo_schedule_destroy(reread(schedule, &text));
-        n_bytes = strlen(text);
+        size_t n_bytes = strlen(text);
         for (size_t k = n_bytes - 1; k-- > 0;) {
             text[k] = 0;
             CHECK_CASE(read_text(text, &cut) && !cut, "%zu of %zu bytes", k, n_bytes);

@@ -190,8 +190,7 @@ typedef struct rig {
 } rig;
 
 static rig rig_open(int has_annotate, int is_timed) {
-    rig g;
-    g.f = fake_create(has_annotate);
+    rig g = {.f = fake_create(has_annotate)};
     g.recorder = new_recorder((memo_recorder_desc){.device = &g.f->device, .is_timed = is_timed});
     g.d = memo_recorder_get_device(g.recorder);
     CHECK_OK(memo_stream_create(g.d, "compute", 0, &g.compute, &error));
@@ -207,10 +206,7 @@ static void rig_close(rig* g) {
 }
 #define own_rig OWNED(rig_close) rig
 
-static memo_schedule* rig_schedule(const rig* g) {
-    memo_schedule* s = recorded(g->recorder);
-    return s;
-}
+static memo_schedule* rig_schedule(const rig* g) { return recorded(g->recorder); }
 
 static int is_op(const memo_schedule* s, int64_t i, memo_op_kind kind, const char* name,
                  int32_t stream) {
@@ -458,7 +454,7 @@ TEST(pauses_leave_no_trace_but_a_sync) {
 }
 
 TEST(recorders_stack) {
-    fake* f = fake_create(0);
+    own_memory fake* f = fake_create(0);
     memo_recorder* inner = new_recorder((memo_recorder_desc){.device = &f->device, .is_timed = 1});
     memo_recorder* outer =
         new_recorder((memo_recorder_desc){.device = memo_recorder_get_device(inner)});
@@ -477,11 +473,10 @@ TEST(recorders_stack) {
     CHECK_OK(memo_schedule_compare(a, b, &error));
     memo_recorder_destroy(outer);
     memo_recorder_destroy(inner);
-    free(f);
 }
 
 TEST(shorter_tables_are_understood) {
-    fake* f = fake_create(1);
+    own_memory fake* f = fake_create(1);
     memo_recorder_desc desc = {0};
     memo_recorder* recorder;
     memo_stream stream;
@@ -498,7 +493,6 @@ TEST(shorter_tables_are_understood) {
     CHECK_OK(memo_annotate(d, stream, &op, &error));
     CHECK_IS(f->n_annotated, ==, 0);
     memo_recorder_destroy(recorder);
-    free(f);
 }
 
 /* An event without timing comes from the function for it, through a recorder too; a table without
@@ -575,11 +569,10 @@ TEST(no_memory_is_an_error) {
     memo_status status = MEMO_STATUS_OK;
     refusal r = {0};
     while (next_refusal(&r, status)) {
-        fake* f = fake_create(0);
+        own_memory fake* f = fake_create(0);
         status = short_run(f);
         CHECK_CASE(n_events_used(f) == 0, "request %lld leaks", (long long)r.request);
         for (int i = 0; i < 8; i++) CHECK(!f->streams[i].is_used);
-        free(f);
     }
     CHECK_IS(r.n_failed, >, 20);
 }
@@ -588,13 +581,12 @@ TEST(no_memory_is_an_error) {
 TEST(paper_records_what_nothing_runs) {
     static const memo_op_kind kinds[] = {MEMO_OP_RUN, MEMO_OP_RECORD, MEMO_OP_WAIT,
                                          MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
-    memo_recorder_desc desc = {0};
     memo_recorder* recorder;
     memo_stream first, second;
     memo_event event;
     char *from = (char*)(uintptr_t)512, *to = (char*)(uintptr_t)1024; /* never accessed */
     int32_t is_done = 0;
-    desc.on_paper = desc.is_timed = 1;
+    memo_recorder_desc desc = {.on_paper = 1, .is_timed = 1};
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     memo_device* d = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
@@ -628,7 +620,6 @@ TEST(the_host_device_is_recorded) {
     memo_stream compute, copy;
     memo_event written, moved;
     own_times *measured = NULL, *simulated = NULL;
-    memo_range range;
     void *on_device, *on_host;
     memo_device* host =
         new_device((memo_host_device_desc){.to_host_bytes_per_s = (double)SIZE / 0.03});
@@ -641,7 +632,7 @@ TEST(the_host_device_is_recorded) {
     CHECK_OK(d->stream_create(c, "copy", 0, &copy, &error));
     CHECK_OK(d->event_create(c, &written, &error));
     CHECK_OK(d->event_create(c, &moved, &error));
-    range.begin = (uint64_t)(uintptr_t)on_device;
+    memo_range range = {.begin = (uint64_t)(uintptr_t)on_device};
     range.end = range.begin + SIZE;
     memo_op_desc desc = {.name = "forward", .writes = &range, .n_writes = 1};
     CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 0 */
@@ -660,9 +651,8 @@ TEST(the_host_device_is_recorded) {
     CHECK_OK(d->stream_synchronize(c, copy, &error));          /* 9 */
     memo_schedule* s = recorded(recorder);
     CHECK_IS(s->n_ops, ==, 10);
-    memo_check* check = check_of(s);
+    own_check* check = check_of(s);
     CHECK(check->n_races == 0 && check->n_redundant_waits == 0 && check->n_waits == 2);
-    memo_check_destroy(check);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
     for (int64_t i = 0; i < s->n_ops; i++) CHECK_IS(measured->start_s[i], <=, measured->end_s[i]);
     CHECK_IS(measured->end_s[0] - measured->start_s[0], >, 0.018);

@@ -112,7 +112,6 @@ TEST(narrowing_rounds_to_nearest_even) {
 TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
     for (int c = 0; c < 400; c++) {
-        int64_t element;
         memo_add_desc cast = {.to_type = types[memo_test_int(0, N_TYPES - 1)]};
         cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n_columns = memo_test_int(0, 100);
@@ -130,7 +129,7 @@ TEST(casts_each_element_and_no_other) {
             const float value = rounded_to(cast.to_type, typed_at(from, i, cast.a_type));
             CHECK_CASE(same_bits(typed_at(to, i, cast.to_type), value), "element %d", (int)i);
         }
-        element = memoi_row_type_bytes(cast.to_type);
+        int64_t element = memoi_row_type_bytes(cast.to_type);
         CHECK(to[-1] == 0x55 && to[cast.n_columns * element] == 0x55);
     }
 }

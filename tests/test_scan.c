@@ -260,15 +260,14 @@ static void convolve(scan_rank* me, int is_backward) {
 }
 
 static memo_scan_desc desc_of(const scan_case* c, scan_rank* me, thread_rank* t) {
-    memo_scan_desc desc = {0};
-    desc.device = t->device;
-    desc.stream = t->stream;
-    desc.comm = t->comm;
-    desc.m_count = c->kind == DELTA ? M : K;
-    desc.b_count = S;
-    desc.functions = (memo_scan_functions){me, summarize, compose, run};
-    desc.halo_rows = WIDTH - 1;
-    desc.halo_columns = X;
+    memo_scan_desc desc = {.device = t->device,
+                           .stream = t->stream,
+                           .comm = t->comm,
+                           .m_count = c->kind == DELTA ? M : K,
+                           .b_count = S,
+                           .functions = (memo_scan_functions){me, summarize, compose, run},
+                           .halo_rows = WIDTH - 1,
+                           .halo_columns = X};
     return desc;
 }
 
@@ -433,9 +432,8 @@ TEST(a_rank_that_differs_is_named_on_all_ranks) {
     static const char* const names[] = {"",     "m_count", "row_begins", "document_begins",
                                         "pass", "rank"};
     const memo_host_device_desc device = {0};
-    memo_comm_threads_desc desc = {0};
     thread_ranks team;
-    desc.timeout_s = 0.2;
+    memo_comm_threads_desc desc = {.timeout_s = 0.2};
     for (int other = ALIKE; other <= ABSENT; other++) {
         CHECK_OK(thread_ranks_open(&team, &device, &desc, 3, &error));
         const memo_status status = thread_ranks_call(&team, other_rank, &other, &error);
@@ -451,8 +449,7 @@ TEST(a_rank_that_differs_is_named_on_all_ranks) {
 }
 
 TEST(invalid_arguments) {
-    memo_host_device_desc host = {0};
-    own_device* device = new_device(host);
+    own_device* device = new_device((memo_host_device_desc){0});
     thread_rank t = {.device = device};
     scan_case c = {0};
     scan_rank me;

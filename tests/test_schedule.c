@@ -18,11 +18,11 @@ static void run_time(memo_schedule* schedule, int32_t stream, const char* name, 
 
 TEST(builder_refuses_and_leaves_no_trace) {
     memo_schedule* schedule = new_schedule(2, 1);
-    memo_op_desc good = {0}, desc;
+    memo_op_desc desc;
     memo_range backwards = range_of(5, 4);
     double zero = 0;
     int32_t more[2] = {1, 1}, link = 0, other = 0;
-    good.name = "work";
+    memo_op_desc good = {.name = "work"};
 #define REFUSED(change)                                                                            \
     do {                                                                                           \
         desc = good;                                                                               \

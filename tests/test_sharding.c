@@ -205,10 +205,10 @@ TEST(short_documents_stay_on_one_rank) {
 TEST(zigzag_of_the_sequence_does_not_balance_documents) {
     static const int64_t begins[] = {0, 64, 128, 192, 256, 384, 512};
     memo_sharding sharding = sharding_of_documents(4, 1, begins, 6), zigzag;
-    double scores[4], most, least;
+    double scores[4];
     count_scores(&sharding, scores);
-    most = fmax(fmax(scores[0], scores[1]), fmax(scores[2], scores[3]));
-    least = fmin(fmin(scores[0], scores[1]), fmin(scores[2], scores[3]));
+    double most = fmax(fmax(scores[0], scores[1]), fmax(scores[2], scores[3]));
+    double least = fmin(fmin(scores[0], scores[1]), fmin(scores[2], scores[3]));
     CHECK_IS(most, <=, 1.07 * least);
     zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 4, 1, 512);
     zigzag.document_begins = begins;
@@ -260,12 +260,11 @@ TEST(the_check_finds_wrong_shardings) {
 
 TEST(invalid_arguments_are_refused) {
     static const int64_t begins[] = {0, 3, 8};
-    memo_sharding_desc plain = {0}, documents;
     memo_sharding sharding;
-    plain.n_tokens = 8;
+    memo_sharding_desc plain = {.n_tokens = 8};
     CHECK_OK(memo_sharding_make(&plain, &sharding, &error));
     CHECK(sharding.ring == 1 && sharding.ulysses == 1 && sharding.local_tokens == 8);
-    documents = plain;
+    memo_sharding_desc documents = plain;
     documents.kind = MEMO_SHARDING_DOCUMENTS;
     documents.document_begins = begins;
     documents.n_documents = 2;
@@ -409,14 +408,14 @@ static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
     const int32_t me = rank->comm->rank; /* rank 0 has the padding */
     const memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101);
     int32_t labels[64];
-    double sums[2], gradient, expected = 0;
+    double sums[2], expected = 0;
     for (int64_t i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
     sums[1] = (double)memo_sharding_labels(&sharding, me, 1, tokens, 1, NULL, 0, -1, labels);
     sums[0] = 0;
     for (int64_t i = 0; i < sharding.local_tokens; i++)
         if (labels[i] != -1)
             sums[0] += loss_of(memo_sharding_position(&sharding, me, i), labels[i]);
-    gradient = sums[0];
+    double gradient = sums[0];
     memo_status status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 2, MEMO_TYPE_F64,
                                          MEMO_REDUCTION_SUM, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);

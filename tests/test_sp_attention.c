@@ -622,12 +622,10 @@ TEST(a_row_that_sees_nothing_is_0) {
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     CHECK(d_q[0] == 0 && d_q[3] == 0 && d_q[6] == 0 && d_q[4] > 0);
     CHECK(d_k[4] == 0 && d_v[5] == 0 && d_v[2] > 0);
-    block.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
-    CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED);
-    block.head_size = 2;
-    block.v_head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
-    CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED);
-    block.v_head_size = 2;
+    WITH(block.head_size, MEMO_HOST_ATTENTION_HEAD_SIZE + 1,
+         CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED));
+    WITH(block.v_head_size, MEMO_HOST_ATTENTION_HEAD_SIZE + 1,
+         CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED));
     block.type = MEMO_TYPE_I64;
     CHECK_FAILS(attention.forward(attention.user, stream, &block, &error), UNSUPPORTED);
 }
@@ -709,7 +707,6 @@ TEST(masks_are_intervals) {
         attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
         memo_mask mask = {0};
         int64_t begin, end, n = 0;
-        memo_run run;
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 9);
         c.window_after = memo_test_int(-1, 9);
@@ -728,8 +725,7 @@ TEST(masks_are_intervals) {
         }
         memo_mask_interval(&mask, c.n_tokens + 3, &begin, &end);
         CHECK_IS(begin, ==, end);
-        run.start = 0;
-        run.count = c.n_tokens + 2; /* padding counts nothing */
+        memo_run run = {.count = c.n_tokens + 2}; /* padding counts nothing */
         CHECK_IS(ring_count_pairs(&mask, &run, 1, &run, 1), ==, n);
     }
 }
@@ -1016,8 +1012,7 @@ TEST(rows_are_counted_before_they_are_sent) {
             }
             CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
             own_attention* attention = attention_on_paper(&desc, recorder, &ring);
-            own_exchange* exchange = NULL;
-            CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+            own_exchange* exchange = exchange_of(attention, &exchange_desc);
             memo_exchange_get_info(exchange, &info);
             for (int k = 0; k < 2; k++) {
                 needed[k] += info.needed_rows[k];
@@ -1078,10 +1073,9 @@ TEST(needed_rows_of_many_documents_are_counted) {
             needed[1] += rows_needed(&desc.sharding, &mask, r, rank);
         }
         for (int search = 0; search < 2; search++) {
-            own_exchange* exchange = NULL;
             memo_exchange_info info;
             exchange_search = search ? 1 << 18 : 0;
-            CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+            own_exchange* exchange = exchange_of(attention, &exchange_desc);
             memo_exchange_get_info(exchange, &info);
             CHECK_IS(info.n_steps, <=, RING);
             if (!search) CHECK_IS(info.n_steps, ==, RING);
@@ -1177,7 +1171,7 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_sp_attention_desc desc = {0};
     memo_sp_attention* attention = NULL;
     memo_host_attention state;
-    memo_device* device = open_device(&desc.stream, &state, &desc.attention);
+    own_device* device = open_device(&desc.stream, &state, &desc.attention);
     memo_sharding sharding, other;
     memo_exchange* none;
     long long n_mallocs;
@@ -1206,8 +1200,7 @@ TEST(documents_may_change_from_batch_to_batch) {
         whole_create(&w, &c);
         reference_run(&c, &w);
         CHECK_OK(sharding_of_case(&c, &other, &error));
-        own_exchange* exchange = NULL;
-        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
+        own_exchange* exchange = exchange_of(attention, &exchange_desc);
         n_mallocs = malloc_count;
         memo_sp_attention_tensors tensors = tensors_of(w.typed, lse, NULL); /* in their order */
         CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
@@ -1216,14 +1209,13 @@ TEST(documents_may_change_from_batch_to_batch) {
         CHECK_IS(error_of(&c, &w, OUT), <, 2e-6);
     }
     other = sharding;
-    other.n_documents = 2; /* the last of them ends before the sequence */
-    CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
-    other.n_documents = 3;
+    WITH(other.n_documents, 2,
+         CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error),
+                     INVALID_ARGUMENT)); /* the last of them ends before the sequence */
     other.n_tokens = 39;
     CHECK_FAILS(memo_exchange_create(attention, &exchange_desc, &none, &error), INVALID_ARGUMENT);
     CHECK(!none);
     memo_sp_attention_destroy(attention);
-    memo_host_device_destroy(device);
 }
 
 /* Equal documents stay whole, so no byte travels, and all results have the bits of one rank. */
@@ -1421,7 +1413,6 @@ TEST(what_runs_is_what_was_promised) {
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             c.has_sinks = i % 2;
-            c.v_head_size = sharding == 2 ? 6 : 0;
             expect_recorded(&c, rank, 2, 4e-3, 6e-3);
             c.window = 4;
             expect_recorded(&c, rank, 2, 4e-3, 6e-3);
@@ -1505,10 +1496,9 @@ TEST(a_pass_that_fails_leaves_no_label) {
     ring_paper paper;
     memo_comm ring = ring_paper_comm(&paper, 0, 3);
     own_attention* attention = attention_on_paper(&desc, recorder, &ring);
-    own_exchange* exchange = NULL;
     memo_sp_attention_tensors t = {
         .q = tensor, .k = tensor, .v = tensor, .out = tensor, .lse = tensor};
-    CHECK_OK(memo_exchange_create(attention, &causal, &exchange, &error));
+    own_exchange* exchange = exchange_of(attention, &causal);
     CHECK_IS(memo_sp_attention_forward(attention, exchange, &t, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(!ring.label.text && !ring.label.fields && !ring.label.is_first);
@@ -2165,7 +2155,7 @@ TEST(memory_that_ends_is_reported) {
     memo_host_attention state;
     memo_status status;
     int k = 0;
-    memo_device* device = open_device(&desc.stream, &state, &desc.attention);
+    own_device* device = open_device(&desc.stream, &state, &desc.attention);
     desc.device = device;
     desc.ring = &ring;
     do {
@@ -2186,7 +2176,6 @@ TEST(memory_that_ends_is_reported) {
     CHECK_IS(k, >, 5);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
-    memo_host_device_destroy(device);
 }
 
 TEST(invalid_arguments_are_refused) {
@@ -2268,10 +2257,10 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
     CHECK_FAILS(memo_sp_attention_backward(attention, exchange, &tensors, &error),
                 INVALID_ARGUMENT);
-    tensors.sinks = sinks; /* which the exchange was not made for */
-    CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error), INVALID_ARGUMENT,
-                "sinks: not NULL");
-    tensors.sinks = NULL;
+    WITH(tensors.sinks, sinks,
+         CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error),
+                     INVALID_ARGUMENT,
+                     "sinks: not NULL")); /* which the exchange was not made for */
     CHECK_OK(memo_sp_attention_create(&good, &other, &error));
     CHECK_ERROR(memo_sp_attention_forward(other, exchange, &tensors, &error), INVALID_ARGUMENT,
                 "another attention");

@@ -116,11 +116,9 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = {.has_sinks = 1};
     memo_exchange* exchange = NULL;
-    memo_host_attention state;
     void* saved = NULL;
     float* lse = NULL;
-    state.device = r->device;
-    state.n_scores = 0;
+    memo_host_attention state = {.device = r->device, .n_scores = 0};
     memo_sharding_desc sharding_desc = {
         .ring = r->ring, .ulysses = 2 / r->ring, .n_tokens = N_TOKENS};
     memo_status status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
@@ -230,11 +228,10 @@ static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* c
 static void* rank_main(void* argument) {
     rank_run* r = (rank_run*)argument;
     memo_stream stream = NULL;
-    faults f = {0};
     memset(&r->error, 0, sizeof r->error);
-    f.device = r->device;
-    f.comm = r->world;
-    f.failing = r->fault == FAULT_DEVICE ? 0 : r->failing;
+    faults f = {.device = r->device,
+                .comm = r->world,
+                .failing = r->fault == FAULT_DEVICE ? 0 : r->failing};
     r->status = memo_stream_create(r->device, "compute", 0, &stream, &r->error);
     memo_faults_init(&f.of_device, r->device);
     f.of_device.failing_call = r->fault == FAULT_DEVICE ? r->failing : 0;

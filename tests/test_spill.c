@@ -54,9 +54,7 @@ static void open_host(chain* c) {
 
 /* Everything given back, nothing in the folder. */
 static void close_host(chain* c) {
-    memo_host_device_stats stats = host_device_stats(c->host);
-    CHECK(stats.device_bytes == 0 && stats.host_bytes == 0);
-    memo_host_device_destroy(c->host);
+    drop_device(&c->host);
     CHECK_CASE(n_entries(folder) == 0, "%d files left", n_entries(folder));
     CHECK_CASE(n_open_files() == n_files_before, "%d files open, %d before", n_open_files(),
                n_files_before);
@@ -88,12 +86,11 @@ TEST(sizes_are_exact) {
 /* The most places that fit, found by trying all. */
 TEST(places_fit_host_memory) {
     for (int64_t host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
-        int32_t most;
         chain c;
         memo_swap_sizes sizes = {0};
         small_chain(&c, 8, 0);
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-        most = sizes.host_bytes <= host_bytes ? 0 : -1;
+        int32_t most = sizes.host_bytes <= host_bytes ? 0 : -1;
         for (int32_t n = 5; n > 0 && most < 0; n--) {
             c.desc.n_host_layers = n;
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -227,12 +224,8 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_directory = "/no such folder";
     CHECK_ERROR(chain_open(&c), IO, "/no such folder");
     c.desc.spill_directory = folder;
-    c.desc.n_host_layers = -1;
-    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    c.desc.n_host_layers = 1;
-    c.desc.spill_bytes_per_s = -1;
-    CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    c.desc.spill_bytes_per_s = 0;
+    WITH(c.desc.n_host_layers, -1, CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT));
+    WITH(c.desc.spill_bytes_per_s, -1, CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT));
     memo_device table = *c.host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;
@@ -355,7 +348,6 @@ TEST(every_operation_may_fail) {
 /* A slow file shows as stall, in the time that the schedule says. */
 TEST(a_slow_file_takes_its_time) {
     memo_swap_times times = {0};
-    memo_schedule* schedule = NULL;
     memo_swap_stats stats;
     own_chain c;
     small_chain(&c, 6, 1);
@@ -363,11 +355,9 @@ TEST(a_slow_file_takes_its_time) {
     c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
     open_host(&c);
     times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
-    CHECK_OK(memo_swap_generate(&c.desc, &times, &schedule, &error));
-    memo_simulation* simulation = times_of(schedule);
+    own_schedule* schedule = schedule_of_swap(&c.desc, &times);
+    own_times* simulation = times_of(schedule);
     double simulated_s = simulation->makespan_s;
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);
     CHECK_OK(chain_open(&c));
     CHECK_OK(chain_micro_batch(&c, 0, 1000));
@@ -409,6 +399,7 @@ TEST(large_operations_go_in_parts) {
     CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
     CHECK_IS(memo_stream_synchronize(host, stream, &error), ==, MEMO_STATUS_IO);
     close(file.fd);
+    CHECK_OK(memo_host_free(host, memory, &error));
 }
 
 int main(int argc, char** argv) {

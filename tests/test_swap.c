@@ -137,8 +137,8 @@ static void random_routing(chain* c) {
 
 /* A micro-batch's: balanced, all in a few layers, or anything that the desc allows. */
 static void random_routes(chain* c) {
-    int64_t left = c->desc.routed_rows_all, most = c->desc.routed_rows_layer, kind;
-    kind = memo_test_int(0, 2);
+    int64_t left = c->desc.routed_rows_all, most = c->desc.routed_rows_layer;
+    int64_t kind = memo_test_int(0, 2);
     for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
         int64_t n = memo_test_int(0, most);
         if (kind == 0) n = c->desc.routed_rows_all / c->desc.n_layers;
@@ -246,9 +246,7 @@ static void finish(chain* c, memo_recorder* recorder) {
     CHECK_CASE(c->n_wrong == 0, "%lld rows differ: %s", (long long)c->n_wrong, describe(c));
     chain_close(c);
     memo_recorder_destroy(recorder);
-    CHECK_IS(host_device_stats(c->host).device_bytes, ==, 0);
-    CHECK_IS(host_device_stats(c->host).host_bytes, ==, 0);
-    memo_host_device_destroy(c->host);
+    drop_device(&c->host);
 }
 
 /* The desc is invalid, for a reason with these words. */
@@ -643,19 +641,11 @@ TEST(bad_descs_are_refused) {
     chain c;
     gpt_table(&c, 64, 4, 8);
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-    c.desc.alpha = 1.5;
-    refuses(&c.desc, "1.5");
-    c.desc.alpha = memo_test_nan();
-    refuses(&c.desc, "alpha");
-    c.desc.alpha = 0;
-    c.desc.n_rows = 0;
-    refuses(&c.desc, "n_rows");
-    c.desc.n_rows = INT64_MAX / 2;
-    refuses(&c.desc, "2^58");
-    c.desc.n_rows = 8;
-    c.tensors[3].row_bytes = -1;
-    refuses(&c.desc, "tensors[3].row_bytes");
-    c.tensors[3].row_bytes = 1;
+    WITH(c.desc.alpha, 1.5, refuses(&c.desc, "1.5"));
+    WITH(c.desc.alpha, memo_test_nan(), refuses(&c.desc, "alpha"));
+    WITH(c.desc.n_rows, 0, refuses(&c.desc, "n_rows"));
+    WITH(c.desc.n_rows, INT64_MAX / 2, refuses(&c.desc, "2^58"));
+    WITH(c.tensors[3].row_bytes, -1, refuses(&c.desc, "tensors[3].row_bytes"));
     c.desc.tile_rows = -1;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
@@ -792,7 +782,7 @@ TEST(recorded_steps_are_ordered) {
             abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls));
         }
-        memo_check* check = check_recorded(&c, recorder);
+        own_check* check = check_recorded(&c, recorder);
         /* After an abandoned step, some waits may be redundant, because the engine does not know
          * which operations ran. */
         n_redundant = 3 * redundant_waits(&c);
@@ -802,7 +792,6 @@ TEST(recorded_steps_are_ordered) {
                    (long long)check->n_redundant_waits, (long long)check->n_waits,
                    (long long)n_redundant, describe(&c));
         n_waits += check->n_waits;
-        memo_check_destroy(check);
         finish(&c, recorder);
     }
     CHECK_IS(n_waits, >, 500);
@@ -826,10 +815,10 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
  * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
-    memo_schedule *promised = NULL, *recorded = NULL;
+    memo_schedule* recorded = NULL;
     memo_recorder* recorder = start_recorded(c, 0);
     memo_swap_times times = {.n_micro_batches = n_micro_batches};
-    CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
+    own_schedule* promised = schedule_of_swap(&c->desc, &times);
     dropping.recording = c->device;
     dropping.host = c->host;
     dropping.n_waits = 0;
@@ -838,11 +827,9 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000));
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     memo_status status = memo_schedule_compare(promised, recorded, &error);
-    memo_check* check = check_of(promised);
+    own_check* check = check_of(promised);
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
     if (n_waits) *n_waits = check->n_waits;
-    memo_check_destroy(check);
-    memo_schedule_destroy(promised);
     finish(c, recorder);
     return status;
 }
@@ -1017,17 +1004,13 @@ TEST(tables_of_rows_have_their_sizes) {
     c.rows[1] = 11;
     refuses(&c.desc, "11 of 10 rows");
     for (int32_t layer = 1; layer < 3; layer++) {
-        c.rows[layer] = INT64_MIN; /* make ubsan shows an overflow */
-        refuses(&c.desc, "is out of range");
-        c.rows[layer] = 4;
+        WITH(c.rows[layer], INT64_MIN,
+             refuses(&c.desc, "is out of range")); /* make ubsan shows an overflow */
     }
-    c.tensors[0].rule = MEMO_TENSOR_WHOLE;
-    refuses(&c.desc, "whole by its rule");
-    c.tensors[0].rule = MEMO_TENSOR_SWAPPED;
-    refuses(&c.desc, "cannot be recomputed by its rule");
-    c.tensors[0].rule = MEMO_TENSOR_KEPT;
-    refuses(&c.desc, "MEMO_ROWS_KEPT by its rule");
-    c.tensors[0].rule = MEMO_TENSOR_ROWS;
+    WITH(c.tensors[0].rule, MEMO_TENSOR_WHOLE, refuses(&c.desc, "whole by its rule"));
+    WITH(c.tensors[0].rule, MEMO_TENSOR_SWAPPED,
+         refuses(&c.desc, "cannot be recomputed by its rule"));
+    WITH(c.tensors[0].rule, MEMO_TENSOR_KEPT, refuses(&c.desc, "MEMO_ROWS_KEPT by its rule"));
     c.desc.n_rows = INT64_MAX / 2;
     refuses(&c.desc, "2^58");
 
@@ -1171,9 +1154,7 @@ static void check_faults(int is_late) {
         CHECK_CASE(!status == !f.failed && (!status || strstr(error.message, "on purpose")),
                    "call %lld, %s: %d, %s", (long long)k, f.failed, (int)status, error.message);
         n_failed += strstr(error.message, is_late ? "late" : "on purpose") != NULL;
-        CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
-        CHECK_IS(host_device_stats(c.host).host_bytes, ==, 0);
-        memo_host_device_destroy(c.host);
+        drop_device(&c.host);
     }
     CHECK_CASE(!status && n_failed > (is_late ? 20 : 50), "%lld calls, %lld failed", (long long)k,
                (long long)n_failed);
@@ -1188,8 +1169,7 @@ TEST(too_little_memory_is_refused) {
     c.desc.alpha = 1;
     c.device = c.host = new_device((memo_host_device_desc){.host_memory_bytes = 65536});
     CHECK_IS(chain_open(&c), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK_IS(host_device_stats(c.host).device_bytes, ==, 0);
-    memo_host_device_destroy(c.host);
+    drop_device(&c.host);
 }
 
 /* Waits are measured: copies slower than the computation show as stall, and only then. */

@@ -26,7 +26,9 @@ typedef struct problem {
     memo_swap_plan_desc desc;
 } problem;
 
-static void connect(problem* p) {
+/* Connected, and all else is 0. */
+static void empty_problem(problem* p) {
+    memset(p, 0, sizeof *p);
     p->swap.tensors = p->tensors;
     p->desc.swap = &p->swap;
     p->times.recompute_s_per_row = p->recompute_s_per_row;
@@ -53,10 +55,7 @@ static double random_rate(const problem* p, double row_bytes) {
 /* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
 static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     int n_tiles_max = 1;
-    memset(p, 0, sizeof *p);
-    p->swap = MEMO_ZERO(memo_swap_desc);
-    p->desc = MEMO_ZERO(memo_swap_plan_desc);
-    connect(p);
+    empty_problem(p);
     p->swap.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 12);
     p->swap.n_tensors = (int32_t)memo_test_int(1, n_tensors_max);
     p->swap.tile_rows = memo_test_int(1, 3);
@@ -249,28 +248,37 @@ static int copies_overlap(const memo_schedule* schedule, const memo_simulation* 
     return 0;
 }
 
+/* The times that a plan of this desc is made from. */
+static memo_swap_times swap_times_of(const memo_swap_plan_desc* d, const memo_kind_times* kinds) {
+    return (memo_swap_times){
+        .kinds = kinds,
+        .between_s = d->between_s,
+        .recompute_call_s = d->recompute_call_s,
+        .slowdown_s_per_byte = {d->slowdown_s_per_byte[0], d->slowdown_s_per_byte[1]},
+        .copy_s = d->copy_s,
+        .to_host_bytes_per_s = d->to_host_bytes_per_s,
+        .to_device_bytes_per_s = d->to_device_bytes_per_s,
+        .file_s = d->file_s,
+        .to_file_bytes_per_s = d->to_file_bytes_per_s,
+        .from_file_bytes_per_s = d->from_file_bytes_per_s,
+        .states = d->states,
+        .update_s_per_byte = d->update_s_per_byte,
+        .update_host_s_per_byte = d->update_host_s_per_byte};
+}
+
 /* Simulates the operations that the engine would enqueue. */
 static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
-    own_schedule* schedule = NULL;
     memo_kind_times kind = p->times;
-    double per_row[TENSORS_MAX], makespan_s;
+    double per_row[TENSORS_MAX];
     for (int i = 0; i < swap->n_tensors; i++) /* one operation gives both */
         per_row[i] = p->tensors[i].with ? 0 : larger(p->recompute_s_per_row[i], 0);
     kind.recompute_s_per_row = per_row;
-    memo_swap_times times = {.kinds = &kind,
-                             .between_s = p->desc.between_s,
-                             .copy_s = p->desc.copy_s,
-                             .to_host_bytes_per_s = p->desc.to_host_bytes_per_s,
-                             .to_device_bytes_per_s = p->desc.to_device_bytes_per_s,
-                             .file_s = p->desc.file_s,
-                             .to_file_bytes_per_s = p->desc.to_file_bytes_per_s,
-                             .from_file_bytes_per_s = p->desc.from_file_bytes_per_s,
-                             .n_micro_batches = n_micro_batches};
-    CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
+    memo_swap_times times = swap_times_of(&p->desc, &kind);
+    times.n_micro_batches = n_micro_batches;
+    own_schedule* schedule = schedule_of_swap(swap, &times);
     own_times* simulation = times_of(schedule);
     CHECK(!copies_overlap(schedule, simulation));
-    makespan_s = simulation->makespan_s;
-    return makespan_s;
+    return simulation->makespan_s;
 }
 
 static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_t n_micro_batches) {
@@ -349,7 +357,6 @@ TEST(random_plans_are_near_the_best) {
         problem p;
         own_swap_plan* plan = NULL;
         random_problem(&p, 3, 4096);
-        connect(&p);
         random_capacities(&p);
         double best = brute_force(&p);
         memo_status status = memo_plan_swap(&p.desc, &plan, &error);
@@ -384,10 +391,10 @@ TEST(random_plans_are_near_the_best) {
 /* Of the tables that hill climbing tries: cells of single layers, of all, of all before the last
  * two.  A value that its rule forbids becomes one that it allows. */
 static void climb_change(const problem* p, int64_t* rows) {
-    int32_t n = p->swap.n_layers, n_tensors = p->swap.n_tensors, t;
+    int32_t n = p->swap.n_layers, n_tensors = p->swap.n_tensors;
     int32_t begin = (int32_t)memo_test_int(0, n - 1), end = begin + 1;
     int64_t n_tiles = n_tiles_of(p), tiles = memo_test_int(-1, n_tiles);
-    t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
+    int32_t t = leader_of(p, (int)memo_test_int(0, n_tensors - 1));
     if (p->tensors[t].rule == MEMO_TENSOR_HANDED) return;
     if (memob_swap_is_layer(&p->swap, t)) begin = begin / p->swap.n_slices * p->swap.n_slices;
     if (memo_test_int(0, 3) == 0) begin = 0, end = memo_test_int(0, 1) || n < 3 ? n : n - 2;
@@ -442,7 +449,6 @@ TEST(climbing_finds_little_more) {
         own_swap_plan* plan = NULL;
         int64_t rows[64 * TENSORS_MAX];
         random_problem(&p, TENSORS_MAX, 60000);
-        connect(&p);
         p.swap.n_rows = memo_test_int(1, 6) * p.swap.tile_rows;
         for (int32_t t = 0; t < p.swap.n_tensors; t++)
             if (p.recompute_s_per_row[t] > 0)
@@ -500,43 +506,80 @@ static double slowness(void) {
     return 1;
 }
 
-/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any
- * alpha. */
+/* Large stacks, long sequences, little memory; times in seconds, or in a unit of which they are
+ * many.  Planning is fast, and the plan fits and is better than any alpha.  Bounds are of tables
+ * with the same rows in each layer, by a mixed-integer program; or of tables found by hand that
+ * fit: attention swapped in every layer or in the first ones (890 of 1,000); of 300 layers 0.4 %
+ * more than a table that fits. */
 TEST(large_stacks_are_planned_quickly) {
+    enum { TIB = 1024 };
     static const struct {
-        int32_t n_layers;
-        int64_t n_rows, device_gib, host_gib, spill_gib;
-        double bound_s; /* of tables with the same rows in each layer, by a mixed-integer program */
-    } cases[] = {{8, 65536, 60, 125, 0, 2.635},       {8, 262144, 60, 125, 0, 30.68},
-                 {32, 262144, 80, 125, 0, 125.4},     {32, 131072, 40, 1000, 0, 34.23},
-                 {96, 131072, 80, 2000, 0, 102.6},    {96, 524288, 200, 4000, 0, 1384},
-                 {8, 262144, 60, 125, 1000, 30.67},   {32, 262144, 80, 125, 1000, 124.3},
-                 {96, 262144, 90, 1000, 4000, 369.5}, {96, 524288, 200, 1000, 16000, 1387}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += memo_test_all() ? 1 : 3) {
+        int32_t n_layers, n_krows;
+        double device_gib, host_gib, spill_gib, bound_s, over, unit, limit_s;
+    } cases[] = {{8, 64, 60, 125, 0, 2.635, 1.005, 1, 1},
+                 {8, 256, 60, 125, 0, 30.68, 1.005, 1, 1},
+                 {32, 256, 80, 125, 0, 125.4, 1.005, 1, 1},
+                 {32, 128, 40, 1000, 0, 34.23, 1.005, 1, 1},
+                 {96, 128, 80, 2000, 0, 102.6, 1.005, 1, 1},
+                 {96, 512, 200, 4000, 0, 1384, 1.005, 1, 1},
+                 {8, 256, 60, 125, 1000, 30.67, 1.005, 1, 1},
+                 {32, 256, 80, 125, 1000, 124.3, 1.005, 1, 1},
+                 {96, 256, 90, 1000, 4000, 369.5, 1.005, 1, 1},
+                 {96, 512, 200, 1000, 16000, 1387, 1.005, 1, 1},
+                 /* By hand. */
+                 {32, 256, 60, 100, 0, 125.72, 1, 1, 10},
+                 {32, 256, 50, 118.75, 0, 125.72, 1, 1, 10},
+                 {32, 256, 40, 112.5, 0, 131.51, 1, 1, 10},
+                 {32, 256, 40, 100, 0, 137.30, 1, 1, 10},
+                 {32, 256, 45, 106.25, 0, 134.41, 1, 1, 10},
+                 {32, 256, 50, 106.25, 0, 134.41, 1, 1, 10},
+                 {300, 256, 60, 1000, 0, 1270, 1, 1, 10},
+                 {1000, 4096, TIB, 60 * TIB, 0, 899897, 1, 1, 10},
+                 /* Dry runs of 16M rows, the first two alike but for the unit. */
+                 {1000, 16384, 4 * TIB, 200 * TIB, 0, 15419160, 1.01, 1, 10},
+                 {1000, 16384, 4 * TIB, 200 * TIB, 0, 15419160, 1.01, 1e30, 10},
+                 {1000, 16384, 4 * TIB, 200 * TIB, 500 * TIB, 13862381, 1.01, 1, 10},
+                 {1000, 16384, 0, 0, 0, 13858484, 1.01, 1e-30, 10}};
+    double unit_1_s = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += i < 9 && !memo_test_all() ? 3 : 1) {
         problem p;
-        own_swap_plan* plan = NULL;
-        double begin_s = seconds(), took_s;
-        gpt_problem(&p, cases[i].n_layers, cases[i].n_rows);
-        p.desc.device_bytes = cases[i].device_gib << 30;
-        p.desc.host_bytes = cases[i].host_gib << 30;
-        p.desc.spill_bytes = cases[i].spill_gib << 30;
-        p.desc.to_file_bytes_per_s = 6e9;
-        p.desc.from_file_bytes_per_s = 10e9;
-        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+        const double unit = cases[i].unit, begin_s = seconds();
+        gpt_problem(&p, cases[i].n_layers, (int64_t)cases[i].n_krows << 10);
+        for (size_t t = 0; t < GPT_TENSORS; t++) p.recompute_s_per_row[t] *= unit;
+        p.times.forward_s *= unit;
+        p.times.backward_s *= unit;
+        p.desc.between_s *= unit;
+        p.desc.copy_s *= unit;
+        p.desc.to_host_bytes_per_s /= unit;
+        p.desc.to_device_bytes_per_s /= unit;
+        p.desc.to_file_bytes_per_s = 6e9 / unit;
+        p.desc.from_file_bytes_per_s = 10e9 / unit;
+        p.desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
+        p.desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
+        p.desc.spill_bytes = (int64_t)(cases[i].spill_gib * (1 << 30));
+        own_swap_plan* plan = swap_plan_of(&p.desc);
         if (!plan) continue;
-        took_s = seconds() - begin_s;
-        printf(
-            "# %d layers, %lld rows, %lld, %lld and %lld GiB: step %.4g s, by alpha %.4g: %.4g s, "
-            "bound %.4g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f file %.1f "
-            "GiB, %d layers spilled, %s\n",
-            (int)cases[i].n_layers, (long long)cases[i].n_rows, (long long)cases[i].device_gib,
-            (long long)cases[i].host_gib, (long long)cases[i].spill_gib, plan->step_s, plan->alpha,
-            plan->alpha_step_s, cases[i].bound_s, plan->stall_s, took_s,
-            (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30),
-            (double)plan->spill_bytes / (1 << 30), (int)plan->n_spilled_layers, plan->reason);
+        const double took_s = seconds() - begin_s, step_s = plan->step_s / unit;
+        printf("# %d layers, %dK rows, %g, %g and %g GiB: step %.8g s, by alpha %.4g: %.8g s, "
+               "bound %.8g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f file %.1f "
+               "GiB, %d layers spilled, %s\n",
+               cases[i].n_layers, cases[i].n_krows, cases[i].device_gib, cases[i].host_gib,
+               cases[i].spill_gib, step_s, plan->alpha, plan->alpha_step_s / unit, cases[i].bound_s,
+               plan->stall_s / unit, took_s, (double)plan->device_bytes / (1 << 30),
+               (double)plan->host_bytes / (1 << 30), (double)plan->spill_bytes / (1 << 30),
+               (int)plan->n_spilled_layers, plan->reason);
         CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
-        CHECK_CASE(plan->step_s <= cases[i].bound_s * 1.005, "%g", plan->step_s);
-        CHECK_CASE(took_s < 1 * slowness(), "%g s", took_s);
+        CHECK_CASE(step_s <= cases[i].bound_s * cases[i].over, "case %d: %.12g", (int)i, step_s);
+        CHECK_CASE(took_s < cases[i].limit_s * slowness(), "case %d: %g s", (int)i, took_s);
+        if (i == 19)
+            CHECK_CASE(fabs(unit_1_s / step_s - 1) < 1e-4, "%.12g, %.12g", unit_1_s, step_s);
+        unit_1_s = step_s;
+
+        memo_swap_sizes sizes;
+        apply_plan(plan, &p.swap);
+        CHECK_OK(memo_swap_desc_get_sizes(&p.swap, &sizes, &error));
+        CHECK(!p.desc.device_bytes || sizes.device_bytes <= p.desc.device_bytes);
+        CHECK(!p.desc.host_bytes || sizes.host_bytes <= p.desc.host_bytes);
     }
 }
 
@@ -548,12 +591,11 @@ TEST(equal_rows_are_preferred) {
     int n_uneven[3] = {0, 0, 0};
     for (int i = 0; i < 3; i++) {
         problem p;
-        own_swap_plan* plan = NULL;
         gpt_problem(&p, 32, 524288);
         p.desc.device_bytes = (int64_t)90 << 30;
         p.desc.host_bytes = (int64_t)400 << 30;
         p.desc.uniform_share = shares[i];
-        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+        own_swap_plan* plan = swap_plan_of(&p.desc);
         if (!plan) return;
         steps_s[i] = plan->step_s;
         for (int k = 0; plan->rows && k < 29 * GPT_TENSORS; k++)
@@ -569,13 +611,10 @@ TEST(equal_rows_are_preferred) {
 TEST(many_slices_are_planned_quickly) {
     enum { N = 40 };
     memo_tensor tensors[N];
-    double per_row[N], all_s = 0, all_bytes = 0, begin_s;
-    memo_kind_times times;
-    memo_swap_desc swap = {0};
+    double per_row[N], all_s = 0, all_bytes = 0;
     memo_swap_plan_desc desc = {0};
-    own_swap_plan* plan = NULL;
     memset(tensors, 0, sizeof tensors);
-    memset(&times, 0, sizeof times);
+    memo_kind_times times = {0};
     for (int t = 0; t < N; t++) {
         tensors[t].name = "tensor";
         tensors[t].row_bytes = t < 2 ? 8192 : 512 * memo_test_int(1, 16);
@@ -587,9 +626,7 @@ TEST(many_slices_are_planned_quickly) {
         all_bytes += 65536 * (double)tensors[t].row_bytes;
         if (t > 3) all_s += 65536 * per_row[t];
     }
-    swap.tensors = tensors;
-    swap.n_tensors = N;
-    swap.n_slices = 16;
+    memo_swap_desc swap = {.tensors = tensors, .n_tensors = N, .n_slices = 16};
     swap.n_layers = 200 * swap.n_slices;
     swap.n_rows = 65536;
     swap.tile_rows = 1024;
@@ -603,8 +640,8 @@ TEST(many_slices_are_planned_quickly) {
     desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = all_bytes / all_s / 2;
     desc.device_bytes = (int64_t)(15 * all_bytes);
     desc.host_bytes = (int64_t)(0.3 * all_bytes * swap.n_layers);
-    begin_s = seconds();
-    CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+    double begin_s = seconds();
+    own_swap_plan* plan = swap_plan_of(&desc);
     begin_s = seconds() - begin_s;
     if (!plan) return;
     printf("# step %.6g s, by alpha %.6g, computation %.6g, planned in %.3g s, %s\n", plan->step_s,
@@ -613,80 +650,10 @@ TEST(many_slices_are_planned_quickly) {
     CHECK_CASE(begin_s < 3 * slowness(), "%g s", begin_s);
 }
 
-/* Dry runs of 16M rows and 1,000 layers; times in seconds, or in a unit of which they are many. */
-TEST(any_unit_and_many_layers_are_planned) {
-    static const struct {
-        double unit;
-        int32_t n_layers;
-        int64_t device_tib, host_tib, spill_tib;
-        double bound_s; /* as above */
-    } cases[] = {{1, 1000, 4, 200, 0, 15419160},
-                 {1e30, 1000, 4, 200, 0, 15419160},
-                 {1, 1000, 4, 200, 500, 13862381},
-                 {1e-30, 1000, 0, 0, 0, 13858484}};
-    double steps_s[4];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        problem p;
-        double unit = cases[i].unit, begin_s = seconds(), took_s;
-        own_swap_plan* plan = NULL;
-        gpt_problem(&p, cases[i].n_layers, (int64_t)16 << 20);
-        for (size_t t = 0; t < GPT_TENSORS; t++) p.recompute_s_per_row[t] *= unit;
-        p.times.forward_s *= unit;
-        p.times.backward_s *= unit;
-        p.desc.between_s *= unit;
-        p.desc.copy_s *= unit;
-        p.desc.to_host_bytes_per_s /= unit;
-        p.desc.to_device_bytes_per_s /= unit;
-        p.desc.to_file_bytes_per_s = 6e9 / unit;
-        p.desc.from_file_bytes_per_s = 10e9 / unit;
-        p.desc.device_bytes = cases[i].device_tib << 40;
-        p.desc.host_bytes = cases[i].host_tib << 40;
-        p.desc.spill_bytes = cases[i].spill_tib << 40;
-        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-        if (!plan) continue;
-        took_s = seconds() - begin_s;
-        steps_s[i] = plan->step_s / unit;
-        printf("# unit %g: step %.8g s, bound %.8g s, planned in %.3g s, %s\n", unit, steps_s[i],
-               cases[i].bound_s, took_s, plan->reason);
-        CHECK_CASE(steps_s[i] <= cases[i].bound_s * 1.01, "%.12g", steps_s[i]);
-        CHECK_CASE(took_s < 10 * slowness(), "%g s", took_s);
-    }
-    CHECK_CASE(fabs(steps_s[0] / steps_s[1] - 1) < 1e-4, "%.12g, %.12g", steps_s[0], steps_s[1]);
-}
-
-/* Seconds of tables found by hand that fit: attention swapped in every layer or in the first ones
- * (890 of 1,000); of 300 layers 0.4 % more than a table that fits. */
-TEST(little_memory_is_used_well) {
-    static const struct {
-        int32_t n_layers;
-        int64_t n_rows;
-        double device_gib, host_gib, by_hand_s;
-    } cases[] = {{32, 262144, 60, 100, 125.72},    {32, 262144, 50, 118.75, 125.72},
-                 {32, 262144, 40, 112.5, 131.51},  {32, 262144, 40, 100, 137.30},
-                 {32, 262144, 45, 106.25, 134.41}, {32, 262144, 50, 106.25, 134.41},
-                 {300, 262144, 60, 1000, 1270},    {1000, 4194304, 1024, 61440, 899897}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        problem p;
-        memo_swap_sizes sizes;
-        own_swap_plan* plan = NULL;
-        gpt_problem(&p, cases[i].n_layers, cases[i].n_rows);
-        p.desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
-        p.desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
-        CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-        if (!plan) continue;
-        CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
-                   cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
-        apply_plan(plan, &p.swap);
-        CHECK_OK(memo_swap_desc_get_sizes(&p.swap, &sizes, &error));
-        CHECK(sizes.device_bytes <= p.desc.device_bytes && sizes.host_bytes <= p.desc.host_bytes);
-    }
-}
-
 /* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
 TEST(what_fits_only_in_parts_is_found) {
-    own_swap_plan* plan = NULL;
-    problem p = {.swap = MEMO_ZERO(memo_swap_desc), .desc = MEMO_ZERO(memo_swap_plan_desc)};
-    connect(&p);
+    problem p;
+    empty_problem(&p);
     p.swap.n_layers = 4;
     p.swap.n_tensors = 3;
     p.swap.n_rows = 12;
@@ -704,7 +671,7 @@ TEST(what_fits_only_in_parts_is_found) {
     p.desc.to_device_bytes_per_s = 29090;
     p.desc.device_bytes = 110675;
     p.desc.host_bytes = 44157;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    own_swap_plan* plan = swap_plan_of(&p.desc);
     if (plan) check_plan(&p, plan, 0);
 }
 
@@ -731,9 +698,7 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
     problem* p = &k->p;
     const double bytes_per_s = (memo_test_real() + 0.1) * 65536;
     memset(k, 0, sizeof *k);
-    p->swap = MEMO_ZERO(memo_swap_desc);
-    p->desc = MEMO_ZERO(memo_swap_plan_desc);
-    connect(p);
+    empty_problem(p);
     p->swap.n_layers = (int32_t)(is_small ? 4 : memo_test_int(3, 16));
     p->swap.n_tensors = is_small ? 2 : (int32_t)memo_test_int(1, TENSORS_MAX);
     p->swap.tile_rows = is_small ? 16 : 2;
@@ -771,27 +736,12 @@ static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic
 /* When the compute stream ends in the schedule that the engine would enqueue.  With states: what
  * the second step takes without an update of its own, and *update_s. */
 static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap, double* update_s) {
-    own_schedule* schedule = NULL;
     double ends_s[2] = {0, 0}, updated_s[2] = {0, 0}; /* of each step */
     int64_t n_backwards = 0, n_passed = 0;
-    const double* slowdown_s = k->p.desc.slowdown_s_per_byte;
-    memo_swap_times times = {.kinds = k->times,
-                             .between_s = k->p.desc.between_s,
-                             .recompute_call_s = k->p.desc.recompute_call_s,
-                             .slowdown_s_per_byte = {slowdown_s[0], slowdown_s[1]},
-                             .copy_s = k->p.desc.copy_s,
-                             .to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s,
-                             .to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s,
-                             .file_s = k->p.desc.file_s,
-                             .to_file_bytes_per_s = k->p.desc.to_file_bytes_per_s,
-                             .from_file_bytes_per_s = k->p.desc.from_file_bytes_per_s,
-                             .states = k->p.desc.states,
-                             .update_s_per_byte = k->p.desc.update_s_per_byte,
-                             .update_host_s_per_byte = k->p.desc.update_host_s_per_byte,
-                             .n_steps = 2};
     double last_s = 0;
-    if (!k->p.desc.states) times.n_steps = 1;
-    CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
+    memo_swap_times times = swap_times_of(&k->p.desc, k->times);
+    times.n_steps = k->p.desc.states ? 2 : 1;
+    own_schedule* schedule = schedule_of_swap(swap, &times);
     *update_s = 0;
     if (!schedule) return 0;
     own_times* simulation = times_of(schedule);
@@ -830,9 +780,6 @@ TEST(plans_of_kinds_take_what_they_predict) {
         int has_traffic = round % 2, has_starts = round % 4 == 3;
         random_kinds_problem(&k, 0, has_traffic);
         k.p.desc.copy_s = has_starts * 0.1 * memo_test_real();
-        connect(&k.p);
-        k.p.desc.kinds = k.times;
-        k.p.desc.swap = &k.p.swap;
         if (memo_plan_swap(&k.p.desc, &plan, &error)) {
             CHECK_CASE(error.status == MEMO_STATUS_INFEASIBLE, "%s", error.message);
             continue;
@@ -846,9 +793,8 @@ TEST(plans_of_kinds_take_what_they_predict) {
         double update_s, off = fabs(plan->step_s / simulate_kinds(&k, &swap, &update_s) - 1);
         CHECK_CASE(off < (has_starts ? 0.005 : 1e-9), "round %d: %g: %s", round, off,
                    describe(&k.p));
-        own_schedule* schedule = NULL;
         memo_swap_times times = {.kinds = k.times};
-        CHECK_OK(memo_swap_generate(&swap, &times, &schedule, &error));
+        own_schedule* schedule = schedule_of_swap(&swap, &times);
         own_check* check = check_of(schedule);
         CHECK_IS(check->n_races, ==, 0);
     }
@@ -883,8 +829,6 @@ static void random_steps_problem(kinds_problem* k) {
     memo_tensor* tensors = k->p.tensors;
     int32_t t;
     random_kinds_problem(k, 0, memo_test_int(0, 1) == 0);
-    connect(&k->p);
-    k->p.desc.kinds = k->times;
 
     /* Sizes that no alignment divides, and slices. */
     swap->n_rows = memo_test_int(1, 30);
@@ -1133,9 +1077,6 @@ TEST(no_table_of_kinds_is_shorter) {
         double best_s = -1;
         int64_t rows[8];
         random_kinds_problem(&k, 1, 0);
-        connect(&k.p);
-        k.p.desc.kinds = k.times;
-        k.p.desc.swap = &k.p.swap;
         CHECK_OK(memoi_rows_create(&k.p.desc, &planner, &error));
         for (int code = 0; code < 6561; code++) {
             int rest = code, is_valid = 1;
@@ -1162,10 +1103,7 @@ TEST(no_table_of_kinds_is_shorter) {
 
 /* One tensor, 6 layers, copies half as long as a forward. */
 static void simple_problem(problem* p) {
-    memset(p, 0, sizeof *p);
-    p->swap = MEMO_ZERO(memo_swap_desc);
-    p->desc = MEMO_ZERO(memo_swap_plan_desc);
-    connect(p);
+    empty_problem(p);
     p->swap.n_layers = 6;
     p->swap.n_tensors = 1;
     p->swap.n_rows = 64;
@@ -1177,56 +1115,53 @@ static void simple_problem(problem* p) {
     p->desc.to_host_bytes_per_s = p->desc.to_device_bytes_per_s = 131072;
 }
 
+/* Replaces a plan; the words of the new one say this of its limit. */
+static void plan_again(const problem* p, memo_swap_plan** plan, memo_swap_limit limit,
+                       const char* words) {
+    memo_swap_plan_destroy(*plan);
+    *plan = swap_plan_of(&p->desc);
+    CHECK_CASE((*plan)->limit == limit && strstr((*plan)->reason, words), "%s", (*plan)->reason);
+}
+
 TEST(reasons_are_named) {
-    problem p;
-    double step_s, percent = 0;
     own_swap_plan* plan = NULL;
+    problem p;
+    double percent = 0;
     simple_problem(&p);
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
-               plan->reason);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
     CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
     CHECK(plan->swapped_bytes == 0 &&
           plan->recompute_s <= 0); /* takes as long: the least is done */
-    memo_swap_plan_destroy(plan);
 
     /* Three quarters of the rows may be on the host. */
     p.desc.host_bytes = 4 * 48 * 1024;
     p.desc.device_bytes = 2 * 65536;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
-                   strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
-               "%s", plan->reason);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_HOST_MEMORY,
+               "host memory is the limit; 64.0 KiB more would save");
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
-    step_s = plan->step_s;
+    double step_s = plan->step_s;
     CHECK_IS(sscanf(strstr(plan->reason, "save"), "save %lf%%", &percent), ==, 1);
-    memo_swap_plan_destroy(plan);
     p.desc.host_bytes += 65536; /* as much more, as much saved */
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    memo_swap_plan_destroy(plan);
+    plan = swap_plan_of(&p.desc);
     CHECK_CASE(fabs(100 * (1 - plan->step_s / step_s) - percent) < 0.06 * percent, "%g, %g %%",
                100 * (1 - plan->step_s / step_s), percent);
-    memo_swap_plan_destroy(plan);
 
     p.desc.host_bytes = 0;
     p.desc.device_bytes = 80 * 1024;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY &&
-                   strstr(plan->reason, "device memory is the limit; 48.0 KiB more would save"),
-               "%s", plan->reason);
-    memo_swap_plan_destroy(plan);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_DEVICE_MEMORY,
+               "device memory is the limit; 48.0 KiB more would save");
 
     p.desc.device_bytes = 2 * 65536;
     p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 16384;
     p.recompute_s_per_row[0] = 1;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
-               "%s", plan->reason);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_BANDWIDTH, "twice as fast");
     memo_swap_plan_destroy(plan);
 
     p.desc.device_bytes = 60000;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE && !plan);
-    CHECK_CASE(strstr(error.message, "device memory") && strstr(error.message, "needs 64.0 KiB"),
-               "%s", error.message);
+    CHECK_TEXT(error.message, "device memory");
+    CHECK_TEXT(error.message, "needs 64.0 KiB");
     p.desc.device_bytes = 0;
     p.desc.host_bytes = 1000;
     p.desc.is_alpha_only = 1;
@@ -1239,15 +1174,13 @@ TEST(reasons_are_named) {
     p.times.forward_s = p.times.backward_s = p.recompute_s_per_row[0] = 0;
     p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 0;
     p.desc.device_bytes = p.desc.spill_bytes = 2 * 65536;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing"), "%s",
-               plan->reason);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing");
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */
 TEST(the_disk_is_named) {
     problem p;
-    memo_swap_plan* plan = NULL;
+    own_swap_plan* plan = NULL;
     simple_problem(&p);
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     p.recompute_s_per_row[0] = -1;
@@ -1255,28 +1188,22 @@ TEST(the_disk_is_named) {
     p.desc.host_bytes = 65536 + 100;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "host memory");
     p.desc.spill_bytes = 2 * 65536;
-    CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK_CASE(strstr(error.message, "the disk") && strstr(error.message, "needs 192 KiB"), "%s",
-               error.message);
+    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "the disk");
+    CHECK_TEXT(error.message, "needs 192 KiB");
     p.desc.spill_bytes = 3 * 65536;
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 262144;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
     CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 3);
     CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
-    CHECK_CASE(plan->step_s == 18 && strstr(plan->reason, "nothing limits"), "%g: %s", plan->step_s,
-               plan->reason);
+    CHECK_IS(plan->step_s, ==, 18);
     memo_swap_desc swap = p.swap;
     apply_plan(plan, &swap);
     CHECK_IS(swap.n_host_layers, ==, 1);
-    memo_swap_plan_destroy(plan);
     p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_DISK && strstr(plan->reason, "the disk is the limit"),
-               "%s", plan->reason);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_DISK, "the disk is the limit");
     CHECK_IS(plan->stall_s, >, 0);
-    memo_swap_plan_destroy(plan);
     p.desc.host_bytes = 0; /* room for all: no disk */
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "");
     CHECK(plan->n_host_layers == 0 && plan->spill_bytes == 0 && plan->step_s == 18);
     memo_swap_plan_destroy(plan);
     p.desc.spill_bytes = -1;
@@ -1286,13 +1213,12 @@ TEST(the_disk_is_named) {
 /* What is left of device memory goes to single layers. */
 TEST(leftover_memory_is_used) {
     problem p;
-    own_swap_plan* plan = NULL;
     int64_t stay = 0;
     simple_problem(&p);
     p.swap.tile_rows = 16;
     p.desc.host_bytes = 1; /* nothing swapped */
     p.desc.device_bytes = 65536 + 16384 * 2 + 4096;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    own_swap_plan* plan = swap_plan_of(&p.desc);
     /* Two tiles stay, not in layer 5, which recomputes nothing: kept, or in a rounding buffer that
      * no other layer wants.  Every layer keeping one would take five. */
     for (int layer = 0; layer < 5 && plan && plan->rows; layer++)
@@ -1330,14 +1256,13 @@ TEST(what_only_keeping_fits_is_found) {
 /* Rows that cannot be recomputed fill both budgets to the last byte: three layers keep them, two
  * lie in the rounding buffers, three on the host. */
 TEST(budgets_may_be_filled) {
-    memo_swap_plan* plan = NULL;
     problem p;
     simple_problem(&p);
     p.swap.n_layers = 8;
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     p.desc.device_bytes = 5 * 65536;
     p.desc.host_bytes = 3 * 65536;
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    memo_swap_plan* plan = swap_plan_of(&p.desc);
     memo_swap_plan_destroy(plan);
     p.desc.host_bytes -= 1024;
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
@@ -1366,11 +1291,8 @@ TEST(alpha_only_is_the_papers_alpha) {
     p.desc.host_bytes = 4 * 40 * 1024;
     p.swap.tile_rows = 8;
     p.swap.n_rows = 57; /* the last tile is short */
-    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_HOST_MEMORY, "68.0 KiB more would save");
     CHECK(plan->rows == NULL && plan->alpha == 5.0 / 8 && plan->step_s == plan->alpha_step_s);
-    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY &&
-                   strstr(plan->reason, "68.0 KiB more would save"),
-               "%s", plan->reason);
     check_plan(&p, plan, 0);
     memo_swap_desc swap = p.swap;
     apply_plan(plan, &swap);
@@ -1450,7 +1372,6 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
         own_swap_plan* plan = NULL;
         problem p;
         random_problem(&p, TENSORS_MAX, 60000);
-        connect(&p);
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_run++;
@@ -1523,12 +1444,11 @@ static void sleep_recompute(void* user, memo_session* s, int32_t layer, int32_t 
 
 TEST(costs_of_copies_and_calls_are_measured) {
     static const memo_tensor tensors[] = {{"up", 512, MEMO_TENSOR_ROWS, 0}};
-    memo_host_device_desc host = {0};
     memo_profile profile;
     sleeper m = {0};
     sleeping = &m;
     m.desc = MEMO_ZERO(memo_session_desc);
-    host.to_host_bytes_per_s = host.to_device_bytes_per_s = 1e8;
+    memo_host_device_desc host = {.to_host_bytes_per_s = 1e8, .to_device_bytes_per_s = 1e8};
     CHECK_OK(memo_host_device_create(&host, &m.host, &error));
     CHECK_OK(memo_stream_create(m.host, "compute", 0, &m.desc.compute_stream, &error));
     memo_device table = *m.host;
@@ -1580,7 +1500,6 @@ TEST(a_device_is_measured) {
                (long long)last->size_bytes); /* less on a busy machine */
     CHECK_IS(last->out_s, >, 0.99e-8 * (double)last->size_bytes);
     CHECK_IS(last->back_s, >, 1.98e-8 * (double)last->size_bytes);
-    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     /* Into a plan. */
     profile.n_rows = 100;
     profile.n_kinds = 1;
@@ -1600,10 +1519,9 @@ TEST(a_device_is_measured) {
     CHECK(times.forward_s == profile.forward_s[0] && per_row[0] < 0 &&
           per_row[1] == profile.tensors[1].recompute_s_per_row[0] &&
           times.recompute_growth_s_per_row[1] == 5e-5);
-    swap.n_rows = 99;
-    CHECK_FAILS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error),
-                INVALID_ARGUMENT);
-    swap.n_rows = 100;
+    WITH(swap.n_rows, 99,
+         CHECK_FAILS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error),
+                     INVALID_ARGUMENT));
     tensors[1].name = "other";
     CHECK_ERROR(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error),
                 INVALID_ARGUMENT, "`other`");
@@ -1612,22 +1530,15 @@ TEST(a_device_is_measured) {
 /* With little memory copies are smaller; only without room for two of 64 KiB it is an error. */
 TEST(little_memory_is_measured_by_small_copies) {
     memo_profile profile;
-    memo_device* host = NULL;
-    for (int i = 0; i < 4; i++) { /* of the device, of the host */
-        memo_host_device_desc host_desc = {0};
+    for (int i = 0; i < 4; i++) {
         const int64_t bytes = i < 2 ? 1 << 20 : 1 << 16;
-        if (i % 2)
-            host_desc.host_memory_bytes = bytes;
-        else
-            host_desc.device_memory_bytes = bytes;
-        CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+        own_device* host = new_device((memo_host_device_desc){
+            .device_memory_bytes = i % 2 ? 0 : bytes, .host_memory_bytes = i % 2 ? bytes : 0});
         CHECK_IS(memoi_profile_measure(host, 32 << 20, NULL, 0, &profile, &error), ==,
                  i < 2    ? MEMO_STATUS_OK
                  : i == 2 ? MEMO_STATUS_OUT_OF_DEVICE_MEMORY
                           : MEMO_STATUS_OUT_OF_HOST_MEMORY);
         if (i < 2) CHECK_IS(profile.copies[1].size_bytes, <=, 1 << 16);
-        CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
-        memo_host_device_destroy(host);
     }
 }
 
@@ -1639,13 +1550,12 @@ TEST(slow_links_are_refused) {
     CHECK_ERROR(memoi_profile_measure(host, 32 << 20, NULL, 0, &profile, &error), UNSUPPORTED,
                 "a copy of 8 bytes takes ");
     CHECK_IS(memob_now_s() - begin_s, <, 300);
-    memo_host_device_destroy(host);
+    drop_device(&host);
 
     /* And a file's. */
     host = new_device(MEMO_ZERO(memo_host_device_desc));
     CHECK_ERROR(memoi_profile_measure(host, 1 << 16, chain_folder(), 100, &profile, &error),
                 UNSUPPORTED, "spill_bytes_per_s");
-    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
 }
 
 TEST(a_disk_is_measured) {
@@ -1659,7 +1569,6 @@ TEST(a_disk_is_measured) {
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
                profile.file.out_s, profile.file.back_s);
-    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = profile.n_rows = 100;
     profile.n_kinds = 1;
     memo_swap_plan_desc plan_desc = {.swap = &swap};
@@ -1676,7 +1585,6 @@ TEST(a_disk_is_measured) {
     table.launch_host = NULL;
     CHECK_IS(memoi_profile_measure(&table, 1000000, chain_folder(), 50e6, &profile, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
-    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
 }
 
 static void random_profile(memo_profile* p) {

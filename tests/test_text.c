@@ -164,8 +164,7 @@ TEST(links_stay) {
 /* ---- limits ---- */
 
 static int write_beyond_the_limit(void) {
-    struct rlimit limit;
-    limit.rlim_cur = limit.rlim_max = 100;
+    struct rlimit limit = {.rlim_cur = 100, .rlim_max = 100};
     if (setrlimit(RLIMIT_FSIZE, &limit)) return 2;
     memo_status old = write_letters(name_of("old"), 'b', 101);
     if (old != MEMO_STATUS_IO || !strstr(error.message, "File too large")) return 3;
@@ -238,9 +237,8 @@ TEST(signals_leave_one_whole_file) {
 }
 
 static int write_without_standard_descriptors(void) {
-    struct rlimit limit;
     int pipes[2], k;
-    limit.rlim_cur = limit.rlim_max = 1000;
+    struct rlimit limit = {.rlim_cur = 1000, .rlim_max = 1000};
     if (setrlimit(RLIMIT_FSIZE, &limit)) return 1;
     for (k = 0; k < 3; k++) close(k);
     lowest = INT_MAX;

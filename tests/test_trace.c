@@ -20,12 +20,6 @@ static char* framed(const char* lines, int64_t count) {
     return text;
 }
 
-static memo_trace* parsed(const char* text) {
-    memo_trace* trace = NULL;
-    CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
-    return trace;
-}
-
 static const char* temporary_path(void) {
     static char path[250];
     return memo_test_path(path, "trace");
@@ -106,7 +100,7 @@ TEST(version_0_and_1_are_read) {
         framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
                "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \nfree 1 10\n",
                8);
-    own_trace* trace = parsed(text);
+    own_trace* trace = trace_of_text(text);
     free(text);
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_SKELETAL);
@@ -114,11 +108,11 @@ TEST(version_0_and_1_are_read) {
           trace->requests[2].stream == 4);
     CHECK_IS(strcmp(trace->text + trace->requests[6].id, " two  words "), ==, 0);
     memo_trace_destroy(trace);
-    trace = parsed("# before\nmalloc 1 10\nmark here\nfree 1 10\nmalloc 1 5");
+    trace = trace_of_text("# before\nmalloc 1 10\nmark here\nfree 1 10\nmalloc 1 5");
     CHECK(trace->n_requests == 4 && trace->n_live == 1);
     memo_trace_destroy(trace);
     text = framed("", 0);
-    trace = parsed(text);
+    trace = trace_of_text(text);
     CHECK_IS(trace->n_requests, ==, 0);
 }
 
@@ -310,9 +304,9 @@ TEST(marks_are_understood) {
 
 TEST(classes_follow_from_marks) {
     own_trace* trace =
-        parsed("malloc 0 8\nmark layer 0 forward begin\nmalloc 1 8\nmalloc 2 8\nmalloc 3 8\n"
-               "free 1 8\nfree 0 8\nmark layer 0 forward end\nmark layer 1 forward begin\n"
-               "free 3 8\nmalloc 4 8\nmark layer 1 forward end\nfree 2 8\n");
+        trace_of_text("malloc 0 8\nmark layer 0 forward begin\nmalloc 1 8\nmalloc 2 8\nmalloc 3 8\n"
+                      "free 1 8\nfree 0 8\nmark layer 0 forward end\nmark layer 1 forward begin\n"
+                      "free 3 8\nmalloc 4 8\nmark layer 1 forward end\nfree 2 8\n");
     trace->requests[3].memory_class = MEMO_CLASS_TRANSIENT;
     memo_trace_classify(trace);
     CHECK_IS(trace->requests[0].memory_class, ==, MEMO_CLASS_TRANSIENT);
@@ -321,7 +315,8 @@ TEST(classes_follow_from_marks) {
     CHECK_IS(trace->requests[4].memory_class, ==, MEMO_CLASS_SKELETAL);
     CHECK_IS(trace->requests[10].memory_class, ==, MEMO_CLASS_TRANSIENT); /* never freed */
     memo_trace_destroy(trace);
-    trace = parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward end\nfree 1 8\n");
+    trace = trace_of_text(
+        "mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward end\nfree 1 8\n");
     trace->requests[1].memory_class = MEMO_CLASS_PERSISTENT;
     memo_trace_classify(trace);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_PERSISTENT);
@@ -395,12 +390,12 @@ static void work(recording* r, int64_t n) { /* transient requests that overlap a
 }
 
 static memo_trace* record_trainer(const trainer* t, int n_layers) {
-    int64_t chain[10][3], gradient[10][3], skeletal[9][6], weight[9][3], constant, logits;
+    int64_t chain[10][3], gradient[10][3], skeletal[9][6], weight[9][3];
     recording r;
     CHECK_OK(memo_trace_create(&r.trace, &error));
     r.next = 3;
     r.random = t->seed;
-    constant = take(&r, 4096);
+    int64_t constant = take(&r, 4096);
     CHECK_OK(memo_trace_mark(r.trace, "iteration begin", &error));
     for (int k = 0; k < t->n_chain; k++) chain[0][k] = take(&r, t->chain_bytes[k]);
     work(&r, 3);
@@ -422,7 +417,7 @@ static memo_trace* record_trainer(const trainer* t, int n_layers) {
         mark(&r, i, "forward end");
     }
     r.random = t->seed + 2;
-    logits = take(&r, 700);
+    int64_t logits = take(&r, 700);
     for (int k = 0; k < t->n_chain; k++)
         if (!t->last_output_dies_late) drop(&r, chain[n_layers][k]);
     CHECK_OK(memo_trace_mark(r.trace, "loss", &error));
@@ -499,7 +494,7 @@ TEST(three_layers_become_n) {
 }
 
 TEST(marks_of_no_layer_are_kept) {
-    own_trace* trace = parsed(
+    own_trace* trace = trace_of_text(
         "mark layer 0 forward begin\nmark layer 9223372036854775807 recompute begin\n"
         "mark layer 0 forward end\nmark layer 0 backward begin\nmark layer 0 backward end\n");
     own_trace* result = NULL;
@@ -532,7 +527,7 @@ TEST(unsuitable_layers_are_refused) {
     own_trace* trace = NULL;
     trainer t = random_trainer(0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        trace = parsed(cases[i][0]);
+        trace = trace_of_text(cases[i][0]);
         result = (memo_trace*)&result;
         CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, cases[i][1]) && !result, "%s", error.message);

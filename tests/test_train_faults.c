@@ -42,11 +42,10 @@ static memo_device* test_device_around(memo_device* device) {
 }
 
 static void test_run_here(const char* folder, int argc, char** argv) {
-    int code;
     if (chdir(folder) || !freopen("../out", "w", stdout) || !freopen("../err", "w", stderr))
         _exit(99);
     alarm(60); /* ends a run that hangs */
-    code = train_gpt_main(argc, argv);
+    int code = train_gpt_main(argc, argv);
     fflush(NULL);
     for (int k = 0; k < test_shared->n_devices; k++) {
         test_shared->n_calls[k] = test_faults[k].n_calls;

@@ -40,13 +40,12 @@ TEST(interval_of_the_sign_test) {
 /* Drift hides a difference in the medians of all steps, but not in that of rounds. */
 TEST(differences_are_taken_round_by_round) {
     double a[12], b[12], scratch[12];
-    spread s;
     for (int i = 0; i < 12; i++) {
         a[i] = 0.2 + 0.01 * i;
         b[i] = a[i] - 0.005;
     }
     b[3] = 0.9; /* something else ran */
-    s = difference_of(b, a, 12, scratch);
+    spread s = difference_of(b, a, 12, scratch);
     CHECK(fabs(s.median + 0.005) < 1e-12 && s.high < -0.0049 && is_different(&s));
     s = difference_of(a, a, 12, scratch);
     CHECK(s.median == 0 && s.low == 0 && s.high == 0 && !is_different(&s));
