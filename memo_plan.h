@@ -5808,35 +5808,13 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     return status;
 }
 
-/* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not enough
- * for larger copies.  Streams, and events with times. */
-MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, const memo_device* device,
-                                         int n_streams, memo_error* error) {
-    memob_engine* e = &p->engine;
-    memo_status status;
-    for (int64_t least_bytes = 1 << 16;; p->half_bytes = least_bytes) {
-        memob_engine_begin(e, device, NULL, 0);
-        status = memob_engine_acquire(e, "memo_session_desc", 2 * p->half_bytes, 2 * p->half_bytes,
-                                      NULL, n_streams, error);
-        if (p->half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
-                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
-            break;
-        memob_engine_release(e);
-    }
-    e->events = p->events;
-    e->n_events = 2;
-    e->spill_ops = &p->file_op;
-    for (int i = 0; i < 2 && !status; i++)
-        status = memo_event_create(&e->device, &p->events[i], error);
-    return status;
-}
-
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
  * directory; NULL: none.  Each time is the median of five after one warm-up.  profile is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
                                         const char* directory, double bytes_per_s,
                                         memo_profile* profile, memo_error* error) {
     memoi_profiler p;
+    memob_engine* e = &p.engine;
     memo_status status;
     memset(&p, 0, sizeof p);
     if (directory && bytes_per_s > 0 && bytes_per_s < MEMOB_SPILL_ALIGNMENT)
@@ -5845,14 +5823,30 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
                               "would take minutes; at least %d would work, or give a profile",
                               bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
-    /* The copies come before the file, which is timed beside the largest of them. */
+    /* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not
+     * enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
-    status = memoi_profiler_acquire(&p, device, directory ? 3 : 2, error);
+    for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
+        memob_engine_begin(e, device, NULL, 0);
+        status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
+                                      NULL, directory ? 3 : 2, error);
+        if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
+                                            status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
+            break;
+        memob_engine_release(e);
+    }
+    e->events = p.events;
+    e->n_events = 2;
+    e->spill_ops = &p.file_op;
+    for (int i = 0; i < 2 && !status; i++)
+        status = memo_event_create(&e->device, &p.events[i], error);
+
+    /* The copies come before the file, which is timed beside the largest of them. */
     largest_bytes = memob_min(largest_bytes, p.half_bytes);
     if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
     if (!status && directory)
         status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
-    memob_engine_release(&p.engine);
+    memob_engine_release(e);
     return status;
 }
 
@@ -7602,7 +7596,8 @@ typedef struct memoi_step_plan {
     memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
-    memob_arrays arrays; /* layer_kinds, rows, turns */
+    memob_arrays arrays; /* layer_kinds, turns and these: */
+    int64_t* rows;       /* swap.rows, which a stage sets */
     /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
     int32_t *places, *weight_places;
     memo_turn* turns; /* (swap.n_order): those of the engine */
@@ -7623,8 +7618,9 @@ typedef struct memoi_inspector {
                             session is not checked */
     char* image;         /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
-    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
+    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
+    int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
     int32_t n_trained; /* micro-batches whose backward is over */
     int32_t shape;     /* of the micro-batch before; -1: none */
@@ -7684,9 +7680,8 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    char* states_base; /* on the device */
-    int is_filling;    /* on the host */
-    char* host_trial;  /* of one layer, while updates on the host are timed; NULL: they are not */
+    int is_filling;   /* on the host */
+    char* host_trial; /* of one layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -7709,7 +7704,8 @@ struct memo_session {
     memoi_timer timers[2 * MEMOI_SPANS_MAX];
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
-    memob_arrays arrays; /* of both */
+    char* saved;         /* outputs, which get these bytes again; NULL: none */
+    memob_arrays arrays; /* of all three */
     memoi_beside beside;
 };
 
@@ -8169,7 +8165,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
     memo_turn* turns;
-    int64_t* own_rows;
     int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
@@ -8209,10 +8204,10 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->plan.order = turns;
         own->plan.n_order = n_turns;
     }
-    own_rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
+    own->rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
     layer_kinds = MEMOB_ARRAY(&own->arrays, int32_t, n_steps);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
-    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    if (rows) memcpy(own->rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
 
     /* The caller's tables may end before the plan does. */
     for (int32_t i = 0; i < n; i++) {
@@ -8235,7 +8230,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
-    swap->rows = own_rows;
+    swap->rows = own->rows;
     swap->n_tensors = n;
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
@@ -8304,7 +8299,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         line->record.word = "shape";
         memoi_step_plan_add(line, "n_layers",
                             swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
-                                (plan->n_order ? plan->n_chunks : 1),
+                                plan->n_chunks,
                             1, INT32_MAX);
         memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
         memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
@@ -8736,6 +8731,11 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
 MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     if (!s->streamed) return MEMO_STATUS_OK;
+    s->states_desc.device = s->device;
+    s->states_desc.compute_stream = s->desc.compute_stream;
+    s->states_desc.computes_on_host = s->desc.computes_on_host;
+    s->states_desc.spill_directory = s->desc.spill_directory;
+    s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.user = s;
     s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
@@ -9276,12 +9276,6 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
-/* Of the hashes of a tensor. */
-MEMOI int64_t memoi_inspector_most_rows(const memo_session* s) {
-    return memob_max(s->desc.slice_rows,
-                     memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
-}
-
 MEMOI void memoi_inspector_destroy(memo_session* s) {
     memoi_inspector* c = &s->checker;
     memob_engine_release(&c->engine);
@@ -9303,10 +9297,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
         c->memory_bytes = memob_max(c->memory_bytes, 4 * plan->transient_bytes);
     }
 
+    c->most_rows =
+        memob_max(s->desc.slice_rows,
+                  memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
     c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
     c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
-    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t,
-                            memoi_session_most_steps(s) * memoi_inspector_most_rows(s) * n);
+    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, memoi_session_most_steps(s) * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
@@ -9383,8 +9379,7 @@ MEMOI int memoi_inspector_exchange(memo_session* s, int32_t step, int is_back) {
 
 /* Of rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t step, int32_t t) {
-    return s->checker.hashes +
-           ((int64_t)step * s->desc.n_tensors + t) * memoi_inspector_most_rows(s);
+    return s->checker.hashes + ((int64_t)step * s->desc.n_tensors + t) * s->checker.most_rows;
 }
 
 /* Are two numbers, f32 or f64, made of poison by arithmetic: a signaling NaN that became quiet, or
@@ -9951,7 +9946,6 @@ void memo_session_free(memo_session* s, void* address) {
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step), slice = step % s->n_slices;
-    const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
     const int is_split = pass == MEMO_PASS_WEIGHTS;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
@@ -9970,7 +9964,8 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         if (memoi_session_is_of_shape(b)) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
-        if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
+        if (memoi_pass_has_layers(pass) && !is_slice && slice != turning)
+            continue; /* the layer goes on */
 
         if (memoi_session_placing(s, b) >= 0) {
             char* address = memoi_session_placed(s, i, layer);
@@ -10038,13 +10033,11 @@ int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    memo_status status = MEMO_STATUS_OK;
     if (is_failed) memob_arena_abandon(s->part->arena);
     if (is_failed) s->next_turn = 0;
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
-        status = memo_swap_abandon(s->part->swap, &s->call_error);
-    (void)memoi_session_is_ok(s, status);
+        (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
     if (s->states && !memob_states_is_due(s->states) &&
         (is_failed || memob_states_is_open(s->states)))
         memoi_session_abandon_states(s);
@@ -10147,7 +10140,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     /* The first turn begins for all. */
     if (!s->next_turn) {
         s->first_turn = s->batch;
-        if (!status && s->part->swap)
+        if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checker.n_buffers = 0;
@@ -10445,7 +10438,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
         if (!status)
             status =
                 memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
-        s->states_base = (char*)address;
+        s->states_desc.device_memory = address;
     }
     s->is_reported = 1;
     memoi_session_forget(s);
@@ -10601,11 +10594,6 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     return MEMO_STATUS_OK;
 }
 
-/* The stage's table of rows (n_steps, n_tensors). */
-MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
-    return (int64_t*)(uintptr_t)s->steps->rows;
-}
-
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
  * policy's.  MEMO then recomputes what can be, and swaps the rest.  status: of what came before. */
 MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
@@ -10616,7 +10604,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = memoi_session_rows_of(s), i;
+    int64_t *rows = memoi_session_own(s)->rows, i;
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
     for (i = 0; i < n && !is_alpha; i++) {
@@ -10945,10 +10933,8 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
 
     /* If none fits, the plan has the smallest buffers. */
     if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
-    if (best.step_s < HUGE_VAL) {
-        if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
-        memcpy(chosen, best.alternatives, sizeof best.alternatives);
-    }
+    if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
+    if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
     return status || best.is_current ? status : memoi_session_choose_rows(s, error);
 }
 
@@ -11221,7 +11207,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
-    int64_t* rows = memoi_session_rows_of(s);
+    int64_t* rows = memoi_session_own(s)->rows;
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
@@ -11311,19 +11297,6 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* The engine of states, once its memory is known. */
-MEMOI memo_status memoi_session_start_states(memo_session* s, memo_error* error) {
-    memob_states_desc states = s->states_desc;
-    if (!s->streamed || s->states) return MEMO_STATUS_OK;
-    states.device = s->device;
-    states.compute_stream = s->desc.compute_stream;
-    states.computes_on_host = s->desc.computes_on_host;
-    states.device_memory = s->states_base;
-    states.spill_directory = s->desc.spill_directory;
-    states.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    return memob_states_create(&states, 0, &s->states, error);
-}
-
 /* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
@@ -11352,7 +11325,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         desc.memory_bytes = device_bytes;
         status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         if (!status) status = memoi_session_start_arena(s, &desc, error);
-        if (!status) status = memoi_session_start_states(s, error);
+        if (!status && s->streamed && !s->states)
+            status = memob_states_create(&s->states_desc, 0, &s->states, error);
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -11746,16 +11720,15 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
 }
 
 /* Takes host memory for the outputs and fills it. */
-MEMOI memo_status memoi_session_save_outputs(const memo_session* s, char** saved,
-                                             memo_error* error) {
+MEMOI memo_status memoi_session_save_outputs(memo_session* s, memo_error* error) {
     int64_t n_bytes = 0;
+    char* saved;
     memo_status status;
     for (int32_t i = 0; i < s->desc.n_outputs; i++) n_bytes += s->desc.outputs[i].size_bytes;
-    *saved = (char*)memob_calloc(n_bytes, 1);
-    if (!*saved) return memob_no_memory(error, "the outputs of a micro-batch");
-    status = memoi_session_copy_outputs(s, *saved, 0, error);
-    if (status) MEMO_FREE(*saved);
-    if (status) *saved = NULL; /* nothing may be given back */
+    saved = MEMOB_ARRAY(&s->arrays, char, n_bytes);
+    if (!saved) return memob_no_memory(error, "the outputs of a micro-batch");
+    status = memoi_session_copy_outputs(s, saved, 0, error);
+    if (!status) s->saved = saved;
     return status;
 }
 
@@ -11765,7 +11738,6 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     memo_profile copies;
     memo_step_plan* plan = NULL;
     memo_session* s = NULL;
-    char* saved = NULL;
     memo_status status = MEMO_STATUS_OK, given = MEMO_STATUS_OK;
     memset(&copies, 0, sizeof copies);
     own.n_outputs = memoi_session_outputs(desc);
@@ -11791,7 +11763,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         s->layers_s = MEMOB_ARRAY(&s->arrays, double, memoi_session_most_steps(s));
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
-        if (!status) status = memoi_session_save_outputs(s, &saved, error);
+        if (!status) status = memoi_session_save_outputs(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
@@ -11815,9 +11787,8 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         if (desc->measuring) desc->measuring(desc->user, s, 0);
         status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
-    if (saved) given = memoi_session_copy_outputs(s, saved, 1, status ? NULL : error);
+    if (s && s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
     if (!status) status = memoi_session_verdict(desc, given, error);
-    MEMO_FREE(saved);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
     return memoi_session_reword(status, error);
@@ -11897,8 +11868,9 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
         least.device_bytes = memob_max(*device_bytes, 1);
         status = memo_session_plan(&least, NULL, &plan, error);
         for (p = plan; p && !status; p = p->next) {
-            *device_bytes = memob_max(*device_bytes, p->device_bytes);
-            if (is_last && !p->fits)
+            if (!is_last)
+                *device_bytes = memob_max(*device_bytes, p->device_bytes);
+            else if (!p->fits)
                 status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
         }
         memo_step_plan_destroy(plan);
@@ -11979,8 +11951,8 @@ typedef struct memoi_verified {
     const memo_session_desc* desc;
     int32_t shape;
     int64_t output_bytes, n_bytes;
-    char *initial, *expected, *found; /* initial: of outputs alone, once a run has begun */
-    memob_arrays arrays;              /* expected, found */
+    char *expected, *found;
+    memob_arrays arrays; /* of both */
 } memoi_verified;
 
 /* A number of an output. */
@@ -12002,32 +11974,25 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
     return (double)single;
 }
 
-/* The difference of n_bytes by their norm: of the sum of squares of the expected ones. */
-MEMOI double memoi_verified_distance(const char* expected, const char* found, int64_t n_bytes,
-                                     memo_type type) {
-    const int64_t size = type == MEMO_TYPE_F64 ? 8 : type == MEMO_TYPE_F32 ? 4 : 2;
-    double norm = 0, sum = 0;
-    for (int64_t i = 0; i + size <= n_bytes; i += size) {
-        const double a = memoi_verified_number(expected + i, type);
-        const double b = memoi_verified_number(found + i, type);
-        norm += a * a;
-        sum += (a - b) * (a - b);
-    }
-    return sum > 0 ? sqrt(sum / norm) : sum;
-}
-
 /* Compares an output, or a part of it, of which `layer` is -1 if it is of none.  why: of a
- * difference of bits; NULL: only a large difference is an error. */
+ * difference of bits; NULL: only a large difference is an error, by the norm of the expected
+ * numbers. */
 MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
                                          memo_type type, int64_t at, int64_t n_bytes,
                                          const char* why, memo_error* error) {
     static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
     const char *expected = v->expected + at, *found = v->found + at;
-    const double distance =
-        why || type > MEMO_TYPE_F16 ? 0 : memoi_verified_distance(expected, found, n_bytes, type);
+    double norm = 0, distance = 0; /* sums of squares at first */
     char of_layer[32] = "";
     int64_t i = 0;
     if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
+    for (; !why && type <= MEMO_TYPE_F16 && i + sizes[type] <= n_bytes; i += sizes[type]) {
+        const double a = memoi_verified_number(expected + i, type);
+        const double b = memoi_verified_number(found + i, type);
+        norm += a * a;
+        distance += (a - b) * (a - b);
+    }
+    if (distance > 0) distance = sqrt(distance / norm);
     if (!why && !(distance <= (type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 0.1 : 0.01)))
         return MEMOB_INVALID(
             error,
@@ -12093,12 +12058,12 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     memo_status status = memo_session_open(desc, plan, &s, error), given = MEMO_STATUS_OK;
     if (status) return status;
     if (desc->measuring) desc->measuring(desc->user, s, 1);
-    if (!v->initial) status = memoi_session_save_outputs(s, &v->initial, error);
+    status = memoi_session_save_outputs(s, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (v->initial) given = memoi_session_copy_outputs(s, v->initial, 1, status ? NULL : error);
+    if (s->saved) given = memoi_session_copy_outputs(s, s->saved, 1, status ? NULL : error);
     if (desc->measuring) desc->measuring(desc->user, s, 0);
     memo_session_destroy(s);
     return status ? status : given;
@@ -12122,7 +12087,7 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_de
         return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
                                     "memo_session_desc.outputs, or among states");
 
-    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
+    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes);
     v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
                             : MEMO_STATUS_OK;
@@ -12156,7 +12121,6 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
 
     for (int32_t k = is_sliced ? AT_ONCE : KEPT; k <= PLANNED && !status; k++) {
         memo_session_desc own = *desc;
-        char* found;
         own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
         plan = planned;
         if (k < PLANNED) {
@@ -12177,13 +12141,9 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         if (!status && (k > KEPT || (k == KEPT && is_sliced)))
             status = memoi_verified_compare_all(&v, runs[k].why, error);
         status = memoi_session_verdict(desc, status, error);
-        if (k > KEPT) continue;
-        found = v.found;
-        v.found = v.expected;
-        v.expected = found;
+        if (k <= KEPT) memcpy(v.expected, v.found, (size_t)v.n_bytes);
     }
     memo_step_plan_destroy(planned);
-    MEMO_FREE(v.initial);
     memob_arrays_free(&v.arrays);
     return status;
 }
