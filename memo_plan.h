@@ -5778,8 +5778,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, 
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
     int64_t n_bytes = p->half_bytes;
-    memo_status status = memob_check_folder("memo_session_desc", directory, error);
-    if (!status) status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
+    memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
     if (status) return status;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
@@ -6509,7 +6508,7 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_ROUTED_ROWS + 1)
+#define MEMOI_ROWS_ABSENT     MEMO_TENSOR_HANDED          /* no bundle has this rule */
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -6673,9 +6672,9 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     }
 }
 
-/* Of memoi_rows_planner.rules. */
-MEMOI int memoi_rows_may_recompute(int32_t rule) {
-    return rule < MEMO_TENSOR_SWAPPED || rule == MEMO_TENSOR_ROUTED_ROWS;
+/* 1: the trainer's recompute can compute it. */
+MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
+    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
 }
 
 /* What each layer may do with each bundle, and the time to recompute all rows. */
@@ -6699,7 +6698,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
             p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
                                ? HUGE_VAL
                                : memob_swap_recompute_s(swap, layer, t, times);
-            if (!memoi_rows_may_recompute(p->rules[at])) continue;
+            if (!memoi_rule_recomputes((memo_tensor_rule)p->rules[at])) continue;
             p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
             p->bundles[b].worth =
                 fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
@@ -7330,8 +7329,8 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     for (int way = 1; way >= 0; way--) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++)
-            p->trial.cells[i] = memoi_rows_may_recompute(p->rules[i])        ? 0
-                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
+            p->trial.cells[i] = memoi_rule_recomputes((memo_tensor_rule)p->rules[i]) ? 0
+                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way         ? p->n_tiles
                                                                              : MEMO_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
@@ -7681,7 +7680,7 @@ struct memo_session {
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
     int is_filling;   /* on the host */
-    char* host_trial; /* of one layer, while updates on the host are timed; NULL: they are not */
+    char* host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
@@ -7753,11 +7752,6 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
     const double share = (double)n_rows / (double)desc->n_rows;
     if (n_rows >= desc->n_rows) return routed_rows;
     return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
-}
-
-/* 1: the trainer's recompute can compute it. */
-MEMOI int memoi_rule_recomputes(memo_tensor_rule rule) {
-    return rule <= MEMO_TENSOR_WHOLE || rule >= MEMO_TENSOR_ROUTED_ROWS;
 }
 
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
@@ -9051,26 +9045,24 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     return memob_states_get_address(s->states, layer + 1, state);
 }
 
-/* Offset of a state in a layer of host_trial; state n_states: the layer's bytes. */
-MEMOI int64_t memoi_session_trial_offset(const memo_session* s, int32_t layer, int32_t state) {
-    const uint32_t used =
-        s->states->layers[layer].has & (s->states->updated | s->states->gradients);
+/* Offset of a state that updates use in host_trial; state n_states: all bytes. */
+MEMOI int64_t memoi_session_trial_offset(const memo_session* s, int32_t state) {
     int64_t n_bytes = 0;
     for (int32_t i = 0; i < state; i++)
-        if (used >> i & 1)
+        if ((s->states->updated | s->states->gradients) >> i & 1)
             n_bytes += memob_align_up(s->states_table[i].size_bytes, MEMOB_DEVICE_ALIGNMENT);
-    return state == s->desc.n_states || used >> state & 1 ? n_bytes : -1;
+    return n_bytes;
 }
 
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
-    if (s->host_trial) {
-        const int64_t offset = memoi_session_trial_offset(s, layer + 1, state);
-        return offset < 0 ? NULL : s->host_trial + offset;
-    }
-    return memob_states_get_host_address(s->states, layer + 1, state);
+    if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
+    return s->states->layers[layer + 1].has & (s->states->updated | s->states->gradients) &
+                   1u << state
+               ? s->host_trial + memoi_session_trial_offset(s, state)
+               : NULL;
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass, or of a
@@ -10531,8 +10523,6 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
-#define MEMOI_SESSION_UNIT 512 /* devices allocate multiples of it */
-
 /* Ends a stage: its bytes on each tier, by who needs them, and which budget lacks how much.  The
  * most of all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
@@ -10547,7 +10537,8 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
         needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
         needed[1] = plan->host_bytes =
-            memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT) + s->states_sizes.host_bytes;
+            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT) +
+            s->states_sizes.host_bytes;
         needed[2] = plan->disk_bytes = plan->sizes.spill_bytes + s->states_sizes.spill_bytes;
         plan->activation_bytes = plan->sizes.device_bytes;
         plan->state_bytes = s->states_sizes.device_bytes;
@@ -10712,7 +10703,7 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     if (n_trained > 1 && s->limit_bytes == s->desc.device_bytes) desc->uniform_share = -1;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
-                                         MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT,
+                                         MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
                                      1);
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes
@@ -11669,13 +11660,10 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
 /* Times updates on the host in memory of a layer's size, after one that warms up. */
 MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile,
                                           memo_error* error) {
-    int64_t most_bytes = 1;
     double n_bytes = 0, begin_s = 0;
     memo_status status = memob_states_synchronize(s->states, error);
     if (status) return status;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
-        most_bytes = memob_max(most_bytes, memoi_session_trial_offset(s, layer, s->desc.n_states));
-    s->host_trial = (char*)memob_calloc(most_bytes, 1);
+    s->host_trial = (char*)memob_calloc(memoi_session_trial_offset(s, s->desc.n_states), 1);
     if (!s->host_trial) return memob_no_memory(error, "a layer's states");
     for (int32_t layer = -1; layer < s->desc.n_layers; layer++) {
         if (layer > 0 && memob_now_s() - begin_s > 1) break;
@@ -11974,7 +11962,7 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
     return (double)single;
 }
 
-/* Compares an output, or a part of it, of which `layer` is -1 if it is of none.  why: of a
+/* Compares an output, or a part of it, of which `layer` is -2 if it is of none.  why: of a
  * difference of bits; NULL: only a large difference is an error, by the norm of the expected
  * numbers. */
 MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
