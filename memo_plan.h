@@ -11199,10 +11199,10 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
     int64_t* rows = memoi_session_own(s)->rows;
-    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0;
+    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n_buffers = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
-    for (i = 0; memoi_step_plan_get_line(plan, i, &own); i++) {
+    for (i = 0; !status && memoi_step_plan_get_line(plan, i, &own); i++) {
         memset(cells, 0, sizeof cells);
         status = memob_line(lines, &own.record, cells);
         if (!status) memoi_step_plan_differs(&own, cells, text, sizeof text);
@@ -11213,12 +11213,10 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
             plan->n_spilled = cells[MEMOI_LINE_SPILLED];
             plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
-            status = memoi_session_stream(s, lines->error);
-            if (status) break;
             n_buffers = cells[MEMOI_LINE_BUFFERS];
+            status = memoi_session_stream(s, lines->error);
         } else if (own.of == 3) {
-            for (n = 0; n < plan->n_buffers; n++) plan->alternatives[n] = (int32_t)cells[n];
-            n = 0;
+            for (int32_t b = 0; b < plan->n_buffers; b++) plan->alternatives[b] = (int32_t)cells[b];
             if (!memoi_session_has_alternatives(s, plan))
                 snprintf(text, sizeof text, "it has other alternatives");
         } else if (own.of == 2) {
@@ -11228,13 +11226,12 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     }
     if (!status && !*text) {
         status = memoi_session_dry_run(s, error);
-        n = status ? 0 : plan->addresses->n_buffers;
-        if (!status && n_buffers != n)
+        if (!status && n_buffers != plan->addresses->n_buffers)
             snprintf(text, sizeof text, "it has %lld requests of a micro-batch, the session %lld",
-                     (long long)n_buffers, (long long)n);
+                     (long long)n_buffers, (long long)plan->addresses->n_buffers);
     }
 
-    for (i = 0; i < n && !status && !*text; i++) {
+    for (i = 0; i < n_buffers && !status && !*text; i++) {
         memo_buffer* buffer = &plan->addresses->buffers[i];
         const int64_t size_bytes = buffer->size_bytes;
         status = memob_line(lines, &memoi_step_plan_buffer, buffer);
@@ -11257,21 +11254,20 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memob_reader reader, ahead, last_line;
     memob_lines lines = {NULL, &reader, 0, error};
     int64_t count = 0;
-    memo_status status;
-    memo_status opened = memob_reader_open(&reader, path, error);
+    memo_status status = memob_reader_open(&reader, path, error);
     memoi_step_plan_line line;
     memo_step_plan none;
     *plan = NULL;
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
-    if (!opened) opened = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+    if (!status) status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
 
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
-    if (!opened && !desc->slice_rows &&
+    if (!status && !desc->slice_rows &&
         !memob_expect_record(&ahead, &line.record, line.cells, NULL))
         own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
-    status = opened ? memoi_session_verdict(&own, opened, error)
+    status = status ? memoi_session_verdict(&own, status, error)
                     : memoi_session_make(&own, NULL, 0, &s, error);
 
     for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
