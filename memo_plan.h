@@ -6155,8 +6155,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 
 /* Of a step, whatever its rows. */
 typedef struct memoi_rows_layer {
-    double forward_s, backward_s;
-    double traffic_s[2][2]; /* forward, backward; to host, to device */
+    double compute_s[2];    /* forward, backward */
+    double traffic_s[2][2]; /* likewise; to host, to device */
 } memoi_rows_layer;
 
 /* Copies that follow each other, or a use of the file.  Each copy has a start, which does not use
@@ -6436,10 +6436,10 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_swap_visit* visit = &c->order.visits[k];
     const memoi_rows_layer* layer = &c->layers[visit->step];
-    memoi_rows_compute(c, layer->traffic_s[visit->is_backward],
-                       visit->is_backward
-                           ? c->order.sums[visit->step].recompute_s + layer->backward_s
-                           : layer->forward_s);
+    const int is_backward = visit->is_backward;
+    memoi_rows_compute(c, layer->traffic_s[is_backward],
+                       (is_backward ? c->order.sums[visit->step].recompute_s : 0) +
+                           layer->compute_s[is_backward]);
 }
 
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
@@ -6722,9 +6722,9 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         int64_t n_bytes[4];
         memob_swap_traffic(desc->swap, i, 0, times, n_bytes);
         memob_swap_traffic(desc->swap, i, 1, times, n_bytes + 2);
-        layer->forward_s =
+        layer->compute_s[0] =
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
-        layer->backward_s =
+        layer->compute_s[1] =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
         for (int k = 0; k < 4; k++) {
             layer->traffic_s[k / 2][k % 2] = memoi_rows_over((double)n_bytes[k], rates[k % 2]);
@@ -7805,9 +7805,9 @@ MEMOI int memoi_session_is_split(const memo_session_desc* desc) {
     return memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS) < desc->n_order;
 }
 
-/* Why turn k of an order cannot be; empty: it can. */
-MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k, int32_t n_chunks,
-                                       char fault[160]) {
+/* Can turn k of an order be? */
+MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
+                                              int32_t n_chunks, memo_error* error) {
     const memo_turn* turn = &desc->order[k];
     const memo_pass pass = turn->pass;
     const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
@@ -7815,7 +7815,7 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
     const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : is_backward ? c + 1 : c - 1;
     const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
     const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
-    *fault = 0;
+    char fault[160] = "";
 
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
@@ -7835,6 +7835,11 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
                  "never gets its WEIGHTS turn, but order[%d] is one; append {%d, %d, "
                  "MEMO_PASS_WEIGHTS}, or list none",
                  (int)split, (int)turn->micro_batch, (int)c);
+    return *fault
+               ? MEMOB_INVALID(
+                     error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
+                     (int)k, memoi_pass_names[pass], (int)turn->micro_batch, (int)c, fault)
+               : MEMO_STATUS_OK;
 }
 
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers, and
@@ -7842,7 +7847,8 @@ MEMOI void memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     int32_t n_chunks;
-    if (!desc->n_order) return MEMO_STATUS_OK;
+    memo_status status = MEMO_STATUS_OK;
+    if (!desc->n_order) return status;
     if (!desc->order)
         field = "NULL; list the turns, or set n_order to 0";
     else if (desc->slice_rows && desc->slice_rows < desc->n_rows)
@@ -7877,17 +7883,9 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
                              "chunks have equally many layers, so a divisor of n_layers works",
                              (int)n_chunks, (int)desc->n_layers);
 
-    for (int32_t k = 0; k < desc->n_order; k++) {
-        const memo_turn* turn = &desc->order[k];
-        char fault[160];
-        memoi_session_check_turn_of(desc, k, n_chunks, fault);
-        if (*fault)
-            return MEMOB_INVALID(
-                error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
-                (int)k, memoi_pass_names[turn->pass], (int)turn->micro_batch, (int)turn->chunk,
-                fault);
-    }
-    return MEMO_STATUS_OK;
+    for (int32_t k = 0; k < desc->n_order && !status; k++)
+        status = memoi_session_check_turn_of(desc, k, n_chunks, error);
+    return status;
 }
 
 /* Of n_chunks, the chunk in which a buffer's life begins or ends. */
@@ -8211,13 +8209,12 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
             own->tensors[i].rule = n_slices > 1 ? MEMO_TENSOR_LAYER : MEMO_TENSOR_ROWS;
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
-    for (int32_t i = 0; i < n_steps && desc->layer_kinds; i++)
+    for (int32_t i = 0; i < n_steps; i++)
         layer_kinds[i] =
             desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
                                       : i / n_slices];
 
     swap = &own->plan.swap;
-    *swap = MEMO_ZERO(memo_swap_desc);
     swap->n_places = n_places;
     swap->n_order = n_of_engine;
     if (n_turns) swap->order = order;
@@ -8646,10 +8643,9 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
     int32_t* kinds = MEMOB_ARRAY(&s->states_arrays, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
-    if (desc->layer_kinds) {
+    if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
-        desc->layer_kinds = kinds + 1;
-    }
+    desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
     if (!desc->states || !(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
@@ -8777,10 +8773,12 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
                                      int has_profile, memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    const char* check = getenv("MEMO_CHECK");
     memo_status status;
     *result = s;
     if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
     s->desc = *desc;
+    s->desc.is_checked |= check && *check && strcmp(check, "0");
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
@@ -9808,7 +9806,7 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
 
         /* Bytes of each layer in which it lives. */
         for (int32_t k = 0; is_kept && k < (i < buffer ? n : n_layers); k++)
-            count += !b->kinds || b->kinds >> (kinds ? kinds[chunk * n + k] : 0) & 1;
+            count += !b->kinds || b->kinds >> kinds[chunk * n + k] & 1;
         offset += memob_min(count, (MEMOB_BYTES_MAX - offset) / memob_max(each, 1)) * each;
     }
     return offset;
@@ -10441,8 +10439,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
     s->is_setting_up = 0;
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
+    return memoi_session_report(s, error);
 }
 
 /* --- >>session plan ---
@@ -11332,11 +11329,6 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     return status;
 }
 
-MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
-    const char* check = getenv("MEMO_CHECK");
-    return desc->is_checked || (check && *check && strcmp(check, "0"));
-}
-
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
     memo_status status;
@@ -11347,7 +11339,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                         error);
     if (!status) {
         status = memoi_session_start(*session, error);
-        if (!status && memoi_session_is_checked(desc))
+        if (!status && (*session)->desc.is_checked)
             status = memoi_inspector_create(*session, error);
         status = memoi_session_verdict(desc, status, error);
     }
@@ -11569,7 +11561,7 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, const memo_profile* 
     int64_t values[2];
     memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation");
-    if (memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
+    if (s->desc.is_checked) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     for (int32_t run = -1; run < n && !status; run++) {
         status = memoi_session_time_batch(s, run < 0 ? 0 : run, 1, error);
