@@ -474,10 +474,6 @@ MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
     return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
 }
 
-MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
-    return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
-}
-
 /* Columns of the MLP's matrices. */
 MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
     return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->ffn;
@@ -487,7 +483,8 @@ MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
  * from a latent row. */
 MEMOI double memoi_parallel_attention_parameters(const memo_parallel_model* model) {
     const double h = model->hidden, latent = model->latent_size;
-    const double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    const double head = memoi_parallel_head_size(model);
+    const double both = head + (model->v_head_size > 0 ? model->v_head_size : head);
     return h * both * model->n_q_heads +
            (latent > 0 ? latent * (h + both * model->n_kv_heads) : h * both * model->n_kv_heads) +
            h * model->n_experts; /* their router */
@@ -1142,8 +1139,7 @@ MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
 
 /* The largest alpha in [0, 1] with whole + alpha * others <= bound; 0 if there is none. */
 MEMOI double memoi_parallel_alpha_within(double whole, double others, double bound) {
-    double room = bound - whole;
-    return room < 0 ? 0 : others <= room ? 1 : room / others;
+    return fmax(0, fmin(1, (bound - whole) / others));
 }
 
 /* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
@@ -1154,7 +1150,7 @@ MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_b
 
     /* A stage holds several micro-batches, and each keeps its last two layers. */
     const double n_swapped = s->stage.n_held * (s->stage.n_layers - 2);
-    const double n_rows = ceil(s->rows < 1e15 ? s->rows : 1e15);
+    const double n_rows = ceil(fmin(s->rows, 1e15));
     double by_memory, rows;
     whole = memoi_parallel_above(whole);
     others = memoi_parallel_above(others);

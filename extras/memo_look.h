@@ -1019,23 +1019,20 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
     return n_merged;
 }
 
-/* The last op of the stream in these cells, or latest if that is later. */
-MEMOI int64_t memoi_checker_last(const int64_t* last, const memoi_cells* cells, int64_t latest) {
-    for (int64_t i = cells->begin; i < cells->end; i++) latest = memob_max(latest, last[i] - 1);
-    return latest;
-}
-
 /* Op b (not on stream) against the ops of stream before it. */
 MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_schedule* schedule = c->schedule;
     const memo_op* op = &schedule->ops[b];
-    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i, k;
+    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream];
     memo_range shared;
 
     /* The latest op of the stream that conflicts: reads against writes, writes against all. */
-    for (k = 0; k < 2; k++)
-        for (i = 0; i < c->n_cells[k][b]; i++)
-            latest = memoi_checker_last(c->last[!k], &c->cells[k][op->first_range + i], latest);
+    for (int64_t k = 0; k < 2; k++)
+        for (int64_t i = 0; i < c->n_cells[k][b]; i++) {
+            const memoi_cells* cells = &c->cells[k][op->first_range + i];
+            for (int64_t cell = cells->begin; cell < cells->end; cell++)
+                latest = memob_max(latest, c->last[!k][cell] - 1);
+        }
     if (latest < 0) return 1;
     c->check->n_conflicts++;
 
