@@ -1142,26 +1142,52 @@ MEMOI double memoi_parallel_alpha_within(double whole, double others, double bou
     return fmax(0, fmin(1, (bound - whole) / others));
 }
 
-/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
- * memory: the largest alpha whose copies hide behind a layer's forward and fit both memories. */
-MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_base, double whole,
-                                  double others, double host_bytes, double layer_forward_s) {
-    const double link = s->desc->cluster.host_bytes_per_s;
+/* Pinned memory of a GPU. */
+MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
+    return (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+}
 
-    /* A stage holds several micro-batches, and each keeps its last two layers. */
-    const double n_swapped = s->stage.n_held * (s->stage.n_layers - 2);
+/* Bytes of a layer's rows that go to the host whole, and of its other rows. */
+MEMOI double memoi_parallel_whole(const memoi_parallel_share* s, double* others) {
+    const int is_swap = s->l->activations == MEMO_PARALLEL_SWAP;
+    const double row_bytes = s->desc->element_bytes * s->rows;
+    const double whole = row_bytes * (s->input_elements + is_swap * s->attention_elements);
+    *others = (is_swap ? row_bytes * s->layer_elements : s->work_bytes) - whole;
+    return whole;
+}
+
+/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
+ * memory: the largest alpha whose copies hide behind a layer's forward and fit both memories in
+ * every stage. */
+MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers_bytes,
+                                         double layer_forward_s) {
+    const memo_parallel_cluster* c = &s->desc->cluster;
     const double n_rows = ceil(fmin(s->rows, 1e15));
-    double by_memory, rows;
+    double others, whole = memoi_parallel_whole(s, &others), by_memory = 1, rows;
+    const double kept = 2 * whole + others;
     whole = memoi_parallel_above(whole);
     others = memoi_parallel_above(others);
-    by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
-                                            (double)s->desc->cluster.device_bytes);
-    if (n_swapped > 0 && host_bytes > 0)
-        by_memory = fmin(by_memory, memoi_parallel_alpha_within(
-                                        n_swapped * whole, n_swapped * others, floor(host_bytes)));
+
+    /* A stage holds several micro-batches, and each keeps its last two layers. */
+    for (int32_t k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
+        const double n_swapped = s->stages[k].n_held * (s->stages[k].n_layers - 2);
+        memo_parallel_memory states;
+        double base, host_bytes;
+        s->stage = s->stages[k];
+        states = memoi_parallel_states(s);
+        base = memoi_parallel_above(states.device_bytes + buffers_bytes + kept);
+        host_bytes = memoi_parallel_host_share(c) - states.host_bytes;
+        by_memory =
+            fmin(by_memory, memoi_parallel_alpha_within(base, others, (double)c->device_bytes));
+        if (n_swapped > 0 && host_bytes > 0)
+            by_memory =
+                fmin(by_memory, memoi_parallel_alpha_within(n_swapped * whole, n_swapped * others,
+                                                            floor(host_bytes)));
+    }
 
     /* Whole rows.  The 1e-6 corrects rounding: 2 rows may come out as 1.999. */
-    rows = fmin(by_memory, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
+    rows = memoi_parallel_alpha_within(whole, others, c->host_bytes_per_s * layer_forward_s);
+    rows = fmin(by_memory, rows);
     rows = floor(rows * n_rows + 1e-6);
     if (rows > by_memory * n_rows) rows -= 1;
     return rows > 0 ? rows / n_rows : 0;
@@ -1357,37 +1383,6 @@ MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_sh
         again.ulysses_s =
             memoi_parallel_attend(s, 1, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
     return again;
-}
-
-/* Pinned memory of a GPU. */
-MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
-    return (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
-}
-
-/* Bytes of a layer's rows that go to the host whole, and of its other rows. */
-MEMOI double memoi_parallel_whole(const memoi_parallel_share* s, double* others) {
-    const int is_swap = s->l->activations == MEMO_PARALLEL_SWAP;
-    const double row_bytes = s->desc->element_bytes * s->rows;
-    const double whole = row_bytes * (s->input_elements + is_swap * s->attention_elements);
-    *others = (is_swap ? row_bytes * s->layer_elements : s->work_bytes) - whole;
-    return whole;
-}
-
-/* Chooses alpha, the same for all stages. */
-MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers_bytes,
-                                         double layer_forward_s) {
-    double alpha = 1, others, whole = memoi_parallel_whole(s, &others);
-    for (int32_t k = 0; k < MEMOI_PARALLEL_STAGES && k < s->l->pipeline; k++) {
-        memo_parallel_memory states;
-        s->stage = s->stages[k];
-        states = memoi_parallel_states(s);
-        alpha = fmin(alpha,
-                     memoi_parallel_alpha(
-                         s, states.device_bytes + buffers_bytes + 2 * whole + others, whole, others,
-                         memoi_parallel_host_share(&s->desc->cluster) - states.host_bytes,
-                         layer_forward_s));
-    }
-    return alpha;
 }
 
 /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
