@@ -8361,6 +8361,7 @@ MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_
 /* The device, or a host device of the session's own; its free memory if there is no budget. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
     int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
+    int is_host_device = 0;
     memo_device taken;
     memo_status status = MEMO_STATUS_OK;
     s->device = s->desc.device;
@@ -8373,17 +8374,17 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
         status = memo_host_device_create(&host, &s->own_device, error);
         s->device = s->own_device;
         s->desc.computes_on_host = 1;
-    } else if (computes && !s->desc.computes_on_host && !s->desc.compute_stream &&
-               !memob_check_host_device(s->device, NULL)) {
-        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
-                                    "device, or set computes_on_host");
     }
+    is_host_device = s->device && !memob_check_host_device(s->device, NULL);
 #else
     if (computes && !s->device)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
                               "host device; pass a device");
 #endif
+    if (computes && is_host_device && !s->desc.computes_on_host && !s->desc.compute_stream)
+        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
+                                    "device, or set computes_on_host");
 
     /* Without a budget the device has what is free now, but for the reserve. */
     if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
@@ -8393,10 +8394,7 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
         s->desc.device_bytes = 0;
         return status;
     }
-#ifndef MEMO_NO_HOST_DEVICE
-    if (!memob_check_host_device(s->device, NULL)) total_bytes = 0;
-#endif
-    if (!reserve_bytes && total_bytes >= (int64_t)4 << 30)
+    if (!reserve_bytes && !is_host_device && total_bytes >= (int64_t)4 << 30)
         reserve_bytes =
             memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 2);
     memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
