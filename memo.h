@@ -1348,7 +1348,7 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* 
 }
 
 /* A folder for a file; NULL: no file.  An empty name would be the root folder. */
-MEMOI MEMOB_NOINLINE memo_status memob_check_folder(const char* desc, const char* directory,
+MEMOI MEMOB_NOINLINE memo_status memoi_check_folder(const char* desc, const char* directory,
                                                     memo_error* error) {
     if (!directory || *directory) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
@@ -6318,7 +6318,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                       error)) ||
         (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
                                    MEMOB_DOUBLE_MAX, error)) ||
-        (status = memob_check_folder(name, desc->spill_directory, error)))
+        (status = memoi_check_folder(name, desc->spill_directory, error)))
         return status;
     status = memoi_swap_check_order(desc, error);
     if (!status) status = memoi_swap_check_slices(desc, error);

@@ -7967,6 +7967,7 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
             (double)desc->buffers[i].size_bytes + (double)desc->buffers[i].row_bytes * n_rows;
         per_row_s[i] = 0;
     }
+
     for (int32_t i = 0; i < desc->n_alternatives; i++) {
         const memo_session_alternative* a = &desc->alternatives[i];
         const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
