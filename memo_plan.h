@@ -4115,8 +4115,9 @@ MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit)
  * between.
  *
  * Each round spends more on an attempt than the round before.  An attempt at the goal may spend as
- * much as a few other attempts together.  Later rounds attempt the goal only every third time,
- * unless only the goal counts, because a capacity that was given up often is rarely met.
+ * much as a few other attempts together if only the goal counts, or if the round before has not
+ * lowered the plan.  Later rounds attempt the goal only every third time, unless only the goal
+ * counts, because a capacity that was given up often is rarely met.
  *
  * A plain problem or a cover has no ejections.  A large plain problem attempts the goal in every
  * round but the first.  0: no memory. */
@@ -4129,8 +4130,10 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
     const int is_for_goal = r->effort->has_capacity;
     const int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
+    int is_lowering = 1; /* the round before has lowered the plan */
 
     for (int round = 0; memoi_rounds_go_on(r); round++) {
+        const int64_t peak = r->best->peak;
         const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
         const int is_at_goal = is_large ? round > 0 || is_for_goal : round % 3 == 0 || is_thorough;
         const int64_t goal = memob_max(r->target, *r->bound);
@@ -4143,12 +4146,13 @@ MEMOI int memoi_rounds_run(memoi_rounds* r) {
 
         /* First the goal, then capacities halfway between the goal and the best plan. */
         if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-        limit = budget * (is_thorough ? GOAL_SHARE : 1);
+        limit = budget * (is_thorough && (is_for_goal || !is_lowering) ? GOAL_SHARE : 1);
         if (is_at_goal && memoi_rounds_go_on(r) && !memoi_rounds_attempt(r, goal, limit)) return 0;
         while (memoi_rounds_go_on(r) && r->given_up < r->best->peak - 1) {
             int64_t capacity = r->given_up + (r->best->peak - r->given_up) / 2;
             if (!memoi_rounds_attempt(r, capacity, budget)) return 0;
         }
+        is_lowering = r->best->peak < peak;
     }
     return 1;
 }
