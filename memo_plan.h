@@ -5976,7 +5976,7 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
-/* Of a HANDED tensor there is nothing to choose; ROUTED ones have their own lines. */
+/* A HANDED tensor leaves nothing to choose; ROUTED tensors have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED &&
            !memob_tensor_is_routed(desc, t);
@@ -6195,7 +6195,7 @@ typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
     memob_swap_placement order; /* sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    int32_t* moved; /* those that are, by their ordinals */
+    int32_t* moved; /* layers whose rows move, in order */
     int32_t has_traffic;
     double compute_s, stall_s; /* computes until then; until then it did not compute for so long */
     double in_flight_s[2];     /* to the host, to the device: enqueued since a step computed last */
@@ -6368,7 +6368,7 @@ MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, doub
     c->compute_s += time_s + slower_s;
 }
 
-/* The engine of states runs on the clock: these are the functions of its device that it calls. */
+/* The engine of states runs on the clock.  The engine calls these functions of its device. */
 MEMOI memo_status memoi_rows_state_record(void* clock, memo_event event, memo_stream stream,
                                           memo_error* error) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
@@ -6742,7 +6742,7 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as its device, and numbers as its memory and streams. */
+/* The engine of states gets the clock as device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->engine;
     e->device.context = c;
@@ -6775,7 +6775,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) return status;
 
-    /* Only the first layers move: the last ones are used again at once, so they stay in the
+    /* Only the first layers move: the backward uses the last layers at once, so these stay in the
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
@@ -6951,7 +6951,8 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
 
-/* The order of the layers.  0: they would return from the file in another order than they left. */
+/* The order of the layers.  0: layers would return from the file in another order than they
+ * left. */
 MEMOI int memoi_rows_order_layers(memoi_rows_planner* p) {
     memob_swap_placement* order = &p->clock.order;
     int32_t n_moved = 0, latest = -1;
@@ -7021,7 +7022,7 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
     return memoi_rows_held(a) < memoi_rows_held(b);
 }
 
-/* Scores p->trial.  If it is better p->best becomes it, and the result is 1. */
+/* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
     memoi_rows_score_trial(p);
     if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
@@ -7146,7 +7147,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     return 1;
 }
 
-/* Two layers of a bundle exchange their cells, which takes about the same memory; 0: they may
+/* Two layers of a bundle exchange cells, which takes about the same memory; 0: these layers may
  * not. */
 MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
     const int32_t i = (int32_t)memoi_rows_random(p, p->n_layers);
@@ -7402,8 +7403,8 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
 }
 
-/* Names the limit of which a tenth more saves most, and what the plan would gain without it.  If a
- * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
+/* Names the limit of which a tenth more saves most, and what the plan would gain without that
+ * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
                                              MEMO_SWAP_LIMIT_DEVICE_MEMORY,
@@ -7507,8 +7508,8 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         plan->alpha_step_s = alpha.step_s;
     }
 
-    /* A table is used only if it is faster than the best alpha, which is simpler; one with unequal
-     * layers only if it is faster by more than the share. */
+    /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
+     * table with unequal layers only if the step is shorter by more than the share. */
     if (!p->desc->is_alpha_only) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
@@ -7688,7 +7689,7 @@ struct memo_session {
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
-    int is_reported;         /* a call has returned it; the next error takes its place */
+    int is_reported;         /* a call has returned this error; the next error takes its place */
     memo_error call_error;   /* of the latest call */
     memo_batch batch;        /* n_rows is not 0 */
     memo_batch first_turn;   /* of the order under way */
@@ -7729,7 +7730,7 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     s->desc.log.write(s->desc.log.user, line);
 }
 
-/* Inner layers name their own calls and fields.  A session has them by the same names. */
+/* Inner layers name their own calls and fields.  A session has the fields by the same names. */
 MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
     static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
                                            {"memo_swap_desc", "memo_session_desc"},
@@ -8078,7 +8079,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
 
-    /* Names go into files, so they must be single words; profiles are matched by them. */
+    /* Names go into files, so a name must be a single word; names match profiles. */
     for (int32_t t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
         if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
@@ -8123,9 +8124,9 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
 }
 
 /* Gives the turns of a chunk of a micro-batch a place, from the turn of pass `begin` on: the first
- * that is free of those whose chunks have the same kinds (NULL: of all).  The place is free again
- * after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks, the
- * first chunk with its kinds; busy, 0 before and after. */
+ * free place whose chunks have the same kinds (NULL: the first free place).  The place is free
+ * again after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks,
+ * the first chunk with its kinds; busy, 0 before and after. */
 MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass begin,
                                         memo_pass end, const int32_t* kinds, int32_t* places,
                                         int32_t* chunks, int32_t* busy) {
@@ -8151,7 +8152,7 @@ MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass
     return n_places;
 }
 
-/* A plan with the given rows, or none.  It copies the tensors, so that it outlives its desc. */
+/* A plan with the given rows, or none.  Tensors are copied, so that the plan outlives its desc. */
 MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
                                          const int64_t* rows, memo_step_plan** result,
                                          memo_error* error) {
@@ -8246,9 +8247,9 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     return memob_swap_check_desc(swap, error);
 }
 
-/* A line of a plan: its shape, a tensor or a step.  They are those of its file.  Of each line a
- * plan must have the first values in common with its session, or rows would go into the wrong
- * tensors; and so must ranks.  The rest is its choice. */
+/* A line of a plan, as in the plan's file: a shape, a tensor or a step.  A plan must have the first
+ * values of each line in common with its session, or rows would go into the wrong tensors; ranks
+ * must have the same first values, too.  The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
     memob_record record; /* of cells */
     int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
@@ -8411,12 +8412,12 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
 /* --- >>session agreement ---
  * Knows: the maximum of values over ranks.  Knows nothing of what is decided with them.
  *
- * Ranks must make the same calls of agree, or they would wait for each other for ever.  So each
- * phase that can fail ends with one, which carries the status.  Whatever a decision depends on is
- * agreed first; decisions are then the same without a word. */
+ * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
+ * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
+ * depends on is agreed first; decisions are then the same without a word. */
 
-/* values[0] is the status; the others become their maxima.  Fails on every rank if one has
- * failed. */
+/* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
+ * has failed. */
 MEMOI MEMOB_NOINLINE memo_status memoi_session_agree(const memo_session_desc* desc,
                                                      memo_status status, int64_t* values, int64_t n,
                                                      memo_error* error) {
@@ -8522,7 +8523,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     memo_status status;
 
-    /* A value and its negative: their maxima show whether it is the same everywhere. */
+    /* A value and its negative: the two maxima show whether the value is the same everywhere. */
     for (int32_t k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
@@ -8537,8 +8538,9 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     return MEMO_STATUS_OK;
 }
 
-/* The longest times.  Times are not negative, or -1 on every rank, so that their bits order as they
- * do; names and sizes are the same everywhere, and the first of them carries the status. */
+/* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
+ * order of times.  Names and sizes are the same everywhere, and the first of these carries the
+ * status. */
 MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
                                               memo_profile* profile, memo_error* error) {
     const int64_t n_rows = profile->n_rows;
@@ -8937,8 +8939,9 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 /* --- >>session states ---
  * Knows: states, and how many are streamed.  Knows nothing of rows. */
 
-/* In a checked session no pass writes to a state that it only reads, nobody writes to the states of
- * a closed layer, a step's gradients begin at zero, and its update changes all layers or none. */
+/* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
+ * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers
+ * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
 /* Copies bytes of the device to the host, or back, and waits. */
@@ -9066,8 +9069,8 @@ void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t 
                : NULL;
 }
 
-/* The engine's layer begins or ends a pass.  The update comes before the end of its pass, or of a
- * backward if it is fused.  On the host the engine enqueues the update. */
+/* The engine's layer begins or ends a pass.  The update comes before the end of its pass; a fused
+ * update comes before the end of a backward.  On the host the engine enqueues the update. */
 MEMOI void memoi_session_visit(void* session, memob_states_pass pass, int32_t layer, int is_end) {
     memo_session* s = (memo_session*)session;
     const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : -1;
@@ -9221,8 +9224,8 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
 }
 
 /* --- >>session checked ---
- * Knows: a layer's tensors, before and after they wait for their backward.  Knows nothing of how
- * they are kept, moved or recomputed.
+ * Knows: a layer's tensors, after the forward and in the backward.  Knows nothing of how tensors
+ * are kept, moved or recomputed.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
  * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is
@@ -9231,9 +9234,9 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
  * engine has, and recomputes the rest.
  *
  * Buffers of a micro-batch lie in memory of their own, too, at twice their planned offset, so that
- * behind each lie as many bytes that nobody may write.  What belongs to no buffer is poison.  There
- * are two such halves: a buffer lies in the other one than the last that had its bytes, whose
- * address then stays poison for a while. */
+ * behind each buffer lie as many bytes that nobody may write.  What belongs to no buffer is poison.
+ * There are two such halves.  A buffer lies in the half where the last buffer with these bytes did
+ * not lie, so that the old address stays poison for a while. */
 
 #define MEMOI_GUARD 512
 
@@ -9250,7 +9253,7 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t step) {
     return s->checker.slots + (step & 1) * s->checker.slot_bytes;
 }
 
-/* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
+/* 0: the layer lacks the tensor, or the tensor is HANDED and need not stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t step, int32_t t) {
     if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
     return memoi_session_place(s, step, t)->row_bytes;
@@ -9430,8 +9433,8 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t step, int32_t t
 }
 
 /* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
- * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and those that
- * the backward gets must have the same bytes. */
+ * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
+ * that the backward gets must have the same bytes. */
 MEMOI int memoi_inspector_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = &s->checker;
@@ -9497,8 +9500,9 @@ MEMOI int64_t memoi_inspector_sweep(memo_session* s, char* bytes, int64_t n_byte
     return n_bytes;
 }
 
-/* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
- * backward it gets what the engine has; the rest is poison until it is recomputed. */
+/* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
+ * backward the slot gets what the engine has; all other rows are poison until they are
+ * recomputed. */
 MEMOI void memoi_inspector_open(memo_session* s, int32_t step, int is_backward) {
     const memoi_inspector* c = &s->checker;
     const int32_t other = is_backward ? step + 2 : step - 2;
@@ -9530,8 +9534,9 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
     return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
 }
 
-/* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
- * Else s->call_error names a row.  A few runs are tried; the slot is as before afterwards. */
+/* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
+ * recomputed with t?  Else s->call_error names a row.  A few runs are tried; the slot is as before
+ * afterwards. */
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
     enum { N_RUNS = 4 };
     memoi_inspector* c = &s->checker;
@@ -10450,7 +10455,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
- * there is memory for twice the activations, which costs nothing unless it is written. */
+ * there is memory for twice the activations, which costs nothing unless a step writes there. */
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
@@ -10486,9 +10491,9 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
-/* Fixes what lives as long as the session at the bottom, where all shapes have it: buffers in the
- * order of their requests, then the engine's memory, which is the first request.  No plan needs
- * more for it, because nothing else ever uses these bytes.  Returns how many they are. */
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes: buffers
+ * in the order of their requests, then the engine's memory, which is the first request.  No plan
+ * becomes larger, because nothing else ever uses these bytes.  Returns the number of bytes. */
 MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t end_bytes = 0;
     for (int64_t i = 1; i <= plan->n_buffers; i++) {
@@ -10523,8 +10528,8 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
-/* Ends a stage: its bytes on each tier, by who needs them, and which budget lacks how much.  The
- * most of all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
+/* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
+ * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
 MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
@@ -10759,8 +10764,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Makes the stage of the policy, with its times if they are measured.  All ranks plan with the same
- * numbers. */
+/* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
+ * same numbers. */
 MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
@@ -10845,9 +10850,10 @@ typedef struct memoi_session_best {
     int is_current;            /* the session's stage is it */
 } memoi_session_best;
 
-/* Makes the stage of the plan's alternatives; best becomes it if it fits and its step is shorter.
- * It is left out if no rows fit beside as many bytes, if it is slower than the best and leaves no
- * more to the rows, or if even a step without stalls and recomputation would be too long. */
+/* Makes the stage of the plan's alternatives, which becomes the best if it fits and its step is
+ * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
+ * slower than the best and leave no more to the rows, or if even a step without stalls and
+ * recomputation would be too long. */
 MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks : 1;
@@ -10909,8 +10915,8 @@ MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
     return status;
 }
 
-/* Chooses alternatives of buffers, and the stage with them: less and less memory until it fits, or
- * as long as the step may get shorter; then by single changes. */
+/* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
+ * long as the step may get shorter; then by single changes. */
 MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     int32_t* chosen = s->part->plan->alternatives;
     memoi_session_best best;
@@ -10936,9 +10942,9 @@ typedef struct memoi_session_streams {
     int is_current;      /* the session's stage is it */
 } memoi_session_streams;
 
-/* Makes the stage of the policy with the first n states of layers streamed; best becomes it if it
- * fits and its step is shorter.  In a file: at least n_spilled of them, and as many more as host
- * memory lacks. */
+/* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
+ * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
+ * more as host memory lacks. */
 MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
                                             int is_on_host, memoi_session_streams* best,
                                             memo_error* error) {
@@ -10972,9 +10978,9 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     return status;
 }
 
-/* Chooses how many states of layers are streamed, and the stage with them: none if all fit, else
- * the fewest that do, or more of them if the step is then faster; or all, with the update on the
- * host. */
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit; else the
+ * fewest with which the rest fits, or more if the step is then faster; or all, with the update on
+ * the host. */
 MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t stride = n_all / 64 + 1;
@@ -11044,9 +11050,9 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return memoi_session_reword(status, error);
 }
 
-/* The plan of every shape.  The longest with a backward comes first.  The others get the device
- * memory that it takes, so that the shapes together need no more, or all of the budget if they do
- * not fit into that. */
+/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
+ * the device memory that the longest takes, so that the shapes together need no more; a shape that
+ * does not fit there gets all of the budget. */
 MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,
                                             memo_error* error) {
@@ -11057,7 +11063,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     int32_t k, n = status ? 0 : s->desc.n_shapes, first = 0;
     *plan = NULL;
 
-    /* The shape with the most rows is planned first: its peak limits the others. */
+    /* The shape with the most rows is planned first: its peak limits every other shape. */
     for (k = 0; k < n; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
@@ -11367,9 +11373,9 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
     return fmax(n_rows / fmax(n, 1), 1);
 }
 
-/* The line through the times of slices by least squares: the time of one in the middle, and its
- * growth towards the end.  Of each slice the median over layers of a kind counts, so that one slow
- * layer does not.  The last layer's backward may hold its slice's loss. */
+/* The line through the times of slices by least squares: the time of a slice in the middle, and the
+ * growth towards the end.  The median of each slice over layers of a kind counts, so that a single
+ * slow layer does not.  The last layer's backward may hold the loss of the slice. */
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
     const int32_t n_slices = s->n_slices, last = s->n_steps / n_slices - 1;
@@ -11512,8 +11518,8 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
     return memoi_profile_median(chosen_s, n_chosen);
 }
 
-/* Gives each span two medians of its times in n micro-batches: of those without copies, and of
- * every second one, which recomputes half of the rows and has copies beside it.  If no copies ran,
+/* Gives each span two medians of its times in n micro-batches: in micro-batches without copies, and
+ * in every second micro-batch, which recomputes half of the rows beside copies.  If no copies ran,
  * layers count in all micro-batches.  Layers that are late now and then make the median micro-batch
  * longer than the sum of the layers' medians.  The medians grow in this ratio. */
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
@@ -11541,7 +11547,8 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
             s->spans_s[k * MEMOI_SESSION_REPETITIONS + i] *= ratios[i];
 }
 
-/* Runs a micro-batch of the current shape, and an update if it ends the step.  Reads its spans. */
+/* Runs a micro-batch of the current shape, and an update if the micro-batch ends the step.  Reads
+ * the spans. */
 MEMOI memo_status memoi_session_time_batch(memo_session* s, int32_t repetition, int more_follow,
                                            memo_error* error) {
     memo_status status;
@@ -11953,8 +11960,8 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
     return (double)single;
 }
 
-/* Compares an output, or a part of it, of which `layer` is -2 if it is of none.  why: of a
- * difference of bits; NULL: only a large difference is an error, by the norm of the expected
+/* Compares an output, or a layer's part of an output; layer: -2 if the output is of no layer.  why:
+ * of a difference of bits; NULL: only a large difference is an error, by the norm of the expected
  * numbers. */
 MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
                                          memo_type type, int64_t at, int64_t n_bytes,
