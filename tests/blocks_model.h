@@ -274,8 +274,7 @@ static memo_status model_run_piece(void* args, memo_error* e) {
 
 static memo_status model_launch(blocks_model* m, const memo_block_call* call, model_piece piece,
                                 memo_error* e) {
-    model_work work;
-    memset(&work, 0, sizeof work);
+    model_work work = MEMO_ZERO(model_work);
     work.m = m;
     work.piece = piece;
     if (call) work.call = *call;
@@ -686,8 +685,7 @@ static int is_same(const job* a, const job* b) {
 }
 
 static model_setup setup_of(memo_blocks_order order, int n_parts) {
-    model_setup setup;
-    memset(&setup, 0, sizeof setup);
+    model_setup setup = MEMO_ZERO(model_setup);
     setup.order = order;
     setup.n_parts = n_parts;
     setup.n_rows = 32;

@@ -259,8 +259,7 @@ static void fake_progress(void) {
 
 /* A process holds a lock on a byte of the world's file until it ends. */
 static struct flock fake_lock_of(int rank) {
-    struct flock lock;
-    memset(&lock, 0, sizeof lock);
+    struct flock lock = {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     lock.l_start = rank;
@@ -440,8 +439,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
                            ncclConfig_t* config) {
     int mine[2], all[FAKE_RANKS][2], r, k, n_missing = comm->size, has[FAKE_RANKS] = {0};
     fake_part out = {(char*)mine, sizeof mine, 0, 1, 0};
-    fake_op meeting;
-    memset(&meeting, 0, sizeof meeting);
+    fake_op meeting = {};
     meeting.comm = comm;
     if (config->blocking || !config->splitShare) return ncclInvalidArgument;
     if (fake_endless.is_on) {
@@ -600,10 +598,9 @@ ncclResult_t ncclGroupStart(void) {
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd(void) {
-    fake_op none;
     int n = fake.n_group;
     if (--fake.depth || !n) return ncclSuccess;
-    memset(&none, 0, sizeof none);
+    fake_op none = {};
     fake.n_group = 0;
     return fake_submit(fake.group_comm, fake.group_stream, fake.group, n, &none);
 }
@@ -652,11 +649,10 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
                                     ncclComm_t comm, cudaStream_t stream) {
     fake_part parts[2 * FAKE_RANKS];
     uint64_t n_bytes = count * fake_type_bytes(type);
-    fake_op op;
     if (!fake_is_usable(from, (is_parted ? (uint64_t)comm->size : 1) * n_bytes) ||
         !fake_is_usable(to, (is_parted || is_reduction ? 1 : (uint64_t)comm->size) * n_bytes))
         return ncclInvalidArgument;
-    memset(&op, 0, sizeof op);
+    fake_op op = {};
     memset(parts, 0, sizeof parts);
     if (comm->window && (char*)to >= comm->window && (char*)to < comm->window + comm->window_bytes)
         op.place = 1 + (uint64_t)((char*)to - comm->window);
@@ -691,10 +687,9 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     fake_part parts[FAKE_RANKS + 1];
-    fake_op none;
     int n = 0;
     if (!fake_is_usable(to, count * fake_type_bytes(type))) return ncclInvalidArgument;
-    memset(&none, 0, sizeof none);
+    fake_op none = {};
     memset(parts, 0, sizeof parts);
     for (int r = 0; r < comm->size && comm->rank == root; r++) {
         if (r == root) continue;

@@ -34,9 +34,8 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
                                         int64_t* rows, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
     memo_status status = gpt_check_config(config, error);
-    gpt_desc desc;
     if (status) return status;
-    memset(&desc, 0, sizeof desc);
+    gpt_desc desc = MEMO_ZERO(gpt_desc);
     desc.config = *config;
     desc.rows = rows;
     memo_swap_desc swap = gpt_swap_desc(&desc, tensors);
@@ -165,9 +164,8 @@ static inline int64_t* gpt_test_table(void) {
 /* MEMO_POLICY_KEEP: without a table. */
 static inline gpt_desc gpt_test_desc(gpt_config config, memo_policy policy, double alpha) {
     int64_t* rows = gpt_test_table();
-    gpt_desc desc;
     memo_error error;
-    memset(&desc, 0, sizeof desc);
+    gpt_desc desc = MEMO_ZERO(gpt_desc);
     desc.config = config;
     desc.kernels = gpt_test_kernels();
     desc.n_micro_batches = GPT_TEST_ACCUMULATED;
@@ -181,8 +179,7 @@ static inline gpt_desc gpt_test_desc(gpt_config config, memo_policy policy, doub
 static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32_t n_heads,
                                          int32_t n_kv_heads, int64_t sequence, int64_t batch,
                                          int64_t tile_rows, double dropout) {
-    gpt_config config;
-    memset(&config, 0, sizeof config);
+    gpt_config config = MEMO_ZERO(gpt_config);
     config.n_layers = n_layers;
     config.hidden = hidden;
     config.n_heads = n_heads;
@@ -232,9 +229,8 @@ static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
 /* The bytes of the device that a model needs. */
 static inline int64_t gpt_test_peak(gpt_config config, memo_policy policy, double alpha) {
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
-    gpt_test_run run;
     memo_error error;
-    memset(&run, 0, sizeof run);
+    gpt_test_run run = MEMO_ZERO(gpt_test_run);
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     int64_t peak = run.plan ? run.plan->peak_bytes : 0;
     gpt_test_close(&run);
@@ -247,10 +243,9 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
     memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
     gpt_desc real = *desc;
-    memo_swap_sizes sizes;
     memo_status status;
     memset(run, 0, sizeof *run);
-    memset(&sizes, 0, sizeof sizes);
+    memo_swap_sizes sizes = MEMO_ZERO(memo_swap_sizes);
     if ((status = gpt_test_plan(desc, run, error)) ||
         (status = gpt_swap_sizes(desc, &sizes, error))) {
         gpt_test_close(run);

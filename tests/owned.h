@@ -23,7 +23,6 @@ static MEMO_UNUSED __thread memo_error error; /* of the latest call that failed 
 OWNED_TYPE(memo_trace, trace, memo_trace_destroy)
 OWNED_TYPE(memo_plan, plan, memo_plan_destroy)
 OWNED_TYPE(memo_arena, arena, memo_arena_destroy)
-OWNED_TYPE(memo_swap, swap, memo_swap_destroy)
 #ifndef MEMO_NO_HOST_DEVICE
 /* Nothing may be left in its memory. */
 static MEMO_UNUSED void drop_device(memo_device** device) {
@@ -108,6 +107,18 @@ static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
         CHECK_OK(call);                                                                            \
         return made;                                                                               \
     }
+#define VALUE(type, name, parameters, call)                                                        \
+    static MEMO_UNUSED type name parameters {                                                      \
+        type value = {0};                                                                          \
+        CHECK_OK(call);                                                                            \
+        return value;                                                                              \
+    }
+VALUE(memo_stream, new_stream, (const memo_device* device, const char* name),
+      memo_stream_create(device, name, 0, &value, &error))
+VALUE(memo_event, new_event, (const memo_device* device), memo_event_create(device, &value, &error))
+VALUE(memo_swap_sizes, sizes_of_desc, (const memo_swap_desc* desc),
+      memo_swap_desc_get_sizes(desc, &value, &error))
+VALUE(memo_swap_stats, stats_of_swap, (memo_swap * swap), memo_swap_get_stats(swap, &value, &error))
 MADE(memo_trace, new_trace, (void), memo_trace_create(&made, &error))
 MADE(memo_plan, new_plan, (int64_t n_buffers, int64_t n_gaps, int64_t alignment),
      memo_plan_create(n_buffers, n_gaps, alignment, &made, &error))
@@ -134,6 +145,8 @@ MADE(memo_step_plan, step_plan_of_file, (const memo_session_desc* desc, const ch
      memo_step_plan_read(desc, path, &made, &error))
 MADE(memo_session, session_of_plan, (const memo_session_desc* desc, const memo_step_plan* plan),
      memo_session_open(desc, plan, &made, &error))
+VALUE(int64_t, least_of_session, (const memo_session_desc* desc),
+      memo_session_get_least(desc, &value, &error))
 MADE(memo_session, new_session, (const memo_session_desc* desc),
      memo_session_create(desc, &made, &error))
 #endif
@@ -147,6 +160,8 @@ static MEMO_UNUSED void expect_words(const memo_step_plan* plan, const char* tex
 }
 #endif
 #ifdef MEMO_SP_H
+MADE(memo_sp_attention, attention_of, (const memo_sp_attention_desc* desc),
+     memo_sp_attention_create(desc, &made, &error))
 MADE(memo_exchange, exchange_of, (memo_sp_attention * attention, const memo_exchange_desc* desc),
      memo_exchange_create(attention, desc, &made, &error))
 #endif
@@ -183,7 +198,6 @@ MADE(memo_schedule, recorded, (memo_recorder * recorder),
 #define own_plan      OWNED(drop_plan) memo_plan
 #define own_arena     OWNED(drop_arena) memo_arena
 #define own_schedule  OWNED(drop_schedule) memo_schedule
-#define own_swap      OWNED(drop_swap) memo_swap
 #define own_device    OWNED(drop_device) memo_device
 #define own_swap_plan OWNED(drop_swap_plan) memo_swap_plan
 #define own_step_plan OWNED(drop_step_plan) memo_step_plan

@@ -50,7 +50,7 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     memo_session* s = NULL;
     memo_session_info info;
     int64_t i;
-    memo_error error = {0};
+    memo_error error = MEMO_ZERO(memo_error);
     CHECK_OK(memo_host_device_create(&host, &device, &error));
     memo_faults_init(&r->faults, device);
     r->faults.failing_call = failing_call;

@@ -69,8 +69,7 @@ typedef struct attention_case {
 
 static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
                               int32_t n_kv_heads, int32_t head_size) {
-    attention_case c;
-    memset(&c, 0, sizeof c);
+    attention_case c = MEMO_ZERO(attention_case);
     c.ring = ring;
     c.ulysses = ulysses;
     c.n_tokens = n_tokens;
@@ -507,8 +506,7 @@ static memo_status check_rows(void* args, memo_error* error) {
 
 static memo_status watched(const watched_attention* w, memo_stream stream,
                            const memo_attention_block* block, int is_backward, memo_error* error) {
-    asked_call call;
-    memset(&call, 0, sizeof call);
+    asked_call call = MEMO_ZERO(asked_call);
     call.q_start = block->q_runs[0].start;
     call.k_start = block->k_runs[0].start;
     for (int32_t run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
@@ -816,8 +814,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
 
 /* The tensors of a layer, in the order of the enum. */
 static memo_sp_attention_tensors tensors_of(char* const at[N_TENSORS], void* lse, void* saved) {
-    memo_sp_attention_tensors t;
-    memset(&t, 0, sizeof t);
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
     t.q = at[Q];
     t.k = at[K];
     t.v = at[V];

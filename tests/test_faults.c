@@ -48,11 +48,10 @@ static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
 
 TEST(the_chosen_calls_fail) {
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
-    memo_stream stream = NULL;
     memo_faults f;
     char byte = 0;
     memo_faults_init(&f, host);
-    CHECK_OK(memo_stream_create(&f.device, "work", 0, &stream, &error));
+    memo_stream stream = new_stream(&f.device, "work");
     CHECK(f.n_calls == 1 && !f.failed);
 
     f.failing_call = 1 + 10;
@@ -86,17 +85,15 @@ TEST(the_chosen_calls_fail) {
  * there. */
 static int stale_reads(int waits, double delay_s) {
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
-    memo_stream from, to;
-    memo_event written = NULL;
     memo_faults f;
     char a[40], b[40];
     int n_stale = 0;
     memo_faults_init(&f, host);
     f.delay_s = delay_s;
     f.seed = memo_test_random();
-    CHECK_OK(memo_stream_create(&f.device, "from", 0, &from, &error));
-    CHECK_OK(memo_stream_create(&f.device, "to", 0, &to, &error));
-    CHECK_OK(memo_event_create(&f.device, &written, &error));
+    memo_stream from = new_stream(&f.device, "from");
+    memo_stream to = new_stream(&f.device, "to");
+    memo_event written = new_event(&f.device);
     for (int i = 0; i < 40; i++) {
         a[i] = 0;
         CHECK_OK(memo_fill(&f.device, from, a + i, 7, 1, &error));

@@ -985,13 +985,12 @@ TEST(an_operation_is_rounded_once) {
     const gpt_shapes shapes = gpt_shapes_make(&config);
     const uint64_t key = memo_test_random();
     uint16_t x[N * K], w[M * K], y[N * M];
-    memo_stream stream;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     own_run run = {.host = new_device(MEMO_ZERO(memo_host_device_desc))};
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     own_memory void* scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
-    CHECK_OK(memo_stream_create(run.host, "compute", 0, &stream, &error));
+    memo_stream stream = new_stream(run.host, "compute");
     CHECK_OK(run.kernels.prepare(run.kernels.context, &shapes, stream, scratch, &error));
     for (int i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     for (int i = 0; i < M * K; i++)

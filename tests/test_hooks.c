@@ -8,6 +8,7 @@
 #define MEMO_HOOKS_IMPLEMENTATION
 #include "extras/memo_look.h"
 #include "extras/memo_hooks.h"
+#include "stats.h"
 #include "owned.h"
 
 OWNED_TYPE(memo_hooks, hooks, memo_hooks_destroy)
@@ -30,9 +31,9 @@ typedef struct trainer {
     memo_hooks* hooks;
     int32_t n_layers, n_tensors[LAYERS_MAX + 2];
     int64_t sizes[LAYERS_MAX + 2][TENSORS_MAX];
-    int32_t late_layer;               /* its first tensor is unpacked last of all; -1: none */
-    int32_t skips_layer, swaps_sizes; /* of the next step: unlike the plan */
-    char* memory;                     /* a tensor each */
+    int32_t late_layer;  /* its first tensor is unpacked last of all; -1: none */
+    int32_t skips_layer; /* of the next step: unlike the plan */
+    char* memory;        /* a tensor each */
     uint64_t step;
     int64_t kept_bytes, n_wrong, n_lines;
     char line[300];
@@ -171,10 +172,10 @@ static memo_status run_step(trainer* r, int has_backward) {
 
 /* Records a step, with a budget between the least and all bytes. */
 static void plan_trainer(trainer* r) {
-    memo_hooks_stats stats;
     r->desc.device_bytes = 1;
     r->hooks->desc.device_bytes = 1;
     const memo_status status = run_step(r, 1);
+    memo_hooks_stats stats;
     memo_hooks_get_stats(r->hooks, &stats);
     const int64_t least = status ? stats.kept_bytes + stats.swap.device_bytes : 1;
     if (!status) return; /* there is nothing to keep */
@@ -191,8 +192,6 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
     for (int64_t i = 0; i < (memo_test_all() ? 3000 : 300); i++) {
         own_device* host = new_host(i % 3 ? 0 : 1e8);
         memo_faults delays;
-        memo_hooks_stats stats;
-        memo_host_device_stats before, used;
         trainer r;
         random_trainer(&r);
         r.desc.is_checked = i % 5 == 0;
@@ -200,12 +199,14 @@ TEST(unpacked_bytes_are_those_that_were_packed) {
         delays.delay_s = i % 4 ? 0 : 2e-4;
         delays.seed = memo_test_random();
         CHECK_OK(open_trainer(&r, host, &delays.device));
-        memo_host_device_get_stats(host, &before);
+        memo_host_device_stats before = host_device_stats(host);
         plan_trainer(&r);
+
+        memo_hooks_stats stats;
 
         memo_hooks_get_stats(r.hooks, &stats);
         /* memo allocates what the plan says. */
-        memo_host_device_get_stats(host, &used);
+        memo_host_device_stats used = host_device_stats(host);
         CHECK(used.device_bytes == before.device_bytes + stats.swap.device_bytes);
         CHECK(used.host_bytes == stats.swap.host_bytes);
         const int64_t done = mallocs_done, planned_kept = r.n_lines ? -1 : stats.kept_bytes;

@@ -103,7 +103,6 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 
 TEST(memory_is_counted_and_capped) {
     own_rig r;
-    memo_host_device_stats stats;
     int64_t free_bytes = -1, total_bytes = -1;
     void *a = NULL, *b = NULL, *c = NULL, *h = NULL;
     memo_host_device_desc desc = {.device_memory_bytes = 4096, .host_memory_bytes = 1024};
@@ -129,7 +128,7 @@ TEST(memory_is_counted_and_capped) {
 
     CHECK_IS(memo_host_alloc(r.d, 1025, &h, &error), ==, MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_OK(memo_host_alloc(r.d, 1024, &h, &error));
-    memo_host_device_get_stats(r.device, &stats);
+    memo_host_device_stats stats = host_device_stats(r.device);
     CHECK(stats.device_bytes == 512 + 2560 && stats.device_peak_bytes == 4096);
     CHECK(stats.host_bytes == 1024 && stats.host_peak_bytes == 1024);
     CHECK_OK(memo_host_free(r.d, h, &error));
@@ -182,7 +181,6 @@ TEST(copies_go_both_ways) {
     enum { N = 100000 };
     own_rig r;
     void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
-    memo_host_device_stats stats;
     int n_wrong = 0;
     if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_host_alloc(r.d, N, &on_host, &error));
@@ -197,7 +195,7 @@ TEST(copies_go_both_ways) {
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     for (int i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
     CHECK_IS(n_wrong, ==, 0);
-    memo_host_device_get_stats(r.device, &stats);
+    memo_host_device_stats stats = host_device_stats(r.device);
     CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
 }
 
@@ -330,7 +328,6 @@ TEST(a_wait_means_the_record_before_it) {
 
 TEST(a_destroyed_event_still_orders) {
     own_rig r;
-    memo_event next;
     int64_t value = 0;
     int32_t gate = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 2)) return;
@@ -342,7 +339,7 @@ TEST(a_destroyed_event_still_orders) {
     CHECK_OK(memo_event_destroy(r.d, r.event, &error));
     CHECK_IS(memo_event_record(r.d, r.event, r.streams[0], &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_event_create(r.d, &next, &error));
+    memo_event next = new_event(r.d);
     CHECK_OK(memo_event_query(r.d, next, &is_done, &error));
     CHECK_IS(is_done, ==, 1); /* new, though it may be the old one's place */
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);

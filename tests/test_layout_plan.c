@@ -1228,7 +1228,6 @@ TEST(latent_rows_travel_instead_of_keys) {
              5120.0 * 128 * 320 - 576 * (5120 + 128.0 * 320)));
     CHECK(q.memory.activations_bytes < p.memory.activations_bytes && q.time.step_s < p.time.step_s);
     memo_sp_attention_desc a = {0};
-    memo_sp_attention_sizes sizes;
     memo_sharding_desc sharding = {.kind = MEMO_SHARDING_ZIGZAG, .ring = 8, .n_tokens = 131072};
     CHECK_OK(memo_sharding_make(&sharding, &a.sharding, &error));
     a.n_q_heads = a.n_kv_heads = 128;
@@ -1236,6 +1235,7 @@ TEST(latent_rows_travel_instead_of_keys) {
     a.v_head_size = 128;
     a.latent.size = 576;
     a.type = MEMO_TYPE_BF16;
+    memo_sp_attention_sizes sizes;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&a, &sizes, &error));
     CHECK(near(q.memory.attention_bytes, (double)sizes.device_bytes));
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING], 4 * 4 * (7.0 * 16384 * 576 * 2)));

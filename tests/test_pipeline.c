@@ -88,7 +88,6 @@ TEST(any_order_gives_the_same_gradients) {
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
-        int64_t least = 0;
         random_stage(&p, &s);
         s.desc.policy = MEMO_POLICY_KEEP;
         own_step_plan* kept = step_plan_of(&s.desc, NULL);
@@ -96,10 +95,8 @@ TEST(any_order_gives_the_same_gradients) {
         check_bytes(&s, kept);
         s.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_ALPHA);
         s.desc.is_checked = memo_test_int(0, 3) == 0;
-        if (s.desc.policy == MEMO_POLICY_MEMO) {
-            CHECK_OK(memo_session_get_least(&s.desc, &least, &error));
-            s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
-        }
+        if (s.desc.policy == MEMO_POLICY_MEMO)
+            s.desc.device_bytes = memo_test_int(least_of_session(&s.desc), kept->device_bytes);
         own_step_plan* plan = step_plan_of(&s.desc, NULL);
         if (!plan || !plan->fits) {
             CHECK_CASE(0, "case %lld: %s", (long long)i, plan ? plan->shortage : error.message);
@@ -248,7 +245,6 @@ TEST(predicted_orders_are_those_of_recorded_operations) {
         static pipeline p;
         static stage s;
         static memo_profile times;
-        int64_t least = 0;
         random_stage(&p, &s);
         random_times(&s, &times);
         s.link = &times;
@@ -257,7 +253,7 @@ TEST(predicted_orders_are_those_of_recorded_operations) {
         s.desc.backward = backward_takes;
         s.desc.weights = weights_take;
         s.desc.recompute = recompute_takes;
-        CHECK_OK(memo_session_get_least(&s.desc, &least, &error));
+        int64_t least = least_of_session(&s.desc);
         own_step_plan* kept = step_plan_of(&s.desc, &times);
         s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
         own_step_plan* plan = step_plan_of(&s.desc, &times);
@@ -567,13 +563,11 @@ TEST(measured_orders_are_verified_and_written) {
     static stage s;
     static memo_profile profile;
     char path[1024];
-    int64_t least = 0;
     small_stage(&p, &s, 2);
     p_split(&s);
     p_split_later(&s, 1);
     s.desc.policy = MEMO_POLICY_MEMO;
-    CHECK_OK(memo_session_get_least(&s.desc, &least, &error));
-    s.desc.device_bytes = least + 1024;
+    s.desc.device_bytes = least_of_session(&s.desc) + 1024;
     CHECK_OK(memo_session_verify(&s.desc, &error));
     CHECK_OK(memo_session_measure(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0 && profile.weights_s[0] > 0);
@@ -678,7 +672,6 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
         memset(box.has, 0, sizeof box.has);
         for (int32_t r = 0; r < p.n_stages; r++) {
             stage* s = &stages[r];
-            int64_t least = 0;
             p_open_stage(s, &p, r);
             if (i % 3 == 2) p_interleaved(s, 1000); /* GPipe */
             if (i % 3 == 1) {                       /* ZB-H1 */
@@ -689,7 +682,7 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
             s->receive = await;
             s->link = &box;
             s->desc.policy = i % 3 ? MEMO_POLICY_MEMO : MEMO_POLICY_KEEP;
-            CHECK_OK(memo_session_get_least(&s->desc, &least, &error));
+            int64_t least = least_of_session(&s->desc);
             s->desc.policy = MEMO_POLICY_KEEP;
             own_step_plan* kept = step_plan_of(&s->desc, NULL);
             check_bytes(s, kept);

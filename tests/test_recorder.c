@@ -338,15 +338,13 @@ TEST(a_missing_wait_is_found) {
 TEST(handles_may_come_again) {
     own_rig g = rig_open(0, 0);
     memo_device* d = g.d;
-    memo_stream second;
-    memo_event again;
     CHECK_OK(memo_event_record(d, g.event, g.compute, &error));
     CHECK_OK(memo_event_destroy(d, g.event, &error));
-    CHECK_OK(memo_event_create(d, &again, &error));
+    memo_event again = new_event(d);
     CHECK_IS(again, ==, g.event);
     CHECK_OK(memo_event_wait(d, again, g.compute, &error)); /* another event, never recorded */
     CHECK_OK(memo_stream_destroy(d, g.compute, &error));
-    CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
+    memo_stream second = new_stream(d, "second");
     CHECK_IS(second, ==, g.compute);
     CHECK_OK(memo_event_record(d, again, second, &error));
     memo_schedule* s = rig_schedule(&g);
@@ -419,14 +417,13 @@ TEST(an_open_operation_ends_with_the_schedule) {
 TEST(pauses_leave_no_trace_but_a_sync) {
     own_rig g = rig_open(1, 1);
     memo_device* d = g.d;
-    memo_stream later;
     memo_op_desc desc = {0};
     char a[64], b[64];
     int32_t is_done;
     CHECK_OK(memo_fill(d, g.compute, a, 0, 64, &error)); /* 0 */
     memo_recorder_pause(g.recorder);
     memo_recorder_pause(g.recorder);
-    CHECK_OK(memo_stream_create(d, "later", 0, &later, &error));
+    memo_stream later = new_stream(d, "later");
     CHECK_OK(memo_annotate(d, g.compute, &desc, &error));
     CHECK_OK(memo_fill(d, later, a, 0, 64, &error));
     CHECK_OK(memo_copy(d, later, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
@@ -459,10 +456,9 @@ TEST(recorders_stack) {
     memo_recorder* outer =
         new_recorder((memo_recorder_desc){.device = memo_recorder_get_device(inner)});
     memo_device* d = memo_recorder_get_device(outer);
-    memo_stream stream;
     memo_schedule *a, *b;
     char bytes[8];
-    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
+    memo_stream stream = new_stream(d, "compute");
     memo_op_desc desc = {.name = "work"};
     CHECK_OK(memo_annotate(d, stream, &desc, &error));
     CHECK_OK(memo_fill(d, stream, bytes, 0, 8, &error));
@@ -479,7 +475,6 @@ TEST(shorter_tables_are_understood) {
     own_memory fake* f = fake_create(1);
     memo_recorder_desc desc = {0};
     memo_recorder* recorder;
-    memo_stream stream;
     memo_op_desc op = {0};
     CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.device = &f->device;
@@ -489,7 +484,7 @@ TEST(shorter_tables_are_understood) {
     f->device.struct_bytes = (int64_t)offsetof(memo_device, annotate); /* ends before annotate */
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     memo_device* d = memo_recorder_get_device(recorder);
-    CHECK_OK(memo_stream_create(d, NULL, 0, &stream, &error));
+    memo_stream stream = new_stream(d, NULL);
     CHECK_OK(memo_annotate(d, stream, &op, &error));
     CHECK_IS(f->n_annotated, ==, 0);
     memo_recorder_destroy(recorder);
@@ -582,15 +577,14 @@ TEST(paper_records_what_nothing_runs) {
     static const memo_op_kind kinds[] = {MEMO_OP_RUN, MEMO_OP_RECORD, MEMO_OP_WAIT,
                                          MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
     memo_recorder* recorder;
-    memo_stream first, second;
     memo_event event;
     char *from = (char*)(uintptr_t)512, *to = (char*)(uintptr_t)1024; /* never accessed */
     int32_t is_done = 0;
     memo_recorder_desc desc = {.on_paper = 1, .is_timed = 1};
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     memo_device* d = memo_recorder_get_device(recorder);
-    CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
-    CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
+    memo_stream first = new_stream(d, "first");
+    memo_stream second = new_stream(d, "second");
     CHECK_OK(memo_event_create_untimed(d, &event, &error));
     CHECK_OK(memo_fill(d, first, from, 0, 512, &error));
     CHECK_OK(memo_event_record(d, event, first, &error));

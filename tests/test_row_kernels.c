@@ -589,9 +589,8 @@ TEST(run_on_a_host_stream) {
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
     own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
     memo_device* device = memo_recorder_get_device(recorder);
-    memo_stream stream;
     int64_t n = 0;
-    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+    memo_stream stream = new_stream(device, "compute");
     for (int64_t i = 0; i < N; i++) from[i] = (float)i;
     memo_add_desc cast = {narrow, from, .to_type = MEMO_TYPE_F16, .n_columns = N};
     memo_add_desc add = {sum, from, narrow, .b_type = MEMO_TYPE_F16, .n_columns = N};

@@ -100,8 +100,8 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor
 
 static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
-    memo_session_info info;
     int64_t begin, end;
+    memo_session_info info;
     memo_session_get_info(s, &info);
     for (int32_t t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
@@ -251,7 +251,6 @@ TEST(any_budget_is_met_or_refused) {
     int n_device_refusals = 0, n_host_refusals = 0;
     for (int round = 0; round < n_rounds; round++) {
         memo_session* s = NULL;
-        memo_session_info info;
         const memo_step_plan* plan;
         memo_batch batch = {.n_rows = 0};
         model m;
@@ -284,9 +283,8 @@ TEST(any_budget_is_met_or_refused) {
             if (!raise || m.desc.host_bytes) continue;
 
             /* What the message says is enough; the least is, and nothing below. */
-            int64_t least;
             m.desc.device = NULL;
-            CHECK_OK(memo_session_get_least(&m.desc, &least, &error));
+            int64_t least = least_of_session(&m.desc);
             CHECK_IS(least, <=, strtoll(raise + strlen("raise device_bytes to "), NULL, 10));
             for (i = 0; i < 2; i++) {
                 m.desc.device_bytes = least - i;
@@ -304,6 +302,7 @@ TEST(any_budget_is_met_or_refused) {
             close_device(&m);
             continue;
         }
+        memo_session_info info;
         memo_session_get_info(s, &info);
         n_created++;
         n_moved += info.plan->sizes.swapped_bytes > 0;
@@ -698,7 +697,6 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) 
 static memo_status rank_main(thread_rank* thread, memo_error* e) {
     rank_model* r = &ranks[thread->comm->rank];
     own_session* s = NULL;
-    memo_session_info info;
     (void)e;
     r->thread = thread;
     memset(&r->error, 0, sizeof r->error);
@@ -709,6 +707,7 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     }
     r->status = memo_session_create(&r->m.desc, &s, &r->error);
     if (r->status) return MEMO_STATUS_OK;
+    memo_session_info info;
     memo_session_get_info(s, &info);
     memcpy(r->rows, info.plan->swap.rows,
            (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
@@ -1538,7 +1537,6 @@ TEST(alternatives_are_measured_and_checked) {
                                                      {OF_BACKWARD, 40000, 0, 0},
                                                      {OF_BACKWARD, 2000, 0, -1},
                                                      {OF_FORWARD, -1, 0, 0}};
-    memo_session_info info;
     own_model m;
     scratch_model(&m);
     for (int i = 0; i < 4; i++) {
@@ -1552,6 +1550,7 @@ TEST(alternatives_are_measured_and_checked) {
     open_device(&m, 0, 0);
     memo_session* s = new_session(&m.desc);
     if (!s) return;
+    memo_session_info info;
     memo_session_get_info(s, &info);
     CHECK_IS(info.plan->alternatives[OF_LOSS], ==, 3);
     expect_words(info.plan, "less      buffers[2] by alternatives[2]\n");

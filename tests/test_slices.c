@@ -690,8 +690,7 @@ static memo_profile measured(model* m) {
     own_device* inner = new_device(MEMO_ZERO(memo_host_device_desc));
     memo_device device = virtual_device(inner);
     memo_profile p;
-    memo_stream stream = NULL;
-    CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
+    memo_stream stream = new_stream(&device, "compute");
     m->desc.step = NULL;
     m->desc.recompute = virtual_recompute;
     m->desc.device = &device;
@@ -905,7 +904,6 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
     int n_keeping = 0;
     for (int round = 0; round < 6; round++) {
         memo_swap_plan* other = NULL;
-        memo_swap_sizes least, most;
         int64_t rows[N * 3];
         const double per_row[] = {-1, -1, 0.1 + 0.2 * memo_test_real()};
         double best_s = 1e300, moved_s = 1e300;
@@ -924,22 +922,21 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
         desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = 16384 / (1 + 4 * memo_test_real());
         for (i = 0; i < N * 3; i++) rows[i] = i % 3 == 0 ? MEMO_ROWS_KEPT : i % 3 == 1 ? 4 : 0;
         swap.rows = rows;
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &least, &error));
+        memo_swap_sizes least = sizes_of_desc(&swap);
         for (i = 0; i < N * 3; i++) rows[i] = MEMO_ROWS_KEPT;
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &most, &error));
+        memo_swap_sizes most = sizes_of_desc(&swap);
         desc.device_bytes =
             least.device_bytes + (most.device_bytes - least.device_bytes) * (round + 1) / 7;
 
         /* Every table. */
         for (int32_t code = 0; code < 1 << (2 * N + L); code++) {
-            memo_swap_sizes sizes;
             for (i = 0; i < N; i++) {
                 kept = code >> (2 * N + i / S) & 1;
                 rows[3 * i] = MEMO_ROWS_KEPT;
                 rows[3 * i + 1] = kept ? MEMO_ROWS_KEPT : 4;
                 rows[3 * i + 2] = choices[code >> 2 * i & 3];
             }
-            CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+            memo_swap_sizes sizes = sizes_of_desc(&swap);
             if (sizes.device_bytes > desc.device_bytes) continue;
             CHECK_OK(memo_plan_swap(&desc, &other, &error));
             if (other->step_s < best_s) best_s = other->step_s;

@@ -160,7 +160,7 @@ static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int
 }
 
 static memo_sp_attention_sizes sizes_of(const memo_sp_attention_desc* desc) {
-    memo_sp_attention_sizes sizes = {0};
+    memo_sp_attention_sizes sizes;
     CHECK_OK(memo_sp_attention_desc_get_sizes(desc, &sizes, &error));
     return sizes;
 }
@@ -974,14 +974,12 @@ static memo_status refusing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_s
 /* Plans, and computes nothing: its device is a recorder without one. */
 static memo_sp_attention* attention_on_paper(memo_sp_attention_desc* desc, memo_recorder* recorder,
                                              memo_comm* ring) {
-    memo_sp_attention* attention = NULL;
     desc->device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(desc->device, "compute", 0, &desc->stream, &error));
     desc->ring = ring;
     desc->attention.forward = desc->attention.backward = refusing_attention;
     desc->device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
-    CHECK_OK(memo_sp_attention_create(desc, &attention, &error));
-    return attention;
+    return attention_of(desc);
 }
 
 TEST(rows_are_counted_before_they_are_sent) {
@@ -2187,12 +2185,11 @@ TEST(invalid_arguments_are_refused) {
     static const int64_t ends[] = {1, 2, 3, 4, 5, 6, 7, 8}, too_far[] = {1, 2, 3, 4, 5, 6, 7, 9};
     int64_t wrong_first[8] = {0, 0, 1, 2, 3, 4, 5, 5};
     memo_sp_attention_sizes sizes;
-    memo_sp_attention *attention = NULL, *other = NULL;
+    memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = {0};
     memo_exchange* exchange = NULL;
     memo_mask mask = {0};
     memo_host_attention state;
-    memo_device* device = NULL;
     float data[4][2 * 8 * 2 * 4];
     float lse[2 * 16], sinks[2] = {0, 0};
     float wrong_sinks[2][2] = {{0, (float)nan("")}, {0, (float)HUGE_VAL}};
@@ -2236,7 +2233,8 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.key_sharding = of_two, "key_sharding"); /* keys of other degrees */
 #undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    good.device = device = open_device(&good.stream, &state, &good.attention);
+    own_device* device = open_device(&good.stream, &state, &good.attention);
+    good.device = device;
     desc = good;
     desc.sharding = of_two;
     CHECK_IS(memo_sp_attention_create(&desc, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -2261,10 +2259,9 @@ TEST(invalid_arguments_are_refused) {
          CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error),
                      INVALID_ARGUMENT,
                      "sinks: not NULL")); /* which the exchange was not made for */
-    CHECK_OK(memo_sp_attention_create(&good, &other, &error));
+    own_attention* other = attention_of(&good);
     CHECK_ERROR(memo_sp_attention_forward(other, exchange, &tensors, &error), INVALID_ARGUMENT,
                 "another attention");
-    memo_sp_attention_destroy(other);
     memo_exchange_destroy(exchange);
     mask.n_documents = 2;
     mask.document_begins = right;
@@ -2303,30 +2300,26 @@ TEST(invalid_arguments_are_refused) {
     memo_mask masks[2] = {mask, mask};
     masks[1].window_after = -1;
     exchange_desc.masks = masks;
-    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
-                INVALID_ARGUMENT, "window_after");
-    memo_sp_attention_destroy(attention);
+    own_attention* of_masks = attention_of(&desc);
+    CHECK_ERROR(memo_exchange_create(of_masks, &exchange_desc, &exchange, &error), INVALID_ARGUMENT,
+                "window_after");
     desc = good; /* documents that do not ascend, in the sharding alone */
     memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, 0};
     CHECK_OK(keep_sharding(&of_documents, &desc.sharding, &error));
-    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    own_attention* sharded = attention_of(&desc);
     desc.sharding.document_begins = falling;
     desc.sharding.n_documents = 3;
     exchange_desc.masks = &mask;
     exchange_desc.sharding = &desc.sharding;
-    CHECK_ERROR(memo_exchange_create(attention, &exchange_desc, &exchange, &error),
-                INVALID_ARGUMENT, "memo_exchange_desc.sharding.document_begins");
-    memo_sp_attention_destroy(attention);
+    CHECK_ERROR(memo_exchange_create(sharded, &exchange_desc, &exchange, &error), INVALID_ARGUMENT,
+                "memo_exchange_desc.sharding.document_begins");
     exchange_desc = (memo_exchange_desc){.masks = &mask};
 #undef REFUSED
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
-    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
-    CHECK_FAILS(memo_sp_attention_forward(attention, exchange, &tensors, &error), UNSUPPORTED);
-    memo_exchange_destroy(exchange);
-    memo_sp_attention_destroy(attention);
+    own_attention* wide = attention_of(&desc);
+    own_exchange* of_wide = exchange_of(wide, &exchange_desc);
+    CHECK_FAILS(memo_sp_attention_forward(wide, of_wide, &tensors, &error), UNSUPPORTED);
     tensors.sinks = sinks; /* a table of older code, and one without row kernels */
     exchange_desc.has_sinks = 1;
     for (int k = 0; k < 2; k++) {
@@ -2338,26 +2331,21 @@ TEST(invalid_arguments_are_refused) {
             old.struct_bytes = (int64_t)offsetof(memo_device, row_kernel);
         desc = good;
         desc.device = &old;
-        CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
-        CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &tensors, &error), UNSUPPORTED,
+        own_attention* one = attention_of(&desc);
+        own_exchange* refused = exchange_of(one, &exchange_desc);
+        CHECK_ERROR(memo_sp_attention_forward(one, refused, &tensors, &error), UNSUPPORTED,
                     "attention sinks");
         CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
-        memo_exchange_destroy(exchange);
-        memo_sp_attention_destroy(attention);
     }
-    memo_host_device_destroy(device);
     for (int k = 0; k < 2; k++) { /* the host device finds it where the operation runs */
-        good.device = device = open_device(&good.stream, &state, &good.attention);
+        own_device* fresh = open_device(&good.stream, &state, &good.attention);
+        good.device = fresh;
         tensors.sinks = wrong_sinks[k];
-        CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
-        CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
-        CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
-        CHECK_ERROR(memo_stream_synchronize(device, good.stream, &error), INVALID_ARGUMENT,
+        own_attention* one = attention_of(&good);
+        own_exchange* promised = exchange_of(one, &exchange_desc);
+        CHECK_OK(memo_sp_attention_forward(one, promised, &tensors, &error));
+        CHECK_ERROR(memo_stream_synchronize(fresh, good.stream, &error), INVALID_ARGUMENT,
                     "sinks[1]: not a number, or too large");
-        memo_exchange_destroy(exchange);
-        memo_sp_attention_destroy(attention);
-        memo_host_device_destroy(device);
     }
 }

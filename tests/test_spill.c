@@ -72,8 +72,7 @@ TEST(sizes_are_exact) {
             int64_t layer = up(1000, 512) + up(2000, 512) + up(3500, 512);
             chain c;
             small_chain(&c, n_layers, n_host_layers);
-            memo_swap_sizes sizes = {0};
-            CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+            memo_swap_sizes sizes = sizes_of_desc(&c.desc);
             CHECK(sizes.n_swapped_layers == n_moved && sizes.n_spilled_layers == n_spilled);
             CHECK_IS(sizes.swapped_bytes, ==, n_moved * (1000 + 2000 + 3500));
             CHECK_IS(sizes.spill_bytes, ==, n_spilled * up(layer, 4096));
@@ -87,9 +86,8 @@ TEST(sizes_are_exact) {
 TEST(places_fit_host_memory) {
     for (int64_t host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
         chain c;
-        memo_swap_sizes sizes = {0};
         small_chain(&c, 8, 0);
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         int32_t most = sizes.host_bytes <= host_bytes ? 0 : -1;
         for (int32_t n = 5; n > 0 && most < 0; n--) {
             c.desc.n_host_layers = n;
@@ -110,21 +108,19 @@ TEST(places_fit_host_memory) {
 TEST(rows_come_back_from_the_file) {
     for (int32_t n_layers = 1; n_layers < 9; n_layers++) {
         for (int32_t n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
-            memo_swap_stats stats;
-            memo_swap_sizes sizes;
             own_chain c;
             small_chain(&c, n_layers, n_host_layers);
             c.desc.alpha = n_host_layers % 3 / 2.0;
             open_host(&c);
             CHECK_OK(chain_open(&c));
-            memo_swap_get_sizes(c.swap, &sizes);
+            memo_swap_sizes sizes = swap_sizes(c.swap);
             CHECK_IS(n_entries(folder), ==, 0);
             CHECK(n_files_before == 0 ||
                   n_open_files() == n_files_before + (sizes.n_spilled_layers > 0));
             for (int64_t micro_batch = 0; micro_batch < 3; micro_batch++)
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000));
             CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
-            CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+            memo_swap_stats stats = stats_of_swap(c.swap);
             CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
                        (int)n_host_layers, (long long)c.n_wrong);
             CHECK_IS(stats.to_file_bytes, ==, 3 * sizes.spill_bytes);
@@ -238,13 +234,12 @@ TEST(invalid_arguments_are_refused) {
 
 /* Layers that come back in another order than that in which they would find their places. */
 TEST(a_table_out_of_order_is_refused) {
-    memo_swap_sizes sizes;
     chain c;
     small_chain(&c, 8, 1);
     c.desc.rows = c.rows;
     for (int32_t layer = 0; layer < 8; layer++)
         for (int32_t t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
-    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+    memo_swap_sizes sizes = sizes_of_desc(&c.desc);
     CHECK_IS(sizes.n_spilled_layers, ==, 5);
     for (int32_t layer = 3; layer < 7; layer += 2)
         for (int32_t t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
@@ -348,7 +343,6 @@ TEST(every_operation_may_fail) {
 /* A slow file shows as stall, in the time that the schedule says. */
 TEST(a_slow_file_takes_its_time) {
     memo_swap_times times = {0};
-    memo_swap_stats stats;
     own_chain c;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
@@ -362,7 +356,7 @@ TEST(a_slow_file_takes_its_time) {
     CHECK_OK(chain_open(&c));
     CHECK_OK(chain_micro_batch(&c, 0, 1000));
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
-    CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+    memo_swap_stats stats = stats_of_swap(c.swap);
     double stall_s = stats.forward_stall_s + stats.backward_stall_s;
     CHECK_CASE(stall_s > 0.02, "%g s",
                stall_s); /* less than 0.06 if the computation is delayed too */
@@ -375,11 +369,10 @@ TEST(large_operations_go_in_parts) {
                                     ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
     const int64_t most = (int64_t)72 << 20;
     own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
-    memo_stream stream;
     memob_spill_file file;
     memob_spill_op op[2];
     void* memory;
-    CHECK_OK(memo_stream_create(host, "file", 0, &stream, &error));
+    memo_stream stream = new_stream(host, "file");
     CHECK_OK(memo_host_alloc(host, 2 * most, &memory, &error));
     CHECK_OK(memob_spill_create(&file, folder, most, 0, (char*)memory, &error));
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {

@@ -382,7 +382,6 @@ TEST(routed_rows_take_what_is_planned) {
     enum { N = 16, W = 900, ALL = 4000, BYTES = 2048 };
     for (int k = 0; k <= N; k++) {
         chain c;
-        memo_swap_sizes sizes;
         chain_init(&c, 1);
         c.tensors[0].row_bytes = BYTES;
         c.tensors[0].rule = MEMO_TENSOR_ROUTED;
@@ -390,7 +389,7 @@ TEST(routed_rows_take_what_is_planned) {
         c.desc.routed_rows_layer = W, c.desc.routed_rows_all = ALL;
         for (int i = 0; i < N; i++) c.rows[i] = i < k ? MEMO_ROWS_KEPT : 500;
         c.desc.rows = c.rows;
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         CHECK_CASE((double)sizes.device_bytes <= 1.05 * (W + (double)ALL * k / N) * BYTES,
                    "%d layers kept: %lld bytes", k, (long long)sizes.device_bytes);
         CHECK_CASE((double)sizes.host_bytes <= 1.05 * (ALL - (double)ALL * k / N) * BYTES + 20000,
@@ -514,13 +513,12 @@ TEST(rows_to_recompute_are_known_before) {
 TEST(sizes_follow_the_formulas) {
     const int64_t h = 512, s = 4096;
     for (int eighths = 0; eighths <= 8; eighths++) {
-        memo_swap_sizes sizes;
         chain c;
         double alpha = eighths / 8.0;
         gpt_table(&c, h, 32, s);
         c.desc.alpha = alpha;
         c.desc.tile_rows = 64;
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         CHECK_IS(sizes.layer_bytes, ==, 16 * s * h);
         CHECK_IS(sizes.alpha, ==, alpha);
         CHECK_IS(sizes.device_bytes, ==, (int64_t)((18 + 14 * alpha) * (double)(s * h)));
@@ -535,14 +533,13 @@ TEST(sizes_follow_the_formulas) {
 TEST(slices_take_what_the_formula_says) {
     for (int32_t n_slices = 2; n_slices <= 5; n_slices++) {
         const int64_t length = n_slices * 8 - memo_test_int(0, 7), keeps = memo_test_int(0, 3);
-        memo_swap_sizes sizes, slice;
         chain c, one;
         gpt_table(&c, 512, 4, 8);
         c.desc.alpha = (double)memo_test_int(0, 4) / 4;
         one = c;
         one.desc.tensors = one.tensors;
         for (int32_t t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
-        CHECK_OK(memo_swap_desc_get_sizes(&one.desc, &slice, &error));
+        memo_swap_sizes slice = sizes_of_desc(&one.desc);
         c.tensors[0].rule = MEMO_TENSOR_INPUT;
         c.tensors[3].rule = MEMO_TENSOR_HANDED;
         c.tensors[4].rule = c.tensors[5].rule = MEMO_TENSOR_LAYER;
@@ -554,7 +551,7 @@ TEST(slices_take_what_the_formula_says) {
         c.desc.rows = c.rows;
         for (int32_t step = 0; step < 2 * n_slices; step++) /* of the first two layers */
             if (keeps >> step / n_slices & 1) c.rows[step * c.desc.n_tensors + 4] = MEMO_ROWS_KEPT;
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         CHECK_IS(sizes.device_bytes, ==,
                  slice.device_bytes + 2 * 512 * (2 * length + 8) +
                      ((keeps & 1) + (keeps >> 1)) * 512 * length);
@@ -617,7 +614,6 @@ TEST(bad_slices_are_refused) {
 /* Sizes that are no multiples of 512: at most 1 KiB a tensor more than its rows. */
 TEST(alignment_costs_little) {
     for (int round = 0; round < 200; round++) {
-        memo_swap_sizes sizes;
         chain c;
         int32_t n_tensors = CHAIN_TENSORS_MAX;
         int64_t rows_bytes = 0, swapped;
@@ -625,7 +621,7 @@ TEST(alignment_costs_little) {
         c.desc.n_rows = 10 * memo_test_int(1, 50);
         c.desc.tile_rows = 10;
         c.desc.alpha = memo_test_real();
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         for (int32_t t = 0; t < n_tensors; t++) {
             swapped = cell(&c, 0, t);
             rows_bytes += (c.desc.n_rows + swapped) * c.tensors[t].row_bytes;
@@ -637,10 +633,9 @@ TEST(alignment_costs_little) {
 }
 
 TEST(bad_descs_are_refused) {
-    memo_swap_sizes sizes;
     chain c;
     gpt_table(&c, 64, 4, 8);
-    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+    memo_swap_sizes sizes = sizes_of_desc(&c.desc);
     WITH(c.desc.alpha, 1.5, refuses(&c.desc, "1.5"));
     WITH(c.desc.alpha, memo_test_nan(), refuses(&c.desc, "alpha"));
     WITH(c.desc.n_rows, 0, refuses(&c.desc, "n_rows"));
@@ -815,7 +810,6 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
  * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
-    memo_schedule* recorded = NULL;
     memo_recorder* recorder = start_recorded(c, 0);
     memo_swap_times times = {.n_micro_batches = n_micro_batches};
     own_schedule* promised = schedule_of_swap(&c->desc, &times);
@@ -825,6 +819,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     dropping.dropped = dropped;
     c->swap->engine.device.event_wait = dropping_wait;
     for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000));
+    memo_schedule* recorded = NULL;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     memo_status status = memo_schedule_compare(promised, recorded, &error);
     own_check* check = check_of(promised);
@@ -920,7 +915,6 @@ TEST(micro_batches_in_flight_come_back) {
     CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
 
     for (int round = 0; round < 500; round++) {
-        memo_swap_sizes sizes;
         chain c;
         random_chain(&c, 0);
         set_random_order(&c);
@@ -933,7 +927,7 @@ TEST(micro_batches_in_flight_come_back) {
         }
         random_rows(&c);
         c.desc.rows = c.rows, c.desc.order = c.order;
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         CHECK_IS(sizes.device_bytes, ==, bytes_in_flight(&c));
     }
 }
@@ -981,7 +975,6 @@ TEST(bad_orders_are_refused) {
 
 /* The example of the header: all that varies by layer, and the sizes that follow. */
 TEST(tables_of_rows_have_their_sizes) {
-    memo_swap_sizes sizes;
     chain c;
     chain_init(&c, 1);
     c.desc.n_layers = 5;
@@ -990,7 +983,7 @@ TEST(tables_of_rows_have_their_sizes) {
     c.desc.rows = c.rows;
     c.tensors[0].row_bytes = 512;
     for (int32_t layer = 0; layer < 5; layer++) c.rows[layer] = 4;
-    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+    memo_swap_sizes sizes = sizes_of_desc(&c.desc);
     CHECK_IS(sizes.device_bytes, ==, 512 * (2 * 4 + 6));
     CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
     CHECK(sizes.n_swapped_layers == 3 && sizes.layer_swapped_bytes == 512 * 4);
@@ -1062,7 +1055,6 @@ static int64_t area_of(const chain* c) {
  * where a layer lacks a tensor. */
 TEST(kinds_take_what_two_neighbors_need) {
     for (int round = 0; round < 500; round++) {
-        memo_swap_sizes with_kinds, common;
         chain c, rest;
         chain_init(&c, CHAIN_TENSORS_MAX);
         c.desc.n_layers = (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX);
@@ -1074,7 +1066,7 @@ TEST(kinds_take_what_two_neighbors_need) {
         random_kinds(&c);
         random_rows(&c);
         c.desc.rows = c.rows;
-        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &with_kinds, &error));
+        memo_swap_sizes with_kinds = sizes_of_desc(&c.desc);
         rest = c; /* the tensors of all kinds alone, and those that layers keep */
         rest.desc.tensors = rest.tensors;
         rest.desc.rows = rest.rows;
@@ -1087,7 +1079,7 @@ TEST(kinds_take_what_two_neighbors_need) {
                         c.rows[layer * CHAIN_TENSORS_MAX + t] == MEMO_ROWS_KEPT;
             with_kinds.device_bytes -= kept * c.desc.n_rows * c.tensors[t].row_bytes;
         }
-        CHECK_OK(memo_swap_desc_get_sizes(&rest.desc, &common, &error));
+        memo_swap_sizes common = sizes_of_desc(&rest.desc);
         CHECK_CASE(with_kinds.device_bytes == common.device_bytes + area_of(&c),
                    "round %d: %lld, not %lld and %lld", round, (long long)with_kinds.device_bytes,
                    (long long)common.device_bytes, (long long)area_of(&c));
@@ -1095,7 +1087,6 @@ TEST(kinds_take_what_two_neighbors_need) {
 }
 
 TEST(bad_kinds_are_refused) {
-    memo_swap_sizes sizes;
     chain c;
     gpt_table(&c, 64, 4, 8);
     c.has_kinds = 1;
@@ -1109,7 +1100,7 @@ TEST(bad_kinds_are_refused) {
     c.tensor_kinds[3] = 2;
     refuses(&c.desc, "tensors[3].with");
     c.tensor_kinds[2] = 2;
-    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+    (void)sizes_of_desc(&c.desc);
 }
 
 /* --- faults --- */
@@ -1176,7 +1167,6 @@ TEST(too_little_memory_is_refused) {
 TEST(stalls_are_measured) {
     double stall_s[2];
     for (int i = 0; i < 2; i++) {
-        memo_swap_stats stats;
         chain c;
         gpt_table(&c, 160, 5, 64);
         c.desc.alpha = 1;
@@ -1184,7 +1174,7 @@ TEST(stalls_are_measured) {
         start(&c, i ? 4e6 : 0); /* a layer's 160 KiB then take 40 ms */
         CHECK_OK(chain_micro_batch(&c, 0, 1000));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
-        CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+        memo_swap_stats stats = stats_of_swap(c.swap);
         CHECK_IS(stats.to_host_bytes, ==, 3 * swap_sizes(c.swap).layer_swapped_bytes);
         CHECK_IS(stats.to_device_bytes, ==, stats.to_host_bytes);
         stall_s[i] = stats.forward_stall_s + stats.backward_stall_s;

@@ -294,7 +294,6 @@ static double best_alpha_by_trying(const problem* p) {
     int32_t t;
     for (k = 0; k <= n_tiles; k++) {
         memo_swap_desc swap = p->swap;
-        memo_swap_sizes sizes;
         swap.alpha = (double)k / (double)n_tiles;
         for (t = 0; t < p->swap.n_tensors; t++) {
             int leader = leader_of(p, t);
@@ -306,7 +305,7 @@ static double best_alpha_by_trying(const problem* p) {
         if (p->desc.spill_bytes && p->desc.host_bytes &&
             memo_swap_desc_fit_host(&swap, p->desc.host_bytes, &error))
             continue;
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&swap);
         if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||
             (p->desc.host_bytes && sizes.host_bytes > p->desc.host_bytes) ||
             sizes.spill_bytes > p->desc.spill_bytes)
@@ -320,11 +319,10 @@ static double best_alpha_by_trying(const problem* p) {
 /* The plan matches its figures, fits, and is no worse than the best alpha. */
 static void check_plan(const problem* p, const memo_swap_plan* plan, int round) {
     memo_swap_desc swap = p->swap;
-    memo_swap_sizes sizes;
     int32_t n_micro_batches = (int32_t)memo_test_int(1, 2);
     double simulated = simulate_plan(p, plan, n_micro_batches), alpha_s = best_alpha_by_trying(p);
     apply_plan(plan, &swap);
-    CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+    memo_swap_sizes sizes = sizes_of_desc(&swap);
     CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes &&
                    sizes.spill_bytes == plan->spill_bytes &&
                    sizes.n_spilled_layers == plan->n_spilled_layers,
@@ -516,16 +514,16 @@ TEST(large_stacks_are_planned_quickly) {
     static const struct {
         int32_t n_layers, n_krows;
         double device_gib, host_gib, spill_gib, bound_s, over, unit, limit_s;
-    } cases[] = {{8, 64, 60, 125, 0, 2.635, 1.005, 1, 2},
-                 {8, 256, 60, 125, 0, 30.68, 1.005, 1, 2},
-                 {32, 256, 80, 125, 0, 125.4, 1.005, 1, 2},
-                 {32, 128, 40, 1000, 0, 34.23, 1.005, 1, 2},
-                 {96, 128, 80, 2000, 0, 102.6, 1.005, 1, 2},
-                 {96, 512, 200, 4000, 0, 1384, 1.005, 1, 2},
-                 {8, 256, 60, 125, 1000, 30.67, 1.005, 1, 2},
-                 {32, 256, 80, 125, 1000, 124.3, 1.005, 1, 2},
-                 {96, 256, 90, 1000, 4000, 369.5, 1.005, 1, 2},
-                 {96, 512, 200, 1000, 16000, 1387, 1.005, 1, 2},
+    } cases[] = {{8, 64, 60, 125, 0, 2.635, 1.005, 1, 1},
+                 {8, 256, 60, 125, 0, 30.68, 1.005, 1, 1},
+                 {32, 256, 80, 125, 0, 125.4, 1.005, 1, 1},
+                 {32, 128, 40, 1000, 0, 34.23, 1.005, 1, 1},
+                 {96, 128, 80, 2000, 0, 102.6, 1.005, 1, 1},
+                 {96, 512, 200, 4000, 0, 1384, 1.005, 1, 1},
+                 {8, 256, 60, 125, 1000, 30.67, 1.005, 1, 1},
+                 {32, 256, 80, 125, 1000, 124.3, 1.005, 1, 1},
+                 {96, 256, 90, 1000, 4000, 369.5, 1.005, 1, 1},
+                 {96, 512, 200, 1000, 16000, 1387, 1.005, 1, 1},
                  /* By hand. */
                  {32, 256, 60, 100, 0, 125.72, 1, 1, 10},
                  {32, 256, 50, 118.75, 0, 125.72, 1, 1, 10},
@@ -575,9 +573,8 @@ TEST(large_stacks_are_planned_quickly) {
             CHECK_CASE(fabs(unit_1_s / step_s - 1) < 1e-4, "%.12g, %.12g", unit_1_s, step_s);
         unit_1_s = step_s;
 
-        memo_swap_sizes sizes;
         apply_plan(plan, &p.swap);
-        CHECK_OK(memo_swap_desc_get_sizes(&p.swap, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&p.swap);
         CHECK(!p.desc.device_bytes || sizes.device_bytes <= p.desc.device_bytes);
         CHECK(!p.desc.host_bytes || sizes.host_bytes <= p.desc.host_bytes);
     }
@@ -775,7 +772,6 @@ TEST(plans_of_kinds_take_what_they_predict) {
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
-        memo_swap_sizes sizes;
         own_swap_plan* plan = NULL;
         int has_traffic = round % 2, has_starts = round % 4 == 3;
         random_kinds_problem(&k, 0, has_traffic);
@@ -787,7 +783,7 @@ TEST(plans_of_kinds_take_what_they_predict) {
         n_planned[has_traffic]++;
         memo_swap_desc swap = k.p.swap;
         apply_plan(plan, &swap);
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&swap);
         CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
         double update_s, off = fabs(plan->step_s / simulate_kinds(&k, &swap, &update_s) - 1);
@@ -1035,11 +1031,10 @@ TEST(plans_of_slices_are_near_the_best) {
         kinds_problem k;
         own_swap_plan* plan = NULL;
         int64_t rows[LAYERS_MAX * TENSORS_MAX];
-        memo_swap_sizes sizes;
         random_steps_problem(&k);
         memo_swap_desc swap = k.p.swap;
         swap.alpha = memo_test_real();
-        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+        memo_swap_sizes sizes = sizes_of_desc(&swap);
         k.p.desc.device_bytes = memo_test_int(sizes.device_bytes / 2, 2 * sizes.device_bytes);
         if (memo_plan_swap(&k.p.desc, &plan, &error)) continue;
         n_planned++;
