@@ -1602,12 +1602,12 @@ MEMO_API memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 
 /* --- groups: the numbers that a thread reads at a time ---
  *
- * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
+ * A group has eight numbers, 16 bytes of a 16-bit type; four numbers if the output is F32, so that
  * neighboring threads write neighboring 16 bytes.
  *
  * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of add and
- * cast has two groups, half a row apart, and reads both before it writes one.  Row sums read two
- * before they add one.  Groups are converted only after all are read, so that no read waits for a
+ * cast has two groups, half a row apart, and reads both before it writes.  Row sums read two groups
+ * before they add.  Groups are converted only after all are read, so that no read waits for a
  * conversion. */
 
 #define MEMOI_ROW_GROUP 8
@@ -1787,7 +1787,7 @@ MEMO_INLINE void memoi_pair_load(memoi_row_group groups[2], const void* matrix, 
     memoi_group_load_at(&groups[1], matrix, type, stride, row, pair->column[1], pair->n[1]);
 }
 
-/* Splits item into its row and its number in the row; a row has n_each items. */
+/* Splits an item into a row and a number in the row; a row has n_each items. */
 MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     int64_t row;
     if (((uint64_t)item | (uint64_t)n_each) >> 32)
@@ -1804,8 +1804,8 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
 
 /* --- merge of partial attention --- */
 
-/* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the
- * other, so that the smaller one keeps its precision if the other rounds to 1. */
+/* The shares of two parts in the whole.  The shares add up to 1, but neither is computed as 1 minus
+ * the other, so that the smaller share keeps its precision if the larger share rounds to 1. */
 typedef struct memo_merge_weights {
     float out, part;
 } memo_merge_weights;
@@ -1998,8 +1998,8 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
     return 4 * e / ((1 + e) * (1 + e));
 }
 
-/* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.
- * A logit of -inf adds nothing to the sum, even first. */
+/* Adds the first n numbers of a group, in order.  label: the place of the label in the group, if
+ * the label is there.  A logit of -inf adds nothing to the sum, even first. */
 MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
                                                  memo_softmax_sum to, const memoi_row_group* group,
                                                  int32_t n, int64_t label) {
@@ -2983,7 +2983,8 @@ typedef struct memoi_way {
     uint32_t n_messages; /* copied so far */
     memo_event copied;   /* peers: after the last copy of a chain; the receiver's */
     char apart[64];      /* so that two threads write different cache lines, here and below */
-    /* The caller's: in the group that it fills, the last receive from the peer and send to it. */
+    /* The caller's: the last receive from the peer and the last send to the peer, in the group that
+     * the caller fills. */
     memoi_message* last[2];
     char apart2[64]; /* the next way's peer writes it */
 } memoi_way;
@@ -3103,7 +3104,8 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
 }
 
 /* Afterwards no peer's stream reads this rank's buffers any more.  This rank's stream may not wait
- * for them: its device may have failed.  A rank that is gone has synchronized its streams. */
+ * for peers, because its device may have failed.  A rank that is gone has synchronized its
+ * streams. */
 MEMOI void memoi_threads_await_copies(memoi_threads_rank* me) {
     memoi_way* ways = me->group->ways + (int64_t)me->table.rank * me->table.size;
     __atomic_store_n(&me->is_busy[MEMOI_LANE_CALLER], 1, __ATOMIC_SEQ_CST);
@@ -3140,8 +3142,8 @@ typedef struct memoi_threads_patience {
     int64_t looked_ns;
 } memoi_threads_patience;
 
-/* Call it each time there is nothing to do.  It spins a little, then sleeps until *word is not
- * value.  Returns 1 when it is time to check the ranks that this one waits for, 2 when they are
+/* For each time there is nothing to do.  Spins a little, then sleeps until *word is not value.
+ * Returns 1 when it is time to check the ranks that this rank waits for, 2 when those ranks are
  * late. */
 MEMOI int memoi_threads_rest(const memoi_threads_rank* me, memoi_threads_patience* patience,
                              uint32_t* word, uint32_t value) {
@@ -3164,15 +3166,16 @@ MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, const memo_mess
     return &me->group->ways[from * me->group->n_ranks + to];
 }
 
-/* Is the way empty, for its sender, or else a message there?  Acquires if it returns 1. */
+/* For a sender: is the way empty?  For a receiver: is a message there?  Acquires before it returns
+ * 1. */
 MEMOI int memoi_threads_is_ready(const memoi_way* way, int is_send) {
     if ((__atomic_load_n(&way->current, __ATOMIC_RELAXED) == NULL) != is_send) return 0;
     (void)__atomic_load_n(&way->current, __ATOMIC_ACQUIRE);
     return 1;
 }
 
-/* Has a peer done its part of a message or, if that is NULL, arrived at the meeting of the lane?
- * Acquires if it returns 1. */
+/* Has a peer done its part of a message; or, without a message, arrived at the meeting of the lane?
+ * Acquires before it returns 1. */
 MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t peer,
                                  const memo_message_call* message) {
     return message
@@ -3359,8 +3362,8 @@ MEMOI void memoi_threads_reduce(memoi_threads_rank* me, const memo_collective_ca
     memoi_threads_enqueued(me, memo_row_reduce(me->device, me->stream, &desc, &me->error));
 }
 
-/* Copies the next message of the way, if it has been posted; a send is done when its way is empty.
- * Returns 1 if the message is done, 0 if there is nothing yet, -1 if the world has failed. */
+/* Copies the next message of the way, if there is a message; a send is done when its way is empty.
+ * Returns 1 if the message is done, 0 if nothing is posted yet, -1 if the world has failed. */
 MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message) {
     memoi_threads_group* group = me->group;
     const int32_t peer = message->call.peer;
@@ -3502,8 +3505,8 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     return 1;
 }
 
-/* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all have done stage 0: of an
- * all_reduce each rank has reduced its share, and copies those of the others. */
+/* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all ranks have done stage 0: in an
+ * all_reduce each rank has reduced its share, and copies the shares of its peers. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
     const memoi_threads_rank* ranks = me->group->ranks;
@@ -3574,7 +3577,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
         if (stage == n_stages - 1 &&
             !memoi_threads_sleep(me, start_ns, memoi_comm_bytes(&me->table, call)))
             return 0;
-        /* No rank goes on while others read its buffers. */
+        /* No rank goes on while peers read its buffers. */
         if (call->kind != MEMO_COLLECTIVE_BARRIER && !memoi_threads_meet_all(me, name)) return 0;
     }
     return 1;
@@ -3607,8 +3610,8 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, int32_t n, mem
     return status;
 }
 
-/* Runs an operation on a stream; peers run it here, where it enqueues.  No rank destroys its events
- * meanwhile. */
+/* Runs an operation on a stream.  Peers run the operation here, where it enqueues.  No rank
+ * destroys its events meanwhile. */
 MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
                                        memo_host_function function, void* args, int64_t args_bytes,
                                        memo_error* error) {
@@ -3631,7 +3634,7 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_threads_make_room(me, n, error);
     if (status || !n) return status;
 
-    /* Each message follows the one before it on its way. */
+    /* Each message follows the last message on its way. */
     for (int32_t i = 0; i < comm->size; i++) ways[i].last[0] = ways[i].last[1] = NULL;
     for (int32_t i = 0; i < n; i++, args.end += 2) {
         memoi_message** last = &ways[calls[i].peer].last[calls[i].is_send];
@@ -3782,7 +3785,8 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split"))
         return memoi_threads_give_up(me, error);
 
-    /* The first rank of a new group creates it for all.  Without memory they keep no part. */
+    /* The first rank of a new group creates the group for all its ranks.  Without memory no rank
+     * gets a part. */
     if (color >= 0 && memoi_threads_place(group, comm->rank, &n) == 0 &&
         memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
         made = memoi_threads_group_create(group->world, "threads ", name ? name : "part", n);
@@ -3898,12 +3902,13 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #define MEMOI_NCCL_AGREED   16   /* labels under way, of different digests */
 #define MEMOI_NCCL_DIGESTS  (2 * MEMO_LABEL_FIELDS)
 
-/* The digests of a label and their complements.  All ranks have the same exactly if their maxima
- * over ranks are the own ones.  NCCL keeps the maxima of all operations with this label, so that no
- * later one hides a difference.  Lies in memory that the host and the GPU share. */
+/* The digests of a label and their complements.  All ranks have the same digests exactly if the
+ * maxima over ranks are this rank's values.  NCCL keeps the maxima of all operations with this
+ * label, so that no later operation hides a difference.  Lies in memory that the host and the GPU
+ * share. */
 typedef struct memoi_nccl_agreed {
     const char* const* fields; /* NULL: free */
-    int32_t is_captured;       /* graphs use it, so it stays */
+    int32_t is_captured;       /* graphs use this memory, so it stays */
     int32_t own[MEMOI_NCCL_DIGESTS], maxima[MEMOI_NCCL_DIGESTS];
 } memoi_nccl_agreed;
 
@@ -4446,8 +4451,8 @@ MEMOI memo_status memoi_nccl_make(const char* prefix, const char* name, memoi_nc
     return MEMO_STATUS_OK;
 }
 
-/* Waits until a communicator is ready, and takes the rank and size that NCCL gives it.  Destroys it
- * after a failure, status or its own, and if the rank is in no part. */
+/* Waits until a communicator is ready, and takes the rank and size that NCCL gives.  Destroys the
+ * communicator after a failure, of status or of NCCL, and if the rank is in no part. */
 MEMOI memo_status memoi_nccl_join(memoi_nccl* me, const char* what, ncclResult_t result,
                                   memo_comm** comm, memo_status status, memo_error* error) {
     if (!status) status = memoi_nccl_finish(me, what, result, error);
@@ -5152,7 +5157,7 @@ void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t
         return;
     }
 
-    /* The row among those of its ring rank. */
+    /* The row among the rows of its ring rank. */
     if (sharding->kind == MEMO_SHARDING_ZIGZAG) {
         int64_t n = sharding->ring_tokens / 2, chunk = position / n;
         int is_second = chunk >= sharding->ring;
@@ -5460,8 +5465,8 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
-/* The positions that the queries of a run see together, with those in between that none of them
- * sees, as key_first and key_end may have. */
+/* The positions that the queries of a run see together.  Positions in between that no query sees
+ * are included; key_first and key_end may have such positions. */
 MEMOI void memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* begin,
                                int64_t* end) {
     const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
@@ -5852,9 +5857,9 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank, or of its group: whole key heads and the rank's query heads that read them.
- * With more groups than key heads, and no ring, in which keys would go round again for each group,
- * consecutive groups share the query heads of a key head. */
+/* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
+ * these. With more groups than key heads, consecutive groups share the query heads of a key head;
+ * not in a ring, where keys would go round again for each group. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
     const memo_ulysses_heads all =
         memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
@@ -5886,8 +5891,8 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     return heads;
 }
 
-/* What an exchange moves: keys and values arrive with the first query heads that read them, and
- * their gradients leave with the last ones. */
+/* What an exchange moves: keys and values arrive with the first query heads that read them;
+ * gradients of keys and values leave with the last query heads. */
 enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
 
 MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
@@ -5966,7 +5971,7 @@ typedef struct memoi_ulysses_move {
     int64_t slice_rows, n_pieces; /* slices of a sequence; of the batch */
     int64_t ring_tokens;          /* rows by heads, of a sequence */
     int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
-    /* That this rank sends: what the peers need, or its heads to all of them. */
+    /* Bytes that this rank sends: what the peers need, or its heads to all peers. */
     int64_t to_heads_bytes, to_rows_bytes;
 } memoi_ulysses_move;
 
@@ -6076,7 +6081,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
-/* Puts rows of some heads to their place in to or, if sums, adds them there. */
+/* Puts rows of some heads to their place in to; with sums, adds the rows there. */
 MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_ulysses_move* m, char* to,
                                float* sums, int64_t first_row, memoi_heads heads, const char* rows,
                                int64_t n_rows) {
@@ -6163,7 +6168,7 @@ struct memo_exchange {
     memoi_exchange_step* steps;    /* (ring, n_parts) */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     memoi_exchange_rows* sees; /* (n_parts, ring, most runs): positions that runs of queries see */
-    memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of those it gets */
+    memo_run* piece_runs;      /* (ring, n_parts, most runs): positions of the rows that arrive */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -6285,8 +6290,8 @@ MEMOI memoi_exchange_rows* memoi_exchange_sees_of(const memo_exchange* plan, int
                                                   int32_t rank) {
     return plan->sees + ((int64_t)part * plan->shape.sharding.ring + rank) * plan->most_runs;
 }
-/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what they
- * see: runs of keys that end before these, or were read to their end, are done. */
+/* What a reader reads of an owner's keys.  Runs of queries ascend, and so do the ends of what
+ * queries see.  So a run of keys that ends before, or was read to its end, is done. */
 MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
                                                 int32_t owner, int32_t reader) {
     const memoi_shape* shape = &plan->shape;
@@ -6393,8 +6398,9 @@ typedef struct memoi_ring_buffers {
     char* kv[2][2]; /* keys of step s > 0 lie in number (s - 1) % 2 */
     float *block_out, *block_lse;
     float* d_kv[2]; /* the sums of all steps */
-    /* The contribution of a step to another rank's keys: rows of d_k, then those of d_v, from the
-     * first address on.  In carried_type: that it sends; that arrives. */
+    /* The contribution of a step to another rank's keys: rows of d_k, then rows of d_v, from the
+     * first address on.  In carried_type: the contribution to send; the contribution that
+     * arrives. */
     float* d_kv_step[2];
     char *d_kv_out, *d_kv_in;
     /* Keys and values of latent rows: of a step's, and of some heads. */
@@ -6865,8 +6871,8 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
- * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
- * work. */
+ * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
+ * Ulysses and the ring work. */
 
 /* Of one group of heads.  What the exchange of a group fills while another is computed exists
  * twice, for even and odd groups. */
@@ -7091,8 +7097,7 @@ MEMOI MEMOB_NOINLINE char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order; k and v stay where they are if an earlier group has brought
- * them. */
+/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
 MEMOI void memoi_hybrid_carve_heads(const memoi_shape* shape, memoi_hybrid_carver* carver, char** q,
                                     char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
@@ -7139,7 +7144,7 @@ MEMOI int64_t memoi_hybrid_carve_pass(const memoi_hybrid_largest* largest, char*
     memset(b, 0, sizeof *b);
 
     /* First, so that forward and backward have the ring's buffers at the same place: then the waits
-     * that order their use in one pass order it between passes too. */
+     * that order the use of a buffer in a pass order its use between passes, too. */
     for (int i = 0; i < 4; i++)
         b->ring.kv[i % 2][i / 2] = memoi_hybrid_carve(&c, has_ring * n_kv[i % 2] * bytes);
     memoi_hybrid_carve_expanded(shape, &c, is_backward, &b->ring);
@@ -7518,7 +7523,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
- * if they are sent again; otherwise they were saved. */
+ * if the desc says that they are sent again; otherwise q, k and v were saved. */
 MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
@@ -7636,8 +7641,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     return result;
 }
 
-/* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
- * them. */
+/* Result i goes to its rows.  Replicas are summed there, and the last group rounds the sums. */
 MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_result* result,
                                int32_t i, int32_t g) {
     const memoi_shape* shape = walk->shape;
@@ -8030,8 +8034,8 @@ MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
 }
 
 /* The first blocks of the layer are recomputed before its backward: in the fine order none, in the
- * cross order all but the last.  Other blocks are recomputed just before their backward, part by
- * part; but attention over parts of a sequence for all parts. */
+ * cross order all but the last.  Other blocks are recomputed just before their own backward, part
+ * by part; attention over parts of a sequence is recomputed for all parts. */
 MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
     const memo_blocks_schedule_desc* desc = &b->desc.schedule;
     const int32_t first = layer * desc->blocks_per_layer, end = first + desc->blocks_per_layer;
@@ -8351,8 +8355,9 @@ memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* me
  * a state means.
  *
  * Places: the ranks that have rows, in the order of the scan: ascending in forward, descending in
- * backward.  The reach of a place is the number of places before it whose rows the state before its
- * own rows depends on.  All ranks know all reaches, so each knows what the others send and need. */
+ * backward.  The state before the rows of a place depends on rows of earlier places; the reach of a
+ * place is the number of these.  All ranks know all reaches, so each rank knows what its peers send
+ * and need. */
 
 typedef struct memoi_scan_summary {
     float *m, *b;
