@@ -3,22 +3,9 @@
 #ifndef GPT_CHECK_H
 #define GPT_CHECK_H
 
-#include <stdarg.h>
-
 #include "gpt_layout.h"
 
-#ifdef __GNUC__
-__attribute__((format(printf, 2, 3)))
-#endif
-static memo_status
-gpt_invalid(memo_error* error, const char* format, ...) {
-    char text[512];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(text, sizeof text, format, values);
-    va_end(values);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s", text);
-}
+#define gpt_invalid(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 
 static memo_status gpt_no_memory(const char* what, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,8 @@ static int64_t gpt_file_at(const gpt_config* config, int64_t tensor, int array) 
     int64_t at = GPT_FILE_HEAD;
     for (int64_t t = 0; t <= tensor; t++)
         for (int a = 0; a < 3 && (t < tensor || a < array); a++)
-            at += gpt_round_up(gpt_parameter_at(&whole, t).n * gpt_type_bytes(a ? state : sum), 64);
+            at +=
+                gpt_round_up(gpt_parameter_at(&whole, t).n * memo_type_bytes(a ? state : sum), 64);
     return at;
 }
 

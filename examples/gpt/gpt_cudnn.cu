@@ -142,9 +142,9 @@ static memo_status gpt_cudnn_attend(gpt_cudnn* c, cudaStream_t stream, const gpt
         addresses[ATTENTION_D_V] = m.d_v;
         if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
             attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, (char*)a->dk + k_at * gpt_type_bytes(type), type, m.d_k, s, true,
+            attention_put(stream, (char*)a->dk + k_at * memo_type_bytes(type), type, m.d_k, s, true,
                           k_rows, a->shape.adds != 0, error) ||
-            attention_put(stream, (char*)a->dv + k_at * gpt_type_bytes(type), type, m.d_v, s, true,
+            attention_put(stream, (char*)a->dv + k_at * memo_type_bytes(type), type, m.d_v, s, true,
                           k_rows, a->shape.adds != 0, error))
             return error->status;
     }
@@ -161,7 +161,7 @@ static memo_status gpt_cudnn_enqueue(void* context, memo_stream stream, gpt_kind
         return error->status;
     /* Documents: one sequence at a time. */
     const gpt_attention_shape& s = a->shape;
-    const int64_t n = s.documents ? a->batch : 1, bytes = gpt_type_bytes(MEMO_TYPE_BF16);
+    const int64_t n = s.documents ? a->batch : 1, bytes = memo_type_bytes(MEMO_TYPE_BF16);
     const int64_t lse = (s.sequence - s.first) * s.n_heads, q = lse * s.head_size * bytes,
                   k = s.sequence * s.n_kv_heads * s.head_size;
     for (int64_t i = 0; i < n; i++) {

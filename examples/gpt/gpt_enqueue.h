@@ -180,10 +180,10 @@ static void gpt_leave_session(gpt_model* model) {
 
 /* Bytes of n elements: of activations and weights; of what is summed. */
 static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
-    return n * gpt_type_bytes(model->config.type);
+    return n * memo_type_bytes(model->config.type);
 }
 static int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
-    return n * gpt_type_bytes(gpt_sum_type(model->config.type));
+    return n * memo_type_bytes(gpt_sum_type(model->config.type));
 }
 /* The weights are rounded copies of master weights. */
 static int gpt_has_masters(const gpt_config* config) {
@@ -255,7 +255,7 @@ static int gpt_is_part(const gpt_model* model, int array) {
 static int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
     return array == GPT_WEIGHTS   ? gpt_n_bytes(model, n)
            : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
-                                  : n * gpt_type_bytes(gpt_state_type(&model->config));
+                                  : n * memo_type_bytes(gpt_state_type(&model->config));
 }
 /* The parameters of a bucket. */
 static gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket) {
@@ -396,14 +396,10 @@ static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
 /* Requests rows of a tensor; they live until gpt_give. */
 static gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns,
                                 memo_type type) {
-    const int64_t n_bytes = gpt_count(rows) * n_columns * gpt_type_bytes(type);
-    gpt_array x;
-    x.address = (char*)(model->tensor.is_in_block ? gpt_take_work(model, n_bytes)
-                                                  : memo_session_alloc(model->session, n_bytes));
-    x.begin = rows.begin;
-    x.n_columns = n_columns;
-    x.type = type;
-    x.is_taken = 1;
+    const int64_t n_bytes = gpt_count(rows) * n_columns * memo_type_bytes(type);
+    void* address = model->tensor.is_in_block ? gpt_take_work(model, n_bytes)
+                                              : memo_session_alloc(model->session, n_bytes);
+    const gpt_array x = {(char*)address, rows.begin, n_columns, type, 1};
     return x;
 }
 static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
@@ -434,10 +430,10 @@ static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) 
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
 static char* gpt_at(gpt_array x, int64_t row) {
-    return gpt_offset(x.address, (row - x.begin) * x.n_columns * gpt_type_bytes(x.type));
+    return gpt_offset(x.address, (row - x.begin) * x.n_columns * memo_type_bytes(x.type));
 }
 static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
-    return gpt_count(rows) * x.n_columns * gpt_type_bytes(x.type);
+    return gpt_count(rows) * x.n_columns * memo_type_bytes(x.type);
 }
 
 /* Operands: rows of a tensor; numbers of the model's type; sums; numbers of a micro-batch's rows. */
@@ -454,7 +450,7 @@ static void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* pla
 }
 static void gpt_use_of_rows(gpt_op* op, int uses, const void* place, const void* of_row_0,
                             memo_type type, gpt_rows rows) {
-    gpt_use(op, uses, place, gpt_offset(of_row_0, rows.begin * gpt_type_bytes(type)), type,
+    gpt_use(op, uses, place, gpt_offset(of_row_0, rows.begin * memo_type_bytes(type)), type,
             gpt_count(rows));
 }
 static void gpt_use_values(gpt_model* model, gpt_op* op, const void* place) {
@@ -501,7 +497,7 @@ static void gpt_launch(gpt_model* model, const gpt_op* op) {
             if (op->operands[o].uses & (is_write ? GPT_WRITTEN : GPT_READ))
                 ranges[is_write][n[is_write]++] =
                     gpt_range(op->operands[o].address,
-                              op->operands[o].n * gpt_type_bytes(op->operands[o].type));
+                              op->operands[o].n * memo_type_bytes(op->operands[o].type));
     gpt_announce(model, op->name, ranges[0], n[0], ranges[1], n[1]);
     GPT_TRY(model,
             model->kernels.enqueue(model->kernels.context, model->compute, op, &model->error));
@@ -788,18 +784,19 @@ static int64_t gpt_sp_slice(const gpt_model* model, int64_t begin) {
     return model->share.layout.slice_tokens ? begin / model->slice_rows : 0;
 }
 
-/* Attention of a part, or of a slice, has the same masks in each micro-batch; with documents, masks
- * of its own in each place of the staging buffer. */
-static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
-    const int64_t part = begin * gpt_degree(model->config.sub_batches) / model->n_rows;
-    if (!model->config.documents) return &model->exchanges[gpt_sp_slice(model, begin)];
-    return &model->exchanges[model->place * gpt_degree(model->config.sub_batches) + part];
+/* Attention of all parts, or of a slice, has the same masks in each micro-batch; with documents,
+ * each part has masks of its own in each place of the staging buffer. */
+static int64_t gpt_n_masked(const gpt_model* model) { /* of a micro-batch: parts or slices */
+    return model->config.documents ? gpt_degree(model->config.sub_batches) : model->n_slices;
 }
-
 static int64_t gpt_n_exchanges(const gpt_model* model) {
-    const int64_t n_parts = gpt_degree(model->config.sub_batches);
-    return model->config.documents ? gpt_n_places(model->n_micro_batches) * n_parts
-                                   : model->n_slices;
+    return gpt_n_masked(model) *
+           (model->config.documents ? gpt_n_places(model->n_micro_batches) : 1);
+}
+static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
+    const int64_t n = gpt_n_masked(model);
+    return &model->exchanges[model->config.documents ? model->place * n + begin * n / model->n_rows
+                                                     : gpt_sp_slice(model, begin)];
 }
 
 /* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer,
@@ -807,10 +804,7 @@ static int64_t gpt_n_exchanges(const gpt_model* model) {
 static void gpt_make_exchanges(gpt_model* model) {
     const int64_t documents = model->config.documents, n = model->share.batch;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
-    const int64_t slice_tokens = model->share.layout.slice_tokens;
-    const int64_t n_parts = documents      ? gpt_degree(model->config.sub_batches)
-                            : slice_tokens ? model->n_slices
-                                           : 1;
+    const int64_t slice_tokens = model->share.layout.slice_tokens, n_parts = gpt_n_masked(model);
     memo_exchange_desc desc = MEMO_ZERO(memo_exchange_desc);
     for (int64_t i = 0; i < n; i++) {
         model->masks[i] = MEMO_ZERO(memo_mask);
@@ -958,21 +952,18 @@ static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array
     return op;
 }
 
-static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens) {
-    const int64_t vocabulary = gpt_vocabulary(&model->config), table = model->layout.embedding;
-    gpt_op op = gpt_tokens_op("embedding", GPT_KIND_EMBEDDING, GPT_WRITTEN, x, tokens, vocabulary,
-                              model->open);
-    gpt_use_numbers(model, &op, GPT_READ, &op.args.tokens.table, gpt_weight(model, table),
-                    vocabulary * x.n_columns);
-    gpt_launch(model, &op);
-}
-
-static void gpt_embedding_back(gpt_model* model, gpt_array dx, const int32_t* tokens) {
-    const int64_t vocabulary = gpt_vocabulary(&model->config), table = model->layout.embedding;
-    gpt_op op = gpt_tokens_op("embedding", GPT_KIND_EMBEDDING_BACKWARD, GPT_READ, dx, tokens,
-                              vocabulary, model->open);
-    gpt_use_sums(model, &op, GPT_WRITTEN, &op.args.tokens.dtable, gpt_gradient(model, table),
-                 vocabulary * dx.n_columns);
+/* x: rows of the table; of the backward their gradient. */
+static void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t* tokens) {
+    const int64_t vocabulary = gpt_vocabulary(&model->config), n = vocabulary * x.n_columns;
+    const int64_t table = model->layout.embedding;
+    gpt_op op =
+        gpt_tokens_op("embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
+                      is_backward ? GPT_READ : GPT_WRITTEN, x, tokens, vocabulary, model->open);
+    gpt_tokens_args* a = &op.args.tokens;
+    if (is_backward)
+        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dtable, gpt_gradient(model, table), n);
+    else
+        gpt_use_numbers(model, &op, GPT_READ, &a->table, gpt_weight(model, table), n);
     gpt_launch(model, &op);
 }
 
@@ -1014,7 +1005,7 @@ static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to
 /* Sums n elements over ranks, in place. */
 static void gpt_all_reduce(gpt_model* model, memo_comm* ranks, const char* name, void* sum,
                            int64_t n, memo_type type) {
-    const int64_t n_bytes = n * gpt_type_bytes(type);
+    const int64_t n_bytes = n * memo_type_bytes(type);
     gpt_announce_ranges(model, name, sum, n_bytes, sum, n_bytes);
     GPT_DO(model, memo_all_reduce(ranks, model->compute, sum, sum, n, type, MEMO_REDUCTION_SUM,
                                   &model->error));

@@ -40,10 +40,6 @@ GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline memo_type gpt_sum_type(memo_type type) {
     return type == MEMO_TYPE_F64 ? MEMO_TYPE_F64 : MEMO_TYPE_F32;
 }
-static inline int64_t gpt_type_bytes(memo_type type) {
-    static const int64_t n_bytes[] = {4, 8, 2, 2, 4, 8, 1}; /* in the order of memo_type */
-    return n_bytes[type];
-}
 
 /* A range of rows: the part of a tensor that a pass computes, or a part of a micro-batch. */
 typedef struct gpt_rows {

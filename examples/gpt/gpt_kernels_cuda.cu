@@ -100,9 +100,11 @@ __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, cons
     }
 }
 
-__device__ static inline float gpt_warp_max(float value) {
+__device__ static inline float gpt_larger(float a, float b) { return fmaxf(a, b); }
+__device__ static inline uint32_t gpt_larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+template <typename Value> __device__ static inline Value gpt_warp_max(Value value) {
     for (int apart = WARPS_LANES / 2; apart; apart /= 2)
-        value = fmaxf(value, warps_other(value, apart));
+        value = gpt_larger(value, warps_other(value, apart));
     return value;
 }
 
@@ -326,14 +328,6 @@ __global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type typ
         gpt_write<W>(sums, MEMO_TYPE_F32, g / n_groups * a.hidden + c, sum);
     }
 }
-__global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64_t n_chunks,
-                                             int64_t n_columns) {
-    WARPS_EACH_THREAD(c, n_columns) {
-        float sum = 0;
-        for (int64_t chunk = 0; chunk < n_chunks; chunk++) sum += sums[chunk * n_columns + c];
-        to[c] += sum;
-    }
-}
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
@@ -482,19 +476,14 @@ __global__ static void gpt_squares_kernel(double* partials, const float* x, int6
         if (WARPS_LANE == 0) partials[t] = sum;
     }
 }
-/* partials[t] = the sum of x[t], x[t + GPT_CUDA_PARTIALS], ... */
-__global__ static void gpt_partials_kernel(double* partials, const double* x, int64_t n) {
-    WARPS_EACH_THREAD(t, GPT_CUDA_PARTIALS) {
-        double sum = 0;
-        for (int64_t i = t; i < n; i += GPT_CUDA_PARTIALS) sum += x[i];
-        partials[t] = sum;
-    }
-}
-__global__ static void gpt_lanes_kernel(double* lanes, const double* partials, int64_t n_partials) {
-    WARPS_EACH_THREAD(j, GPT_LANES) {
-        double sum = 0;
-        for (int64_t i = j; i < n_partials; i += GPT_LANES) sum += partials[i];
-        lanes[j] += sum;
+/* to[t] = or, if it adds, += the sum of x[t], x[t + n_sums], ... */
+template <typename Real>
+__global__ static void gpt_fold_kernel(Real* to, const Real* x, int64_t n, int64_t n_sums,
+                                       int32_t adds) {
+    WARPS_EACH_THREAD(t, n_sums) {
+        Real sum = 0;
+        for (int64_t i = t; i < n; i += n_sums) sum += x[i];
+        to[t] = adds ? to[t] + sum : sum;
     }
 }
 /* to += the lanes, which become 0.  A single thread works. */
@@ -623,15 +612,9 @@ template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n
         uint32_t bits[W];
         gpt_read<W>(values, x, MEMO_TYPE_BF16, g * W);
         memcpy(bits, values, sizeof bits);
-        for (int k = 0; k < W; k++) {
-            bits[k] &= 0x7fffffffu;
-            largest = bits[k] > largest ? bits[k] : largest;
-        }
+        for (int k = 0; k < W; k++) largest = gpt_larger(bits[k] & 0x7fffffffu, largest);
     }
-    for (int apart = WARPS_LANES / 2; apart; apart /= 2) {
-        const uint32_t other = warps_other(largest, apart);
-        largest = other > largest ? other : largest;
-    }
+    largest = gpt_warp_max(largest);
     if (WARPS_LANE == 0 && largest) atomicMax(most, largest);
 }
 
@@ -813,7 +796,7 @@ static cublasStatus_t gpt_gemm_align(cublasLtMatmulPreference_t preference, memo
     static const cublasLtMatmulPreferenceAttributes_t names[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const uint64_t size = (uint64_t)gpt_type_bytes(type);
+    const uint64_t size = (uint64_t)memo_type_bytes(type);
     const uint32_t x = gpt_alignment((uint64_t)of->n_inputs * size),
                    y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
     const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
@@ -897,8 +880,8 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
     warps_launch(memo_cuda_stream(stream), n_threads, error, __VA_ARGS__)
 
 /* Elements of 16 bytes at a time where all rows and addresses allow it. */
-static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_columns) {
-    return n_columns % 8 == 0 && ((uintptr_t)x | (uintptr_t)y | (uintptr_t)z) % 16 == 0;
+template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Pointers... x) {
+    return n_columns % 8 == 0 && (... | (uintptr_t)x) % 16 == 0;
 }
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
     ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
@@ -910,7 +893,7 @@ static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_
                                    uint8_t* codes, memo_error* error) {
     const int64_t n = n_rows * n_columns;
     const int64_t n_warps = (n_columns + 63) / 64 * ((n_rows + 3) / 4);
-    const int is_wide = gpt_is_wide(x, NULL, NULL, n_columns);
+    const int is_wide = gpt_is_wide(n_columns, x);
     void (*const kernel)(const void*, int64_t, int64_t, gpt_fp8_scale*, uint8_t*) =
         is_turned ? is_wide ? gpt_e4m3_kernel<8, 8> : gpt_e4m3_kernel<1, 8>
         : is_wide ? gpt_e4m3_kernel<8, 1>
@@ -940,7 +923,7 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
     const int is_fp8 = a->is_fp8 && !is_weights;
-    const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
+    const int64_t size = memo_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
     const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
     const void* weight = is_weights ? a->dweight : is_fp8 ? c->weight_codes : a->weight;
     gpt_gemm_call g;
@@ -982,7 +965,7 @@ template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int64_t n = gpt_count(a->rows) * a->n_columns;
-    return gpt_is_wide(a->x, a->y, a->z, a->n_columns)
+    return gpt_is_wide(a->n_columns, a->x, a->y, a->z)
                ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type)
                : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type);
 }
@@ -1009,23 +992,23 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
                                  const gpt_norm_args* a, memo_error* error) {
     const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * WARPS_LANES;
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
-    const int is_wide =
-        gpt_is_wide(a->x, a->y, a->weight, a->hidden) && gpt_is_wide(a->dx, NULL, NULL, a->hidden);
+    const int is_wide = gpt_is_wide(a->hidden, a->x, a->y, a->weight, a->dx);
     float* sums = (float*)(void*)c->rows;
     if (kind == GPT_KIND_NORM) return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide);
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
-        GPT_LAUNCH(a->hidden, gpt_add_chunks_kernel, (float*)a->dweight, (const float*)sums,
-                   n_chunks, a->hidden))
+        GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
+                   n_chunks * a->hidden, a->hidden, 1))
         return error->status;
     return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide);
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
                                  memo_error* error) {
-    if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, a->losses, a->n) ||
-        GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials,
-                   (int64_t)GPT_CUDA_PARTIALS))
+    if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_fold_kernel<double>, c->partials, a->losses, a->n,
+                   GPT_CUDA_PARTIALS, 0) ||
+        GPT_LAUNCH(GPT_LANES, gpt_fold_kernel<double>, c->lanes, c->partials, GPT_CUDA_PARTIALS,
+                   GPT_LANES, 1))
         return error->status;
     return GPT_LAUNCH(1, gpt_total_kernel, a->loss, c->lanes, (double*)NULL,
                       (const gpt_update_values*)NULL);
@@ -1039,8 +1022,8 @@ static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
     if ((uintptr_t)x % 16 ? GPT_LAUNCH(n, gpt_squares_kernel<1>, c->partials, x, a->n, n_partials)
                           : GPT_LAUNCH(n, gpt_squares_kernel<4>, c->partials, x, a->n, n_partials))
         return error->status;
-    return GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, a->lanes, (const double*)c->partials,
-                      n_partials);
+    return GPT_LAUNCH(GPT_LANES, gpt_fold_kernel<double>, a->lanes, c->partials, n_partials,
+                      GPT_LANES, 1);
 }
 
 static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
@@ -1079,7 +1062,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, kind, &op->args.norm, error);
     case GPT_KIND_DROPOUT:
         return GPT_LAUNCH_ROWS(
-            gpt_is_wide(elements->x, elements->y, elements->z, elements->n_columns), elements,
+            gpt_is_wide(elements->n_columns, elements->x, elements->y, elements->z), elements,
             gpt_dropout_kernel);
     case GPT_KIND_GELU: return gpt_cuda_elements<GPT_KIND_GELU>(c, stream, elements, error);
     case GPT_KIND_GELU_BACKWARD:
@@ -1088,32 +1071,32 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_SWIGLU_BACKWARD:
         return gpt_cuda_elements<GPT_KIND_SWIGLU_BACKWARD>(c, stream, elements, error);
     case GPT_KIND_ROPE:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(rope->x, rope->table, NULL, rope->head_size / 2), rope,
+        return GPT_LAUNCH_ROWS(gpt_is_wide(rope->head_size / 2, rope->x, rope->table), rope,
                                gpt_rope_kernel);
     case GPT_KIND_ATTENTION:
     case GPT_KIND_ATTENTION_BACKWARD:
         return gpt_cuda_attend(c, stream, kind, &op->args.attention, error);
     case GPT_KIND_EMBEDDING:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, tokens->table, NULL, tokens->n_columns),
-                               tokens, gpt_embedding_kernel);
+        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->n_columns, tokens->x, tokens->table), tokens,
+                               gpt_embedding_kernel);
     case GPT_KIND_EMBEDDING_BACKWARD: /* an owner a warp, and 8 or 1 columns a lane */
-        return GPT_LAUNCH_WIDE(gpt_is_wide(tokens->x, tokens->dtable, NULL, tokens->n_columns),
+        return GPT_LAUNCH_WIDE(gpt_is_wide(tokens->n_columns, tokens->x, tokens->dtable),
                                GPT_CUDA_OWNERS * ((tokens->n_columns + 255) / 256 * 256),
                                gpt_embedding_backward_kernel, *tokens, c->type);
     case GPT_KIND_CROSS_ENTROPY:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, NULL, NULL, tokens->n_columns), tokens,
+        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->n_columns, tokens->x), tokens,
                                gpt_cross_entropy_kernel);
     case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, &op->args.loss, error);
     case GPT_KIND_ADD:
-        return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
-                               gpt_add_kernel, *add);
+        return GPT_LAUNCH_WIDE(gpt_is_wide(add->n, add->to, add->from), add->n, gpt_add_kernel,
+                               *add);
     case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, &op->args.squares, error);
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
                           total->values);
     case GPT_KIND_ADAMW:
-        return gpt_is_wide(adamw->parameters, adamw->gradients, adamw->weights, adamw->n) &&
-                       gpt_is_wide(adamw->moments1, adamw->moments2, NULL, adamw->n)
+        return gpt_is_wide(adamw->n, adamw->parameters, adamw->gradients, adamw->weights,
+                           adamw->moments1, adamw->moments2)
                    ? GPT_LAUNCH(adamw->n / 4, gpt_adamw_kernel<4>, *adamw, c->type)
                    : GPT_LAUNCH(adamw->n, gpt_adamw_kernel<1>, *adamw, c->type);
     case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);

@@ -27,25 +27,17 @@ static void gpt_round_e4m3(const void* pointer, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = gpt_e4m3_nearest(x[i], most);
 }
 
+/* Of whole rows: y from x, or in the backward dx from dy. */
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
-    if (a->is_fp8) gpt_round_e4m3(gpt_in(a->x, at * in), (end - begin) * in);
-    gpt_gemm(0, 1, end - begin, out, in, 1, gpt_in(a->x, at * in), in, gpt_in(a->weight, 0), in, 0,
-             gpt_out(a->y, at * out), out);
-}
-static void gpt_linear_run(const void* pointer) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs); /* in scratch */
-    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
-}
-
-static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
-    if (a->is_fp8) gpt_round_e4m3(gpt_in(a->y, at * out), (end - begin) * out);
-    gpt_gemm(0, 0, end - begin, in, out, 1, gpt_in(a->y, at * out), out, gpt_in(a->weight, 0), in,
-             a->is_first ? (gpt_real)0 : (gpt_real)1, gpt_out(a->dx, at * in), in);
+    const gpt_real* from = a->dx ? gpt_in(a->y, at * out) : gpt_in(a->x, at * in);
+    gpt_real* to = a->dx ? gpt_out(a->dx, at * in) : gpt_out(a->y, at * out);
+    const int64_t n_from = a->dx ? out : in, n_to = a->dx ? in : out;
+    const gpt_real old = a->dx && !a->is_first ? (gpt_real)1 : (gpt_real)0;
+    if (a->is_fp8) gpt_round_e4m3(from, (end - begin) * n_from);
+    gpt_gemm(0, !a->dx, end - begin, n_to, n_from, 1, from, n_from, gpt_in(a->weight, 0), in, old,
+             to, n_to);
 }
 /* Outputs [begin, end), of all rows. */
 static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) {
@@ -54,13 +46,13 @@ static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) 
     gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), 1, gpt_in(a->y, begin), a->n_outputs,
              gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
 }
-static void gpt_linear_backward_run(const void* pointer) {
+/* Rounds operands, which lie in scratch, after dW has read them. */
+static void gpt_linear_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    if (a->pass != GPT_PASS_INPUTS)
-        gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
+    if (a->dweight) gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
     if (a->pass == GPT_PASS_WEIGHTS) return;
-    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs); /* as dy, after dW */
-    gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
+    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs);
+    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
 }
 
 /* ---- norm ---- */
@@ -288,7 +280,7 @@ typedef struct gpt_host_kind {
 /* In the order of gpt_kind. */
 static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     GPT_RUN(gpt_linear_run),
-    GPT_RUN(gpt_linear_backward_run),
+    GPT_RUN(gpt_linear_run),
     GPT_ROWS(gpt_norm_rows, gpt_norm_args),
     GPT_RUN(gpt_norm_backward_run),
     GPT_ROWS(gpt_dropout_rows, gpt_elements_args),

@@ -16,13 +16,10 @@ static int gpt_is_of_layer(const gpt_model* model, int tensor) {
 
 /* A tensor of the session, from its row `begin` on.  A dry run has no addresses. */
 static gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor, int64_t begin) {
-    gpt_array x;
-    x.address =
-        gpt_is_idle(model) ? NULL : (char*)memo_session_get_address(model->session, layer, tensor);
-    x.begin = begin;
-    x.n_columns = model->columns[tensor];
-    x.type = gpt_tensor_type(&model->config, tensor);
-    x.is_taken = 0;
+    void* address =
+        gpt_is_idle(model) ? NULL : memo_session_get_address(model->session, layer, tensor);
+    const gpt_array x = {(char*)address, begin, model->columns[tensor],
+                         gpt_tensor_type(&model->config, tensor), 0};
     return x;
 }
 
@@ -61,7 +58,7 @@ static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
     x->address =
-        gpt_offset(x->address, part.begin / wider * x->n_columns * gpt_type_bytes(x->type));
+        gpt_offset(x->address, part.begin / wider * x->n_columns * memo_type_bytes(x->type));
     x->begin = gpt_group_rows(model, part, degree).begin;
 }
 

@@ -148,15 +148,15 @@ static memo_type gpt_state_type(const gpt_config* config) {
 
 GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
     const memo_type sum = gpt_sum_type(config->type);
-    const int64_t master_bytes = sum == config->type ? 0 : gpt_type_bytes(sum);
+    const int64_t master_bytes = sum == config->type ? 0 : memo_type_bytes(sum);
     return gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
-           (master_bytes + 2 * gpt_type_bytes(gpt_state_type(config)));
+           (master_bytes + 2 * memo_type_bytes(gpt_state_type(config)));
 }
 GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);
-    return n * gpt_type_bytes(config->type) +
+    return n * memo_type_bytes(config->type) +
            n / (config->zero == 2 ? gpt_n_ranks(config) : 1) *
-               gpt_type_bytes(gpt_sum_type(config->type)) +
+               memo_type_bytes(gpt_sum_type(config->type)) +
            gpt_optimizer_bytes(config);
 }
 
@@ -330,7 +330,7 @@ static int64_t gpt_chunk_rows(const gpt_config* config) {
 /* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be
  * cut. */
 static int64_t gpt_loss_rows(const gpt_config* config) {
-    const int64_t row_bytes = gpt_vocabulary(config) * gpt_type_bytes(config->type);
+    const int64_t row_bytes = gpt_vocabulary(config) * memo_type_bytes(config->type);
     const int64_t quarter = gpt_round_up((gpt_slice_rows(config) + 3) / 4, config->tile_rows);
     const int64_t most = GPT_LOGITS_BYTES / row_bytes;
     if (most >= quarter) return quarter;
@@ -409,7 +409,7 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     /* From columns to bytes. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
-        tensors[t].row_bytes *= gpt_type_bytes(gpt_tensor_type(config, t));
+        tensors[t].row_bytes *= memo_type_bytes(gpt_tensor_type(config, t));
     }
 }
 

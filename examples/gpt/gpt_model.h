@@ -18,7 +18,7 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
     gpt_array x = gpt_open_slice(model, layer);
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
-        gpt_embedding(model, x, inputs);
+        gpt_embedding(model, 0, x, inputs);
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
     }
     gpt_begin_phase(model, layer, "forward");
@@ -112,7 +112,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
         if (begins) gpt_begin_bucket(model, 0);
         snprintf(model->phase, sizeof model->phase, "backward");
         gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
-        gpt_embedding_back(model, x, inputs);
+        gpt_embedding(model, 1, x, inputs);
         if (ends) gpt_end_bucket(model, 0);
     }
     memo_session_backward_end(model->session, layer);
@@ -435,7 +435,7 @@ GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro
 
 static int64_t gpt_rope_bytes(const gpt_config* config) {
     return gpt_share_make(config, NULL).layout.local_tokens * (config->hidden / config->n_heads) *
-           gpt_type_bytes(gpt_sum_type(config->type));
+           memo_type_bytes(gpt_sum_type(config->type));
 }
 
 /* Stream, events, pinned memory: resources that the session requires or does not manage. */
@@ -663,7 +663,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
         tensors[GPT_K].rule = tensors[GPT_V].rule = MEMO_TENSOR_LAYER_OR_ROWS;
     for (int t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] =
-            tensors[t].row_bytes / gpt_type_bytes(gpt_tensor_type(&desc->config, t));
+            tensors[t].row_bytes / memo_type_bytes(gpt_tensor_type(&desc->config, t));
     model->agree = s.agree;
     model->agree_user = s.user;
 

@@ -373,12 +373,10 @@ static void gpt_take_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     t->n_parts = gpt_degree(model->config.sub_batches);
     if (!gpt_is_split(&model->config)) return;
-    t->partial.address = (char*)gpt_take_persistent(model, "partial sums", 2 * n_bytes);
-    t->partial.begin = 0;
-    t->partial.n_columns = hidden;
-    t->partial.type = model->config.type;
-    t->gradient = t->partial;
-    t->gradient.address = gpt_offset(t->partial.address, n_bytes);
+    char* address = (char*)gpt_take_persistent(model, "partial sums", 2 * n_bytes);
+    const gpt_array partial = {address, 0, hidden, model->config.type, 0};
+    t->partial = t->gradient = partial;
+    t->gradient.address = gpt_offset(address, n_bytes);
 }
 
 /* Does nothing unless the first degree is the smaller one. */

@@ -191,9 +191,9 @@ static int print_comparison(const job* j, double* scratch) {
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
-               policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
-               bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
-               1e3 * step_s.median, 1e3 * step_s.low, 1e3 * step_s.high,
+               policy_names[policy], row->alpha, bytes_name(row->device_peak_bytes),
+               bytes_name(row->host_peak_bytes), bytes_name(row->moved_bytes), 1e3 * step_s.median,
+               1e3 * step_s.low, 1e3 * step_s.high,
                1e3 * spread_of_steps(j, row->stall_s, scratch).median, difference,
                policy == MEMO_POLICY_KEEP ? "reference"
                : has_same_gradients       ? "equal"

@@ -8,13 +8,13 @@
 
 #include "thread_ranks.h"
 #include "train_compute.h" /* before the math, whose product it defines */
+#include "train_launch.h"
 #include "train_options.h"
 #include "train_report.h"
 
 #include "gpt_cudnn.h"
 #ifdef TRAIN_CUDA
 #include "memo_cuda.cuh"
-#include "train_launch.h"
 #ifdef MEMO_SP_NCCL
 #include <nccl.h>
 #endif
@@ -56,8 +56,7 @@ static MEMO_UNUSED gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
 
 #ifdef TRAIN_CUDA
 
-static train_launch train_place; /* of this process */
-static int32_t train_gpu;        /* CUDA's number of its GPU */
+static int32_t train_gpu; /* CUDA's number of the GPU of this process */
 
 /* The device of the current run.  A lost peer fails it, from a thread of the communicator. */
 static memo_device* train_running;
@@ -72,41 +71,35 @@ static void train_device_set_running(memo_device* device) {
 /* A device is about to run. */
 static void train_device_enter(const train_device* d) { train_device_set_running(d->device); }
 
-/* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first
- * model. */
-#ifdef TRAIN_CUDNN
-static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
-    const gpt_cudnn_desc desc = train_cudnn_desc(o);
-    memo_status status = gpt_cudnn_create(&desc, &d->cudnn, error);
-    if (status) return status;
-    gpt_cuda_attention attention = gpt_cudnn_attention(d->cudnn);
-    return gpt_cuda_kernels_create(&attention, &d->cuda, error);
-}
-static void train_kernels_close(train_device* d) {
-    gpt_cuda_kernels_destroy(d->cuda);
-    gpt_cudnn_destroy(d->cudnn);
-}
-static const char* train_attention_name(const train_options* o) {
-    return o->is_deterministic ? "cuDNN's attention, deterministic"
-                               : "cuDNN's attention, whose gradients differ between runs";
-}
-#else
-static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
-    (void)o;
-    return gpt_cuda_kernels_create(NULL, &d->cuda, error);
-}
-static void train_kernels_close(train_device* d) { gpt_cuda_kernels_destroy(d->cuda); }
-static const char* train_attention_name(const train_options* o) {
-    (void)o;
-    return "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
-}
-#endif
-
 static void train_device_close(train_device* d) {
-    train_kernels_close(d);
+    gpt_cuda_kernels_destroy(d->cuda);
+#ifdef TRAIN_CUDNN
+    gpt_cudnn_destroy(d->cudnn);
+#endif
     train_device_set_running(NULL);
     if (d->device) memo_cuda_device_destroy(d->device);
     memset(d, 0, sizeof *d);
+}
+
+/* Kernels without a device, to plan, with cuDNN's attention if the program has it. */
+static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
+    memo_status status;
+    memset(d, 0, sizeof *d);
+#ifdef TRAIN_CUDNN
+    const gpt_cudnn_desc desc = train_cudnn_desc(o);
+    gpt_cuda_attention attention;
+    if ((status = gpt_cudnn_create(&desc, &d->cudnn, error))) return status;
+    attention = gpt_cudnn_attention(d->cudnn);
+    status = gpt_cuda_kernels_create(&attention, &d->cuda, error);
+#else
+    (void)o;
+    status = gpt_cuda_kernels_create(NULL, &d->cuda, error);
+#endif
+    if (status)
+        train_device_close(d);
+    else
+        d->kernels = gpt_cuda_kernels_table(d->cuda);
+    return status;
 }
 
 /* Capacities; 0: what the machine has. */
@@ -115,7 +108,6 @@ static memo_status train_device_open(train_device* d, const train_options* o,
                                      int64_t host_memory, memo_error* error) {
     memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
     (void)rank;
-    memset(d, 0, sizeof *d);
     desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
     desc.host_memory_bytes = host_memory;
@@ -123,26 +115,13 @@ static memo_status train_device_open(train_device* d, const train_options* o,
     /* A capacity that the user states is tried: some machines get more free memory when a program
      * asks for it. */
     if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;
-    memo_status status = memo_cuda_device_create(&desc, &d->device, error);
+    memo_status status = train_device_plan(d, o, error);
+    if (!status) status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
-    if (!status) status = train_kernels_open(d, o, error);
-    if (status) {
-        train_device_close(d);
-        return status;
-    }
-    d->kernels = gpt_cuda_kernels_table(d->cuda);
-    train_device_set_running(d->device);
-    return MEMO_STATUS_OK;
-}
-
-/* Kernels without a device, to plan. */
-static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
-    memset(d, 0, sizeof *d);
-    memo_status status = train_kernels_open(d, o, error);
     if (status)
         train_device_close(d);
     else
-        d->kernels = gpt_cuda_kernels_table(d->cuda);
+        train_device_set_running(d->device);
     return status;
 }
 
@@ -234,8 +213,7 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
             error,
             "--device-memory %s: the GPU has %s, of which %s are free; no --device-memory would "
             "take what libraries leave",
-            bytes_name((double)o->device_memory), bytes_name((double)total_bytes),
-            bytes_name((double)free_bytes));
+            bytes_name(o->device_memory), bytes_name(total_bytes), bytes_name(free_bytes));
     return status;
 }
 
@@ -260,9 +238,16 @@ static memo_status train_device_room(const train_device* d, int64_t* room, memo_
 }
 
 static void train_device_print(const train_options* o, int64_t n_here) {
+#ifdef TRAIN_CUDNN
+    const char* attention = o->is_deterministic
+                                ? "cuDNN's attention, deterministic"
+                                : "cuDNN's attention, whose gradients differ between runs";
+#else
+    const char* attention =
+        "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
+#endif
     (void)n_here;
-    printf("compute   a GPU: products by cuBLASLt, %lld rows at a time; %s\n", o->tile,
-           train_attention_name(o));
+    printf("compute   a GPU: products by cuBLASLt, %lld rows at a time; %s\n", o->tile, attention);
 }
 
 #else

@@ -251,8 +251,7 @@ static memo_status check_save_room(const train_options* o, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "--save %.300s: a file of %s does not fit into %s of free space; another "
                           "folder would work",
-                          o->save, bytes_name((double)n_bytes),
-                          bytes_name((double)bytes_free(folder)));
+                          o->save, bytes_name(n_bytes), bytes_name(bytes_free(folder)));
 }
 
 /* The file of a link is replaced, not the link.  Each process finds the same file. */
@@ -339,13 +338,13 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     gpt_resident_bytes(&config, plan, resident);
 
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
-             policy_names[j->options.policy], bytes_name((double)plan->addresses->peak_bytes));
+             policy_names[j->options.policy], bytes_name(plan->addresses->peak_bytes));
     chart.losses = j->losses;
     chart.n_steps = j->n_done - j->n_resumed;
     chart.unigram_nats = j->text.unigram_nats;
     chart.bigram_nats = j->text.bigram_nats;
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
-             policy_names[j->options.policy], bytes_name((double)plan->device_bytes));
+             policy_names[j->options.policy], bytes_name(plan->device_bytes));
 
     memo_status status =
         memo_plan_write_svg(plan->addresses, plan->trace, title, output_path(j, "plan.svg"), error);

@@ -56,8 +56,8 @@ static void print_model(const train_options* o) {
         printf("\n");
     }
     printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
-           o->device_memory ? bytes_name((double)o->device_memory) : "unlimited",
-           o->host_memory ? bytes_name((double)o->host_memory) : "unlimited");
+           o->device_memory ? bytes_name(o->device_memory) : "unlimited",
+           o->host_memory ? bytes_name(o->host_memory) : "unlimited");
     if (o->link_bandwidth)
         printf("%.4g GB/s each way", 1e-9 * (double)o->link_bandwidth);
     else
@@ -69,7 +69,7 @@ static void print_model(const train_options* o) {
 
 static void print_keep(const train_options* o, int64_t keep_bytes) {
     printf("keep      keeping every activation would need %s of device memory",
-           bytes_name((double)keep_bytes));
+           bytes_name(keep_bytes));
     if (o->device_memory)
         printf(", %.1f times the budget", (double)keep_bytes / (double)o->device_memory);
     printf("\n");
@@ -162,12 +162,11 @@ static memo_status rehearse(job* j, memo_error* error) {
     if (status) return status;
 
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
-    printf("room      %s of the GPU beside libraries", bytes_name((double)small.room));
+    printf("room      %s of the GPU beside libraries", bytes_name(small.room));
 #ifdef TRAIN_NCCL
-    if (j->options.ranks > 1)
-        printf(", NCCL's world with %s", bytes_name((double)train_world_bytes()));
+    if (j->options.ranks > 1) printf(", NCCL's world with %s", bytes_name(train_world_bytes()));
 #endif
-    printf(", of which --reserve leaves %s\n", bytes_name((double)reserve));
+    printf(", of which --reserve leaves %s\n", bytes_name(reserve));
     return MEMO_STATUS_OK;
 }
 #endif
@@ -303,7 +302,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    train_device_print(o, train_processes.n ? 1 : o->ranks);
+    train_device_print(o, train_place.size ? 1 : o->ranks);
     print_run(o);
     fflush(stdout);
     if (needs) status = plan_run(j, error);
@@ -311,11 +310,7 @@ static memo_status prepare(job* j, memo_error* error) {
     if (!status) status = check_spill_room(o, j->plans[o->policy], error);
     if (status) return status;
 
-    j->memory.n_layers = (int32_t)o->layers;
-    j->memory.keep_bytes = j->plans[MEMO_POLICY_KEEP]->device_bytes;
-    j->memory.activation_bytes = j->plans[MEMO_POLICY_KEEP]->activation_bytes;
-    j->memory.plan_bytes = j->plans[o->policy]->device_bytes;
-    print_keep(o, j->memory.keep_bytes);
+    print_keep(o, j->plans[MEMO_POLICY_KEEP]->device_bytes);
     if (o->is_demo) print_least(o);
     if (o->is_demo) print_longest(o, *j->why_slices ? 0 : o->slice_rows);
     print_slices(j);
@@ -467,7 +462,7 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
+        status = compute_begin(train_place.size ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!j.options.is_random)
             train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
         if (!status) status = check_files(&j, &error);

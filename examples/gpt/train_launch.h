@@ -33,10 +33,11 @@ static const train_launcher train_launchers[] = {
      "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_ID"},
     {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL}};
 
-typedef struct train_launch {
-    const train_launcher* launcher; /* NULL: this process was started alone */
-    int64_t rank, size, local_rank; /* alone: 0 of 1 */
-} train_launch;
+/* The place of this process among those that were started together. */
+static struct {
+    const train_launcher* launcher;
+    int64_t rank, size, local_rank; /* size 0: started alone, and its ranks are threads */
+} train_place;
 
 static memo_status train_launch_number(const char* name, int64_t* number, memo_error* error) {
     const char* text = getenv(name);
@@ -64,26 +65,24 @@ static memo_status train_launch_address(const train_launcher* l, memo_error* err
     return MEMO_STATUS_OK;
 }
 
-/* Sets MASTER_ADDR and MASTER_PORT, where the ranks meet, unless they are set.  Errors:
- * INVALID_ARGUMENT. */
-static memo_status train_launch_read(train_launch* launch, memo_error* error) {
+/* Fills in train_place.  Sets MASTER_ADDR and MASTER_PORT, where the ranks meet, unless they are
+ * set.  Errors: INVALID_ARGUMENT. */
+static MEMO_UNUSED memo_status train_launch_read(memo_error* error) {
     const train_launcher* l = train_launchers;
     const train_launcher* end = l + sizeof train_launchers / sizeof *train_launchers;
-    memset(launch, 0, sizeof *launch);
-    launch->size = 1;
     while (l < end && (!getenv(l->rank) || (l->mark && !getenv(l->mark)))) l++;
     if (l == end) return MEMO_STATUS_OK;
 
-    launch->launcher = l;
-    memo_status status = train_launch_number(l->rank, &launch->rank, error);
-    if (!status) status = train_launch_number(l->size, &launch->size, error);
-    if (!status && launch->rank >= launch->size)
+    train_place.launcher = l;
+    memo_status status = train_launch_number(l->rank, &train_place.rank, error);
+    if (!status) status = train_launch_number(l->size, &train_place.size, error);
+    if (!status && train_place.rank >= train_place.size)
         status = gpt_invalid(error, "%s: %lld in the environment is not below %s, %lld", l->rank,
-                             (long long)launch->rank, l->size, (long long)launch->size);
-    launch->local_rank = launch->rank;
+                             (long long)train_place.rank, l->size, (long long)train_place.size);
+    train_place.local_rank = train_place.rank;
     if (!status && getenv(l->local_rank))
-        status = train_launch_number(l->local_rank, &launch->local_rank, error);
-    return status || launch->size == 1 ? status : train_launch_address(l, error);
+        status = train_launch_number(l->local_rank, &train_place.local_rank, error);
+    return status || train_place.size == 1 ? status : train_launch_address(l, error);
 }
 
 #endif

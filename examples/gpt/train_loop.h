@@ -115,9 +115,9 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
 /* The first process has the name of the file aside. */
 static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
     r->aside = j->save.aside;
-    return train_processes.n < 2 ? MEMO_STATUS_OK
-                                 : train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &r->aside,
-                                                    1, MEMO_TYPE_I64, error);
+    return train_place.size < 2 ? MEMO_STATUS_OK
+                                : train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &r->aside,
+                                                   1, MEMO_TYPE_I64, error);
 }
 
 static memo_status train(run* r, job* j, memo_error* error) {
@@ -241,8 +241,13 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
 
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
+    step_picture picture = {.schedule = schedule,
+                            .keep = j->plans[MEMO_POLICY_KEEP],
+                            .plan = j->plans[j->options.policy],
+                            .n_layers = (int32_t)j->options.layers};
     char title[128];
     memo_status status = memo_schedule_measured(schedule, &times, error);
+    picture.times = times;
     snprintf(title, sizeof title, "One training step, policy %s, measured",
              policy_names[j->options.policy]);
     if (!status) status = make_directory(j->options.output, 0, error);
@@ -252,9 +257,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status =
             memo_schedule_write_svg(schedule, times, title, output_path(j, "timeline.svg"), error);
-    if (!status)
-        status = step_picture_write(schedule, times, &j->memory, title, output_path(j, "step.svg"),
-                                    error);
+    if (!status) status = step_picture_write(picture, title, output_path(j, "step.svg"), error);
     memo_simulation_destroy(times);
     return status;
 }

@@ -58,10 +58,10 @@ static void page_put_tier(memo_text* t, const char* name, const int64_t* parts, 
         if (parts[i] > 0)
             memo_text_put(t, "<i style='width:%.2f%%;background:%s' title='%s: %s'></i>",
                           100 * (double)parts[i] / length, page_colors[i], page_parts[i],
-                          bytes_name((double)parts[i]));
-    memo_text_put(t, "</div></td><td>%s%s%s</td></tr>\n", bytes_name((double)parts[TIER_WHOLE]),
+                          bytes_name(parts[i]));
+    memo_text_put(t, "</div></td><td>%s%s%s</td></tr>\n", bytes_name(parts[TIER_WHOLE]),
                   parts[TIER_LIMIT] ? " of " : ", no limit",
-                  parts[TIER_LIMIT] ? bytes_name((double)parts[TIER_LIMIT]) : "");
+                  parts[TIER_LIMIT] ? bytes_name(parts[TIER_LIMIT]) : "");
 }
 
 static void page_put_budgets(memo_text* t, const job* j) {
@@ -100,8 +100,7 @@ static void page_put_policies(memo_text* t, const job* j) {
                       "background:%s'></i></div></td><td>%.1f ms</td><td>%s</td><td>%s</td></tr>\n",
                       policy_names[policy_order[i]], 100 * row->median_s / longest,
                       *row->shortage ? page_colors[3] : page_colors[0], 1e3 * row->median_s,
-                      bytes_name((double)row->device_peak_bytes),
-                      bytes_name((double)row->host_peak_bytes));
+                      bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes));
     }
     memo_text_put(t, "</table></div>\n");
 }

@@ -9,19 +9,14 @@
 
 #include "train_report.h"
 
-typedef struct step_memory {
-    int32_t n_layers;
-    int64_t keep_bytes;       /* peak if every activation is kept */
-    int64_t activation_bytes; /* its part for the activations of all layers */
-    int64_t plan_bytes;       /* peak of the plan that runs */
-} step_memory;
-
 enum { PICTURE_LEFT = 96, PICTURE_WIDTH = 700, PICTURE_LANE = 26, PICTURE_MEMORY = 150 };
 
 typedef struct step_picture {
     memo_text text;
     const memo_schedule* schedule;
     const memo_simulation* times;
+    const memo_step_plan *keep, *plan; /* of keeping every activation, and the one that runs */
+    int32_t n_layers;
     double begin_s, span_s;
     double top;
 } step_picture;
@@ -96,42 +91,40 @@ static int picture_phase(const step_picture* p, const char* phase, int32_t layer
     return is_there;
 }
 
-static double picture_y(const step_picture* p, const step_memory* memory, double n_bytes) {
-    return p->top + PICTURE_MEMORY * (1 - n_bytes / (1.08 * (double)memory->keep_bytes));
+static double picture_y(const step_picture* p, double n_bytes) {
+    return p->top + PICTURE_MEMORY * (1 - n_bytes / (1.08 * (double)p->keep->device_bytes));
 }
 
-static void picture_put_memory(step_picture* p, const step_memory* memory) {
-    const double layer_bytes = (double)memory->activation_bytes / memory->n_layers;
+static void picture_put_memory(step_picture* p) {
+    const double layer_bytes = (double)p->keep->activation_bytes / p->n_layers;
     const double bottom = p->top + PICTURE_MEMORY, right = PICTURE_LEFT + PICTURE_WIDTH;
-    double held = (double)(memory->keep_bytes - memory->activation_bytes), begin_s = 0, end_s = 0;
+    double held = (double)(p->keep->device_bytes - p->keep->activation_bytes);
+    double begin_s = 0, end_s = 0;
     memo_text_put(&p->text, "<path d='M%d %.1f L%d %.1f", PICTURE_LEFT, bottom, PICTURE_LEFT,
-                  picture_y(p, memory, held));
-    for (int32_t i = 0; i < memory->n_layers; i++)
+                  picture_y(p, held));
+    for (int32_t i = 0; i < p->n_layers; i++)
         if (picture_phase(p, "forward", i, &begin_s, &end_s)) {
             held += layer_bytes;
-            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, begin_s),
-                          picture_y(p, memory, held));
+            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, begin_s), picture_y(p, held));
         }
     double peak_x = picture_x(p, begin_s);
-    for (int32_t i = memory->n_layers - 1; i >= 0; i--)
+    for (int32_t i = p->n_layers - 1; i >= 0; i--)
         if (picture_phase(p, "backward", i, &begin_s, &end_s)) {
-            if (i == memory->n_layers - 1) peak_x = (peak_x + picture_x(p, end_s)) / 2;
+            if (i == p->n_layers - 1) peak_x = (peak_x + picture_x(p, end_s)) / 2;
             held -= layer_bytes;
-            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, end_s),
-                          picture_y(p, memory, held));
+            memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, end_s), picture_y(p, held));
         }
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
-    double y = picture_y(p, memory, (double)memory->plan_bytes);
+    double y = picture_y(p, (double)p->plan->device_bytes);
     char keep[64];
     svg_line(&p->text, PICTURE_LEFT, y, right, y, "stroke='#1f4e9c' stroke-width='2.5'");
     memo_text_put(&p->text,
                   "<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
                   "font-weight='bold'>memo reserves %s</text>\n",
-                  peak_x, y - 6, bytes_name((double)memory->plan_bytes));
-    y = picture_y(p, memory, (double)memory->keep_bytes);
-    snprintf(keep, sizeof keep, "keeping every activation: %s",
-             bytes_name((double)memory->keep_bytes));
+                  peak_x, y - 6, bytes_name(p->plan->device_bytes));
+    y = picture_y(p, (double)p->keep->device_bytes);
+    snprintf(keep, sizeof keep, "keeping every activation: %s", bytes_name(p->keep->device_bytes));
     svg_text(&p->text, right - 6, y + 14, "end", keep);
     svg_text(&p->text, PICTURE_LEFT - 8, bottom - 24, "end", "device");
     svg_text(&p->text, PICTURE_LEFT - 8, bottom - 8, "end", "memory");
@@ -157,25 +150,23 @@ static void picture_put_legend(step_picture* p) {
     p->top += 24;
 }
 
-/* times: measured times of schedule.  Errors: OUT_OF_HOST_MEMORY, IO. */
-static memo_status step_picture_write(const memo_schedule* schedule, const memo_simulation* times,
-                                      const step_memory* memory, const char* title,
-                                      const char* path, memo_error* error) {
-    step_picture p = {0};
+/* schedule, times, as measured, keep, plan and n_layers are set.  Errors: OUT_OF_HOST_MEMORY, IO. */
+static memo_status step_picture_write(step_picture p, const char* title, const char* path,
+                                      memo_error* error) {
+    const memo_schedule* schedule = p.schedule;
+    const double* start_s = p.times->start_s;
     const int height = 62 + PICTURE_LANE * schedule->n_streams + PICTURE_MEMORY + 60;
-    p.schedule = schedule;
-    p.times = times;
-    p.begin_s = times->makespan_s;
+    p.begin_s = p.times->makespan_s;
     for (int64_t i = 0; i < schedule->n_ops; i++)
-        if (picture_shows(&p, i) && times->start_s[i] < p.begin_s) p.begin_s = times->start_s[i];
-    p.span_s = times->makespan_s > p.begin_s ? times->makespan_s - p.begin_s : 1;
+        if (picture_shows(&p, i) && start_s[i] < p.begin_s) p.begin_s = start_s[i];
+    p.span_s = p.times->makespan_s > p.begin_s ? p.times->makespan_s - p.begin_s : 1;
 
     svg_begin(&p.text, 830, height, PICTURE_LEFT, title);
     p.top = 40;
     for (int32_t s = 0; s < schedule->n_streams; s++)
         picture_put_lane(&p, s, schedule->text + schedule->streams[s]);
     p.top += 6;
-    picture_put_memory(&p, memory);
+    picture_put_memory(&p);
     picture_put_axis(&p);
     picture_put_legend(&p);
     memo_text_put(&p.text, "</svg>\n");
@@ -222,7 +213,7 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
 
 #define MEMORY_Y(n_bytes) (TOP + HEIGHT * (1 - (n_bytes) / most))
     snprintf(title, sizeof title, "Device memory of a micro-batch by owner: %s",
-             bytes_name((double)plan->device_bytes));
+             bytes_name(plan->device_bytes));
     svg_begin(&t, LEFT + WIDTH + 30, TOP + HEIGHT + 110, LEFT, title);
     for (int i = 0; i < N_OWNERS - 1; below += bands[i++])
         memo_text_put(&t, "<rect x='%d' y='%.2f' width='%d' height='%.2f' fill='%s'/>\n", LEFT,
@@ -244,7 +235,7 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
     const double step = svg_tick(most / tick, 6) * tick;
     for (double y = 0; y < most; y += step) {
         svg_line(&t, LEFT - 5, MEMORY_Y(y), LEFT, MEMORY_Y(y), "stroke='#333'");
-        svg_text(&t, LEFT - 8, MEMORY_Y(y) + 4, "end", bytes_name(y));
+        svg_text(&t, LEFT - 8, MEMORY_Y(y) + 4, "end", bytes_name(llround(y)));
     }
     if (limit > 0) {
         svg_line(&t, LEFT, MEMORY_Y(limit), LEFT + WIDTH, MEMORY_Y(limit),

@@ -169,12 +169,11 @@ static const char* plan_shortage(const memo_step_plan* p, char* text, size_t n_t
     size_t n = 0;
     *text = 0;
     if (is_over(p->device_bytes, p->device_budget_bytes))
-        n = (size_t)snprintf(text, n_text, "device: needs %s of %s",
-                             bytes_name((double)p->device_bytes),
-                             bytes_name((double)p->device_budget_bytes));
+        n = (size_t)snprintf(text, n_text, "device: needs %s of %s", bytes_name(p->device_bytes),
+                             bytes_name(p->device_budget_bytes));
     if (is_over(p->host_bytes, p->host_budget_bytes))
         snprintf(text + n, n_text - n, "%shost: needs %s of %s", n ? ", " : "",
-                 bytes_name((double)p->host_bytes), bytes_name((double)p->host_budget_bytes));
+                 bytes_name(p->host_bytes), bytes_name(p->host_budget_bytes));
     return text;
 }
 
@@ -228,17 +227,16 @@ static void plan_tiers(const train_options* o, const memo_step_plan* p,
 }
 
 static void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
-    printf("plan      policy %s: device %s", policy_names[policy],
-           bytes_name((double)p->device_bytes));
+    printf("plan      policy %s: device %s", policy_names[policy], bytes_name(p->device_bytes));
     if (p->addresses->proof == MEMO_PROOF_OPTIMAL)
         printf(" (%lld buffers, optimal)", (long long)p->addresses->n_buffers);
     else
         printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
-               bytes_name((double)p->addresses->lower_bound_bytes));
-    printf(", %s moved in a step", bytes_name((double)moved_bytes(o, p)));
+               bytes_name(p->addresses->lower_bound_bytes));
+    printf(", %s moved in a step", bytes_name(moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
         printf(", the first %d layers' through a file of %s", (int)p->sizes.n_spilled_layers,
-               bytes_name((double)p->sizes.spill_bytes));
+               bytes_name(p->sizes.spill_bytes));
     printf("\n");
 
     int64_t tiers[3][N_TIER_PARTS];
@@ -248,9 +246,8 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
         static const char* const names[] = {"  device", "  host", "  disk"};
         printf("%-9s", names[tier]);
         for (int part = 0; part < N_TIER_PARTS; part++)
-            printf(" %12s", tiers[tier][part] || part < TIER_LIMIT
-                                ? bytes_name((double)tiers[tier][part])
-                                : "none");
+            printf(" %12s",
+                   tiers[tier][part] || part < TIER_LIMIT ? bytes_name(tiers[tier][part]) : "none");
         printf("\n");
     }
     if (p->n_streamed)
@@ -277,8 +274,8 @@ static void print_policies(const train_options* o, memo_step_plan* const* plans)
         alpha_name(o, policy, plan, alpha, sizeof alpha);
         plan_shortage(plan, reason, sizeof reason);
         printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy], alpha,
-               bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes),
-               bytes_name((double)moved_bytes(o, plan)), *reason ? "no, " : "yes", reason);
+               bytes_name(plan->device_bytes), bytes_name(plan->host_bytes),
+               bytes_name(moved_bytes(o, plan)), *reason ? "no, " : "yes", reason);
     }
 }
 

@@ -33,19 +33,11 @@
 #define TRAIN_NCCL
 #endif
 
-/* The place of this process among those that were started together.  n 0: alone; its ranks are
- * threads. */
-static struct {
-    int rank;
-    int32_t n;
-    const char *starter, *start; /* "mpirun"; "mpirun -n" */
-} train_processes = {0, 0, "", ""};
-
 /* Returns whether this process writes the files. */
-static int train_is_first(void) { return train_processes.rank == 0; }
+static int train_is_first(void) { return train_place.rank == 0; }
 /* Returns whether this rank prints for its process. */
 static int train_rank_reports(const thread_rank* rank) {
-    return train_processes.n > 0 || rank->comm->rank == 0;
+    return train_place.size > 0 || rank->comm->rank == 0;
 }
 
 /* Only the first process prints, except in an emergency. */
@@ -58,13 +50,13 @@ static memo_status train_be_silent(memo_error* error) {
 #ifdef TRAIN_MPI
 
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    int provided, n;
+    int provided, rank, n;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &train_processes.rank);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &n);
-    train_processes.n = n;
-    train_processes.starter = "mpirun";
-    train_processes.start = "mpirun -n";
+    train_place.rank = rank;
+    train_place.size = n;
+    train_place.launcher = &train_launchers[1]; /* mpirun */
     return train_be_silent(error);
 }
 
@@ -76,7 +68,7 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
         return code;
     }
     signal(SIGTERM, SIG_DFL); /* comes when it has */
-    sleep((unsigned)((train_processes.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
+    sleep((unsigned)((train_place.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
     fprintf(stderr, "train_gpt: %s\n", message);
     MPI_Abort(MPI_COMM_WORLD, code);
     return code;
@@ -103,16 +95,10 @@ static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_d
 #ifdef TRAIN_CUDA
 /* Several ranks of a host take its GPUs in turn. */
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    const memo_status status = train_launch_read(&train_place, error);
+    const memo_status status = train_launch_read(error);
     int n_gpus = 0;
     (void)argc;
     (void)argv;
-    train_processes.rank = (int)train_place.rank;
-    if (train_place.launcher) {
-        train_processes.n = (int32_t)train_place.size;
-        train_processes.starter = train_place.launcher->name;
-        train_processes.start = train_place.launcher->start;
-    }
     if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
         train_gpu = (int32_t)(train_place.local_rank % n_gpus);
     (void)cudaGetLastError(); /* without a GPU, --dry-run works */
@@ -240,8 +226,8 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
 #ifdef TRAIN_NCCL
     memo_comm_destroy(train_world);
 #endif
-    if (status && train_processes.n > 1)
-        fprintf(stderr, "train_gpt: rank %d: %s\n", train_processes.rank, message);
+    if (status && train_place.size > 1)
+        fprintf(stderr, "train_gpt: rank %d: %s\n", (int)train_place.rank, message);
     else if (status)
         fprintf(stderr, "train_gpt: %s\n", message);
     return code;
@@ -297,7 +283,7 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
     if (!o->tensor) o->tensor = 1;
     if (!o->sub_batches) o->sub_batches = 1;
     int64_t n_others = o->ring * o->ulysses * o->tensor;
-    if (!o->ranks) o->ranks = train_processes.n;
+    if (!o->ranks) o->ranks = train_place.size;
     if (!o->data && o->ranks % n_others)
         return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
                            o->ranks, degree_names(o, names, sizeof names),
@@ -309,10 +295,10 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
         return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
                            o->ranks, o->data, degree_names(o, names, sizeof names),
                            (long long)(o->data * n_others));
-    if (train_processes.n && o->ranks != train_processes.n)
+    if (train_place.size && o->ranks != train_place.size)
         return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
-                           train_processes.starter, (int)train_processes.n, train_processes.start,
-                           o->ranks);
+                           train_place.launcher->name, (int)train_place.size,
+                           train_place.launcher->start, o->ranks);
     if (o->ranks > THREAD_RANKS_MAX)
         return gpt_invalid(error, "--ranks %lld: at most %d would do", o->ranks,
                            (int)THREAD_RANKS_MAX);
@@ -452,10 +438,8 @@ static void print_ranks(const train_options* o) {
     printf(
         "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
         "moments; of all %s and %s\n",
-        o->zero, bytes_name((double)gpt_state_bytes(&config)),
-        bytes_name((double)gpt_optimizer_bytes(&config)),
-        bytes_name((double)gpt_state_bytes(&whole)),
-        bytes_name((double)gpt_optimizer_bytes(&whole)));
+        o->zero, bytes_name(gpt_state_bytes(&config)), bytes_name(gpt_optimizer_bytes(&config)),
+        bytes_name(gpt_state_bytes(&whole)), bytes_name(gpt_optimizer_bytes(&whole)));
     if (o->zero == 2 && o->accumulate > 1)
         printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
                o->accumulate);
@@ -505,9 +489,8 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
         if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
         printf("  %-9s  %-24s %12s %15s", sequences,
                token_ranges(&share.layout, at.sequence_rank, tokens, sizeof tokens),
-               bytes_name((double)of_ranks[r][0]),
-               bytes_name((double)of_ranks[r][1] / (double)n_steps));
-        if (o->tensor > 1) printf(" %16s", bytes_name((double)of_ranks[r][2] / (double)n_steps));
+               bytes_name(of_ranks[r][0]), bytes_name((of_ranks[r][1] + n_steps / 2) / n_steps));
+        if (o->tensor > 1) printf(" %16s", bytes_name((of_ranks[r][2] + n_steps / 2) / n_steps));
         printf("\n");
     }
 }

@@ -95,7 +95,7 @@ static void print_least(const train_options* o) {
     memo_step_plan* plan;
     if (!train_plan(&other, MEMO_POLICY_MEMO, N_SLICES_TRIED, NULL, NULL, &plan, NULL))
         printf("least     a device of %s, with %s on the host, can train this model\n",
-               bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes));
+               bytes_name(plan->device_bytes), bytes_name(plan->host_bytes));
     memo_step_plan_destroy(plan);
 }
 
@@ -240,12 +240,12 @@ static const char* refused_policy(const train_options* o, memo_policy policy,
 }
 
 /* Writes ", cuDNN's deterministic backward 8.0 GiB", of which a plan's kernels have scratch. */
-static void put_attention(const train_options* o, const memo_step_plan* plan, double* rest,
+static void put_attention(const train_options* o, const memo_step_plan* plan, int64_t* rest,
                           memo_text* text) {
     train_options other = *o;
     if (plan->swap.n_slices > 1) other.slice_rows = plan->swap.n_rows;
-    const double n_bytes = (double)train_attention_bytes(&other);
-    if (!(n_bytes > 0)) return;
+    const int64_t n_bytes = train_attention_bytes(&other);
+    if (!n_bytes) return;
     memo_text_put(text, ", cuDNN's %sbackward %s", o->is_deterministic ? "deterministic " : "",
                   bytes_name(n_bytes));
     *rest -= n_bytes;
@@ -256,9 +256,7 @@ static void put_attention(const train_options* o, const memo_step_plan* plan, do
 static memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
     const memo_policy policy = (memo_policy)o->policy;
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    const double states = (double)plan->state_bytes;
-    const double activations = (double)plan->activation_bytes;
-    double rest = (double)plan->device_bytes - states - activations;
+    int64_t rest = plan->device_bytes - plan->state_bytes - plan->activation_bytes;
     char needs[80], slices[40] = "";
     memo_text ways = {0}, bytes = {0};
     refused_policy(o, policy, plan, needs, sizeof needs);
@@ -276,15 +274,14 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
                        "%s of device memory cannot hold this run: %s %s%s (parameters, gradients "
                        "and optimizer "
                        "%s, activations between forward and backward %s%s, the rest %s); try %s",
-                       bytes_name((double)o->device_memory), needs,
-                       bytes_name((double)plan->device_bytes), slices, bytes_name(states),
-                       bytes_name(activations), bytes.data ? bytes.data : "", bytes_name(rest),
+                       bytes_name(o->device_memory), needs, bytes_name(plan->device_bytes), slices,
+                       bytes_name(plan->state_bytes), bytes_name(plan->activation_bytes),
+                       bytes.data ? bytes.data : "", bytes_name(rest),
                        ways.data ? ways.data : "less");
     else
         memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                        "%s of host memory cannot hold this run: %s %s%s; try %s",
-                       bytes_name((double)o->host_memory), needs,
-                       bytes_name((double)plan->host_bytes), slices,
+                       bytes_name(o->host_memory), needs, bytes_name(plan->host_bytes), slices,
                        ways.data ? ways.data : "less");
     memo_text_free(&ways);
     memo_text_free(&bytes);
@@ -299,8 +296,7 @@ static memo_status check_spill_room(const train_options* o, const memo_step_plan
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
                           "another folder, or more --host-memory, would work",
-                          o->spill, bytes_name((double)plan->sizes.spill_bytes),
-                          bytes_name((double)free_bytes));
+                          o->spill, bytes_name(plan->sizes.spill_bytes), bytes_name(free_bytes));
 }
 
 /* Copies are measured from pinned memory beside the tokens. */
@@ -311,7 +307,7 @@ static memo_status check_measurement(const train_options* o, memo_error* error) 
         error, MEMO_STATUS_INFEASIBLE,
         "%s of host memory cannot hold the tokens of a step and the copies that are "
         "measured; try --host-memory %s",
-        bytes_name((double)o->host_memory), bytes_option(least));
+        bytes_name(o->host_memory), bytes_option(least));
 }
 
 #endif

@@ -36,15 +36,13 @@ static const char* path_text(const char* path, const char* name) {
 }
 
 /* "12.3 MiB" */
-static const char* bytes_name(double n_bytes) {
+static const char* bytes_name(int64_t n_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     char* text = short_text();
+    double n = (double)n_bytes;
     int unit = 0;
-    while (n_bytes >= 1024 && unit < 6) {
-        n_bytes /= 1024;
-        unit++;
-    }
-    snprintf(text, 32, unit ? "%.1f %s" : "%.0f %s", n_bytes, units[unit]);
+    for (; n >= 1024 && unit < 6; unit++) n /= 1024;
+    snprintf(text, 32, unit ? "%.1f %s" : "%.0f %s", n, units[unit]);
     return text;
 }
 
@@ -55,10 +53,7 @@ static const char* bytes_option(int64_t n_bytes) {
     char* text = short_text();
     int64_t size = 1024;
     int unit = 0;
-    while (unit < 3 && n_bytes / size >= 10240) {
-        size *= 1024;
-        unit++;
-    }
+    for (; unit < 3 && n_bytes / size >= 10240; unit++) size *= 1024;
     snprintf(text, 32, "%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
     return text;
 }

@@ -56,7 +56,6 @@ typedef struct job {
     train_text text;
     memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
     char why_slices[256]; /* why the rows of a slice were chosen; empty: they were not */
-    step_memory memory;   /* of keeping every activation, and of the plan */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
     int64_t room;                 /* of a GPU beside libraries */

@@ -263,7 +263,7 @@ struct row_memory {
         return taken;
     }
     void* take_random(int64_t n) {
-        void* x = take(n * gpt_type_bytes(type));
+        void* x = take(n * memo_type_bytes(type));
         for (int64_t i = 0; i < n; i++) gpt_store(x, type, i, (float)memo_test_real() * 2 - 1);
         return x;
     }
@@ -285,7 +285,7 @@ static void check_near(const char* what, memo_type type, int64_t hidden, const v
 }
 
 static void check_row_kernels(const cuda_rig& device, memo_type type, int64_t hidden) {
-    const int64_t n = N_ROWS, size = gpt_type_bytes(type);
+    const int64_t n = N_ROWS, size = memo_type_bytes(type);
     const double rounding = type == MEMO_TYPE_BF16 ? 8e-3 : 2e-6;
     on_cuda gpt;
     gpt_cuda_kernels* cuda = gpt.cuda;
@@ -461,7 +461,7 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, int64_
     if (status) return status;
     CHECK_IS(gpt_votes(model), ==, (double)step);
     CHECK_IS(h->norm[step], >, update.clip); /* else clipping would not be compared */
-    h->parameters[step].resize((size_t)(gpt_n_parameters(config) * gpt_type_bytes(config->type)));
+    h->parameters[step].resize((size_t)(gpt_n_parameters(config) * memo_type_bytes(config->type)));
     return gpt_get_parameters(model, h->parameters[step].data(), &error);
 }
 
