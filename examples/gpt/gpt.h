@@ -10,9 +10,8 @@
  * its document.  RoPE makes scores depend on distances only, so that positions need not begin again
  * with a document.
  *
- * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
- * dropout
- * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
+ * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection
+ * -> dropout -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
  * With SwiGLU (Shazeer 2020) up has 8h columns, up and gate in turn: up * silu(gate) replaces GELU.
  *
  * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border
@@ -191,8 +190,9 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error);
 
-/* Runs AdamW (desc->adamw.update is ignored) after the last micro-batch, and waits for the step.  Returns the mean loss of the step (nats per token) and the norm of its gradient
- * before clipping, both over all ranks. */
+/* Runs AdamW (desc->adamw.update is ignored) after the last micro-batch, and waits for the step.
+ * Returns the mean loss of the step (nats per token) and the norm of its gradient before clipping,
+ * both over all ranks; either may be NULL. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
 /* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of

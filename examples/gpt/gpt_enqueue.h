@@ -34,6 +34,9 @@ enum {
 };
 enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
 
+/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
+typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
+
 /* State of a model that memo_blocks runs: gpt_tensor.h. */
 typedef struct gpt_tensor_state {
     memo_blocks* blocks;
@@ -545,7 +548,6 @@ static gpt_op gpt_linear_op(const gpt_model* model, const char* name, gpt_kind k
     op.args.linear.n_outputs = n_outputs;
     op.args.linear.n_inputs = n_inputs;
     op.args.linear.is_fp8 = gpt_is_fp8(model, weight);
-    op.args.linear.pass = model->pass;
     return op;
 }
 
@@ -568,11 +570,11 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
     gpt_linear_args* a = &op.args.linear;
     a->is_first = is_first;
     gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
-    if (a->pass != GPT_PASS_WEIGHTS) {
+    if (model->pass != GPT_PASS_WEIGHTS) {
         gpt_use_rows(&op, is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
         gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), n);
     }
-    if (a->pass != GPT_PASS_INPUTS) {
+    if (model->pass != GPT_PASS_INPUTS) {
         gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
         gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), n);
     }

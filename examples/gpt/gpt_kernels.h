@@ -140,15 +140,12 @@ typedef enum gpt_kind {
     GPT_N_KINDS
 } gpt_kind;
 
-/* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
-typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
-
 /* A product computes whole tiles of tile_rows rows, so that a row is recomputed with the same bits.
  * If a part of a micro-batch begins inside a tile, it has the rest of that tile in every pass. */
 typedef struct gpt_linear_args {
     void* y;            /* (rows, outputs); backward: dy, only read */
     const void* x;      /* (rows, inputs) */
-    void* dx;           /* (rows, inputs) */
+    void* dx;           /* (rows, inputs); backward alone, as dweight; NULL: not computed */
     const void* weight; /* (outputs, inputs) */
     void* dweight;      /* (outputs, inputs), sums */
     gpt_rows rows;
@@ -156,7 +153,6 @@ typedef struct gpt_linear_args {
     int32_t is_first; /* backward: dx is set, otherwise added to */
     /* y and dx from operands rounded to e4m3: x and dy tile by tile, the weight as a whole. */
     int32_t is_fp8;
-    gpt_pass pass;
 } gpt_linear_args;
 
 typedef struct gpt_norm_args {

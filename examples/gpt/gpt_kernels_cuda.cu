@@ -669,8 +669,7 @@ typedef enum gpt_gemm_kind {
     GPT_GEMM_FORWARD,
     GPT_GEMM_INPUTS,
     GPT_GEMM_INPUTS_ADDED,
-    GPT_GEMM_WEIGHTS,
-    GPT_GEMM_N_KINDS
+    GPT_GEMM_WEIGHTS
 } gpt_gemm_kind;
 
 /* The algorithm of a product with a number of rows. */
@@ -734,33 +733,30 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
     const int64_t b_columns = is_forward ? of->n_inputs : of->n_outputs;
     const int64_t d_columns = is_forward ? of->n_outputs : of->n_inputs;
 
+    const int64_t a_rows = is_weights ? of->n_rows : is_turned ? of->n_inputs : of->n_outputs;
+
+    const auto set = [&](cublasLtMatmulDescAttributes_t name, auto value) {
+        return GPT_LT(cublasLtMatmulDescSetAttribute, (&g->desc, name, &value, sizeof value));
+    };
+    const auto lay = [&](cublasLtMatrixLayout_t matrix, cudaDataType type, int64_t columns,
+                         int64_t rows) {
+        return GPT_LT(cublasLtMatrixLayoutInit,
+                      (matrix, type, (uint64_t)columns, (uint64_t)rows, columns));
+    };
     memset(g, 0, sizeof *g);
     g->beta = of->kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
     if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
-        GPT_LT(cublasLtMatmulDescSetAttribute,
-               (&g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &on_a, sizeof on_a)) ||
-        GPT_LT(cublasLtMatmulDescSetAttribute,
-               (&g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &on_b, sizeof on_b)) ||
-        GPT_LT(cublasLtMatrixLayoutInit, /* the weight, or x */
-               (&g->a, t, (uint64_t)a_columns,
-                (uint64_t)(is_weights  ? of->n_rows
-                           : is_turned ? of->n_inputs
-                                       : of->n_outputs),
-                a_columns)) ||
-        GPT_LT(cublasLtMatrixLayoutInit, /* x or dy */
-               (&g->b, t, (uint64_t)b_columns, (uint64_t)of->n_rows, b_columns)) ||
-        GPT_LT(cublasLtMatrixLayoutInit,
-               (&g->d, is_weights ? CUDA_R_32F : of_model, (uint64_t)d_columns,
-                (uint64_t)(is_weights ? of->n_outputs : of->n_rows), d_columns)))
+        set(CUBLASLT_MATMUL_DESC_TRANSA, on_a) || set(CUBLASLT_MATMUL_DESC_TRANSB, on_b) ||
+        lay(&g->a, t, a_columns, a_rows) ||     /* the weight, or x */
+        lay(&g->b, t, b_columns, of->n_rows) || /* x or dy */
+        lay(&g->d, is_weights ? CUDA_R_32F : of_model, d_columns,
+            is_weights ? of->n_outputs : of->n_rows))
         return error->status;
 
     if (!of->is_fp8) return MEMO_STATUS_OK;
-    const float *scale_a = &c->scales[0].scale, *scale_b = &c->scales[1].scale;
-    if (GPT_LT(cublasLtMatmulDescSetAttribute,
-               (&g->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale_a, sizeof scale_a)))
+    if (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (const float*)&c->scales[0].scale))
         return error->status;
-    return GPT_LT(cublasLtMatmulDescSetAttribute,
-                  (&g->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_b, sizeof scale_b));
+    return set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (const float*)&c->scales[1].scale);
 }
 
 static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
@@ -788,46 +784,35 @@ static uint32_t gpt_alignment(uint64_t n) {
     return (uint32_t)(n & (~n + 1));
 }
 
-/* Tells cuBLASLt, which expects multiples of 256, where matrices may begin: rows at any multiple of
- * their bytes.  The addresses of rows do not count, since they depend on the plan, and another
- * algorithm gives other bits. */
-static cublasStatus_t gpt_gemm_align(cublasLtMatmulPreference_t preference, memo_type type,
-                                     const gpt_gemm_choice* of) {
-    static const cublasLtMatmulPreferenceAttributes_t names[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const uint64_t size = (uint64_t)memo_type_bytes(type);
+/* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the
+ * shape.
+ *
+ * cuBLASLt expects matrices at multiples of 256, but rows begin at any multiple of their bytes.  The
+ * addresses of rows do not count, since they depend on the plan, and another algorithm gives other
+ * bits. */
+enum { GPT_GEMM_ASKED = 16 };
+static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_choice* of,
+                        cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED]) {
+    const uint64_t size = (uint64_t)memo_type_bytes(c->type);
     const uint32_t x = gpt_alignment((uint64_t)of->n_inputs * size),
                    y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
     const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
     const uint32_t d = is_forward ? y : is_weights ? w : x;
     const uint32_t b = of->is_fp8 ? w : is_forward ? x : y; /* codes lie alone */
-    const uint32_t alignments[] = {is_weights ? x : w, b, d, d};
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < 4 && !status; i++)
-        status = cublasLtMatmulPreferenceSetAttribute(preference, names[i], &alignments[i],
-                                                      sizeof alignments[i]);
-    return status;
-}
-
-/* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the
- * shape. */
-enum { GPT_GEMM_ASKED = 16 };
-static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_choice* of,
-                        cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED]) {
-    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
     cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
     cublasLtMatmulPreferenceOpaque_t preference;
     int n_found = 0, n = 0;
 
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
+        return cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof value);
+    };
     if (cublasLtMatmulPreferenceInit(&preference) ||
-        cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &workspace_bytes, sizeof workspace_bytes) ||
-        cublasLtMatmulPreferenceSetAttribute(&preference,
-                                             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                             &no_reduction, sizeof no_reduction) ||
-        gpt_gemm_align(&preference, c->type, of) ||
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (size_t)GPT_CUDA_WORKSPACE) ||
+        set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_NONE) ||
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, is_weights ? x : w) ||
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b) ||
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d) ||
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d) ||
         cublasLtMatmulAlgoGetHeuristic(c->lt, &g->desc, &g->a, &g->b, &g->d, &g->d, &preference,
                                        GPT_GEMM_ASKED, found, &n_found))
         return 0;
@@ -973,10 +958,8 @@ static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
 static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
                                             const gpt_linear_args* a, memo_error* error) {
     const gpt_gemm_kind inputs = a->is_first ? GPT_GEMM_INPUTS : GPT_GEMM_INPUTS_ADDED;
-    if (a->pass != GPT_PASS_WEIGHTS && gpt_gemm_enqueue(c, stream, inputs, a, error))
-        return error->status;
-    return a->pass == GPT_PASS_INPUTS ? MEMO_STATUS_OK
-                                      : gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error);
+    if (a->dx && gpt_gemm_enqueue(c, stream, inputs, a, error)) return error->status;
+    return a->dweight ? gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error) : MEMO_STATUS_OK;
 }
 
 /* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */

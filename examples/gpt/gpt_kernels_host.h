@@ -1,5 +1,5 @@
 /* gpt_kernels_host.h - the operations of gpt_kernels.h on a stream of the host device, with helper
- * threads: each kind is a function that runs with its arguments. */
+ * threads: a function for each kind. */
 #ifndef GPT_KERNELS_HOST_H
 #define GPT_KERNELS_HOST_H
 
@@ -47,10 +47,9 @@ static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) 
              gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
 }
 /* Rounds operands, which lie in scratch, after dW has read them. */
-static void gpt_linear_run(const void* pointer) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+static void gpt_linear_run(const gpt_linear_args* a) {
     if (a->dweight) gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
-    if (a->pass == GPT_PASS_WEIGHTS) return;
+    if (a->dweight && !a->dx) return;
     if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs);
     gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
 }
@@ -64,8 +63,7 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
                      gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
 }
 
-static void gpt_norm_backward_run(const void* pointer) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+static void gpt_norm_backward_run(const gpt_norm_args* a) {
     const gpt_real *weight = gpt_in(a->weight, 0), *rstds = gpt_in(a->rstd, 0);
     gpt_real* dweight = gpt_out(a->dweight, 0);
     int64_t c;
@@ -127,12 +125,6 @@ static void gpt_activation_rows(const void* pointer, int64_t begin, int64_t end)
     }
 }
 
-static void gpt_rope_run(const void* pointer) {
-    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
-    gpt_rope(gpt_out(a->x, 0), gpt_in(a->table, 0), a->direction, a->rows.begin, gpt_count(a->rows),
-             a->sequence, a->n_heads, a->head_size);
-}
-
 /* ---- attention ---- */
 
 /* A piece is a key-value head of a sequence, with its query heads. */
@@ -142,30 +134,23 @@ static void gpt_attention_pieces(const void* pointer, int64_t piece, int64_t end
         (a->dout ? gpt_attention_backward : gpt_attention_forward)(a, piece / a->shape.n_kv_heads,
                                                                    piece % a->shape.n_kv_heads);
 }
-static void gpt_attention_run(const void* pointer) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    gpt_over(gpt_attention_pieces, a, 0, a->batch * a->shape.n_kv_heads, 1);
-}
 
 /* ---- tokens: embedding, loss ---- */
 
-static void gpt_embedding_run(const void* pointer) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+static void gpt_embedding_run(const gpt_tokens_args* a) {
     for (int64_t row = 0; row < gpt_count(a->rows); row++)
         memcpy(gpt_out(a->x, row * a->n_columns), gpt_in(a->table, a->tokens[row] * a->n_columns),
                (size_t)a->n_columns * sizeof(gpt_real));
 }
 
-static void gpt_embedding_backward_run(const void* pointer) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+static void gpt_embedding_backward_run(const gpt_tokens_args* a) {
     for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         gpt_real* to = gpt_out(a->dtable, a->tokens[row] * a->n_columns);
         for (int64_t c = 0; c < a->n_columns; c++) to[c] += *gpt_in(a->x, row * a->n_columns + c);
     }
 }
 
-static void gpt_cross_entropy_run(const void* pointer) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+static void gpt_cross_entropy_run(const gpt_tokens_args* a) {
     for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         gpt_real* logits = gpt_out(a->x, row * a->n_columns);
         if (a->token_numbers[row] < 0) { /* padding has no loss and therefore no gradient */
@@ -178,8 +163,7 @@ static void gpt_cross_entropy_run(const void* pointer) {
     }
 }
 
-static void gpt_loss_run(const void* pointer) {
-    const gpt_loss_args* a = (const gpt_loss_args*)pointer;
+static void gpt_loss_run(const gpt_loss_args* a) {
     double sum = 0;
     for (int64_t i = 0; i < a->n; i++) sum += a->losses[i];
     *a->loss += sum;
@@ -187,15 +171,13 @@ static void gpt_loss_run(const void* pointer) {
 
 /* ---- sums, the optimizer ---- */
 
-static void gpt_add_run(const void* pointer) {
-    const gpt_add_args* a = (const gpt_add_args*)pointer;
+static void gpt_add_run(const gpt_add_args* a) {
     gpt_real* to = gpt_out(a->to, 0);
     const gpt_real* from = gpt_in(a->from, 0);
     for (int64_t i = 0; i < a->n; i++) to[i] += from[i];
 }
 
-static void gpt_squares_run(const void* pointer) {
-    const gpt_squares_args* a = (const gpt_squares_args*)pointer;
+static void gpt_squares_run(const gpt_squares_args* a) {
     const gpt_real* x = gpt_in(a->x, 0);
     int64_t i = 0;
     for (; i + GPT_LANES <= a->n; i += GPT_LANES)
@@ -203,8 +185,7 @@ static void gpt_squares_run(const void* pointer) {
     for (int j = 0; i + j < a->n; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
 }
 
-static void gpt_norm_total_run(const void* pointer) {
-    const gpt_total_args* a = (const gpt_total_args*)pointer;
+static void gpt_norm_total_run(const gpt_total_args* a) {
     double sum = 0;
     for (int j = 0; j < GPT_LANES; j++) sum += a->lanes[j];
     *a->total += sum;
@@ -228,13 +209,8 @@ static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end
         *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
             a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
 }
-static void gpt_initial_run(const void* pointer) {
-    gpt_over(gpt_initial_elements, pointer, 0, ((const gpt_initial_args*)pointer)->n,
-             GPT_PIECE_ELEMENTS);
-}
 
-static void gpt_rope_table_run(const void* pointer) {
-    const gpt_rope_table_args* a = (const gpt_rope_table_args*)pointer;
+static void gpt_rope_table_run(const gpt_rope_table_args* a) {
     for (int64_t i = 0; i < a->n_positions; i++) {
         const int64_t token = a->token_numbers[i];
         gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
@@ -264,44 +240,56 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
     return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_WIDENED_MAX;
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- an operation --------------------------------------------------------------------------- */
 
-typedef struct gpt_host_kind {
-    void (*run)(const void* args);
-    gpt_work run_rows; /* instead of run: threads share the rows, each of which is treated alone */
-    size_t rows;       /* the place of args.rows */
-} gpt_host_kind;
+/* Threads share the rows, each of which is treated alone. */
+static void gpt_over_rows(gpt_work work, const void* args, gpt_rows rows) {
+    gpt_over(work, args, rows.begin, rows.end, GPT_PIECE_ROWS);
+}
 
-#define GPT_RUN(run)                                                                               \
-    { run, NULL, 0 }
-#define GPT_ROWS(run, type)                                                                        \
-    { NULL, run, offsetof(type, rows) }
-
-/* In the order of gpt_kind. */
-static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
-    GPT_RUN(gpt_linear_run),
-    GPT_RUN(gpt_linear_run),
-    GPT_ROWS(gpt_norm_rows, gpt_norm_args),
-    GPT_RUN(gpt_norm_backward_run),
-    GPT_ROWS(gpt_dropout_rows, gpt_elements_args),
-    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
-    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
-    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
-    GPT_ROWS(gpt_activation_rows, gpt_elements_args),
-    GPT_RUN(gpt_rope_run),
-    GPT_RUN(gpt_attention_run),
-    GPT_RUN(gpt_attention_run),
-    GPT_RUN(gpt_embedding_run),
-    GPT_RUN(gpt_embedding_backward_run),
-    GPT_RUN(gpt_cross_entropy_run),
-    GPT_RUN(gpt_loss_run),
-    GPT_RUN(gpt_add_run),
-    GPT_RUN(gpt_squares_run),
-    GPT_RUN(gpt_norm_total_run),
-    GPT_RUN(gpt_adamw_run),
-    GPT_RUN(gpt_initial_run),
-    GPT_RUN(gpt_rope_table_run),
-};
+/* The arguments point to reals. */
+static void gpt_host_compute(const gpt_op* op) {
+    const gpt_norm_args* norm = &op->args.norm;
+    const gpt_elements_args* elements = &op->args.elements;
+    const gpt_rope_args* rope = &op->args.rope;
+    const gpt_attention_args* attention = &op->args.attention;
+    const gpt_initial_args* initial = &op->args.initial;
+    switch (op->kind) {
+    case GPT_KIND_LINEAR:
+    case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
+    case GPT_KIND_NORM: gpt_over_rows(gpt_norm_rows, norm, norm->rows); break;
+    case GPT_KIND_NORM_BACKWARD: gpt_norm_backward_run(norm); break;
+    case GPT_KIND_DROPOUT: gpt_over_rows(gpt_dropout_rows, elements, elements->rows); break;
+    case GPT_KIND_GELU:
+    case GPT_KIND_GELU_BACKWARD:
+    case GPT_KIND_SWIGLU:
+    case GPT_KIND_SWIGLU_BACKWARD:
+        gpt_over_rows(gpt_activation_rows, elements, elements->rows);
+        break;
+    case GPT_KIND_ROPE:
+        gpt_rope(gpt_out(rope->x, 0), gpt_in(rope->table, 0), rope->direction, rope->rows.begin,
+                 gpt_count(rope->rows), rope->sequence, rope->n_heads, rope->head_size);
+        break;
+    case GPT_KIND_ATTENTION:
+    case GPT_KIND_ATTENTION_BACKWARD:
+        gpt_over(gpt_attention_pieces, attention, 0, attention->batch * attention->shape.n_kv_heads,
+                 1);
+        break;
+    case GPT_KIND_EMBEDDING: gpt_embedding_run(&op->args.tokens); break;
+    case GPT_KIND_EMBEDDING_BACKWARD: gpt_embedding_backward_run(&op->args.tokens); break;
+    case GPT_KIND_CROSS_ENTROPY: gpt_cross_entropy_run(&op->args.tokens); break;
+    case GPT_KIND_LOSS: gpt_loss_run(&op->args.loss); break;
+    case GPT_KIND_ADD: gpt_add_run(&op->args.add); break;
+    case GPT_KIND_SQUARES: gpt_squares_run(&op->args.squares); break;
+    case GPT_KIND_NORM_TOTAL: gpt_norm_total_run(&op->args.total); break;
+    case GPT_KIND_ADAMW: gpt_adamw_run(&op->args.adamw); break;
+    case GPT_KIND_INITIAL:
+        gpt_over(gpt_initial_elements, initial, 0, initial->n, GPT_PIECE_ELEMENTS);
+        break;
+    case GPT_KIND_ROPE_TABLE: gpt_rope_table_run(&op->args.rope_table); break;
+    case GPT_N_KINDS: break;
+    }
+}
 
 /* An operation; it is copied at launch, and its size is limited. */
 typedef struct gpt_host_call {
@@ -314,8 +302,6 @@ typedef char gpt_host_call_fits[sizeof(gpt_host_call) <= MEMO_HOST_ARGS_BYTES ? 
 static memo_status gpt_host_run(void* pointer, memo_error* error) {
     gpt_host_call* call = (gpt_host_call*)pointer;
     gpt_op* op = &call->op;
-    const gpt_host_kind* kind = &gpt_host_kinds[op->kind];
-    const gpt_rows* rows = (const gpt_rows*)(const void*)((char*)&op->args + kind->rows);
     float *wide[GPT_OPERANDS_MAX], *next = call->scratch;
     (void)error;
 
@@ -330,10 +316,7 @@ static memo_status gpt_host_run(void* pointer, memo_error* error) {
         for (int64_t i = 0; i < operand->n && (operand->uses & GPT_READ); i++)
             wide[o][i] = memo_f32_from_bf16(stored[i]);
     }
-    if (kind->run)
-        kind->run(&op->args);
-    else
-        gpt_over(kind->run_rows, &op->args, rows->begin, rows->end, GPT_PIECE_ROWS);
+    gpt_host_compute(op);
 
     for (int32_t o = 0; o < op->n_operands; o++) {
         const gpt_operand* operand = &op->operands[o];
@@ -348,7 +331,6 @@ static memo_status gpt_host_run(void* pointer, memo_error* error) {
 typedef struct gpt_host_kernels {
     memo_device* device;
     memo_host_attention attention;
-    memo_type type;
     memo_stream compute;
     float *scratch, *scratch_beside; /* of compute; of another stream */
 } gpt_host_kernels;
@@ -382,7 +364,6 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_shapes.head_size: %lld; at most %d would work",
                               (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
-    host->type = shapes->type;
     host->compute = compute;
     host->scratch = (float*)scratch;
     if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);

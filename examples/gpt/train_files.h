@@ -19,6 +19,14 @@ static memo_status bad_path(const char* name, const char* path, const char* faul
                           strerror(errno));
 }
 
+/* Returns whether files can be made in a folder; otherwise errno has the cause. */
+static int is_writable(const char* folder) {
+    struct stat info;
+    if (stat(folder, &info) || S_ISDIR(info.st_mode)) return access(folder, W_OK | X_OK) == 0;
+    errno = ENOTDIR;
+    return 0;
+}
+
 /* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or
  * that it could be made.  Another run may make it at the same time, so the test makes the first
  * missing part under another name. */
@@ -40,11 +48,7 @@ static memo_status make_directory(const char* path, int is_test, memo_error* err
             return bad_path("--output", path, "made", error);
         }
     }
-    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        errno = ENOTDIR;
-    else if (access(path, W_OK | X_OK) == 0)
-        return MEMO_STATUS_OK;
-    return bad_path("--output", path, "written", error);
+    return is_writable(path) ? MEMO_STATUS_OK : bad_path("--output", path, "written", error);
 }
 
 /* Files in --output, and their contents. */

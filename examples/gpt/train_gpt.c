@@ -92,12 +92,7 @@ static void print_run(const train_options* o) {
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
-    struct stat info;
-    if (!o->spill) return MEMO_STATUS_OK;
-    if (stat(o->spill, &info) == 0 && !S_ISDIR(info.st_mode))
-        errno = ENOTDIR;
-    else if (access(o->spill, W_OK | X_OK) == 0)
-        return MEMO_STATUS_OK;
+    if (!o->spill || is_writable(o->spill)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
 }

@@ -16,23 +16,20 @@
 
 /* ---- numbers -------------------------------------------------------------------------------- */
 
-/* Returns room for a short text, valid during the next 15 calls. */
+/* Returns room for a size or a path, valid during the next 31 calls. */
+enum { SHORT_TEXT = 1024 };
 static char* short_text(void) {
-    static char ring[16][32];
+    static char ring[32][SHORT_TEXT];
     static int next;
-    next = (next + 1) % 16;
+    next = (next + 1) % 32;
     return ring[next];
 }
 
-/* Returns "FOLDER/NAME", or a file beside another: "FILE.profile".  Valid during the next 31 calls.
- * NULL stays NULL. */
+/* Returns "FOLDER/NAME", or a file beside another: "FILE.profile".  NULL stays NULL. */
 static const char* path_text(const char* path, const char* name) {
-    static char ring[32][1024];
-    static int next;
-    if (!path) return NULL;
-    next = (next + 1) % 32;
-    snprintf(ring[next], sizeof ring[next], "%s%s%s", path, *name == '.' ? "" : "/", name);
-    return ring[next];
+    char* text = path ? short_text() : NULL;
+    if (text) snprintf(text, SHORT_TEXT, "%s%s%s", path, *name == '.' ? "" : "/", name);
+    return text;
 }
 
 /* "12.3 MiB" */
@@ -42,7 +39,7 @@ static const char* bytes_name(int64_t n_bytes) {
     double n = (double)n_bytes;
     int unit = 0;
     for (; n >= 1024 && unit < 6; unit++) n /= 1024;
-    snprintf(text, 32, unit ? "%.1f %s" : "%.0f %s", n, units[unit]);
+    snprintf(text, SHORT_TEXT, unit ? "%.1f %s" : "%.0f %s", n, units[unit]);
     return text;
 }
 
@@ -54,7 +51,7 @@ static const char* bytes_option(int64_t n_bytes) {
     int64_t size = 1024;
     int unit = 0;
     for (; unit < 3 && n_bytes / size >= 10240; unit++) size *= 1024;
-    snprintf(text, 32, "%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
+    snprintf(text, SHORT_TEXT, "%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
     return text;
 }
 

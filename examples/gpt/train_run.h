@@ -310,9 +310,8 @@ static double learning_rate(const train_options* o, int64_t step) {
 static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
     const gpt_update_values values = {
         {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
-    double gradient_norm;
     memo_status status =
-        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &values, loss, &gradient_norm, error);
+        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &values, loss, NULL, error);
     if (!status) status = run_read_times(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)

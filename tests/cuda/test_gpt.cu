@@ -612,7 +612,6 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.tile_rows = memo_test_int(1, 20);
     a.rows = {a.tile_rows, a.tile_rows + n_rows};
     a.is_fp8 = a.is_first = 1;
-    a.pass = GPT_PASS_INPUTS;
     CHECK_OK(gpt_lt_check(cublasLtCreate(&c->lt), "cublasLtCreate", &error));
     c->type = MEMO_TYPE_BF16;
     c->scales = (gpt_fp8_scale*)m.take(GPT_CUDA_SCALES);
