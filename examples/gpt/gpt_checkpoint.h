@@ -74,8 +74,7 @@ static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64
         c->n_heads,        c->n_kv_heads, c->vocabulary,
         (int64_t)c->mlp,   gpt_wide(c),   (int64_t)c->type + 16 * c->is_fp8,
         (int64_t)c->states};
-    gpt_file_head head;
-    memset(&head, 0, sizeof head);
+    gpt_file_head head = MEMO_ZERO(gpt_file_head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
     head.order = 1;
     head.file_bytes = gpt_checkpoint_bytes(c);

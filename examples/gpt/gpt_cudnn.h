@@ -39,9 +39,7 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
         const gpt_attention_shape* shape = &of->attention[i].shape;
         memo_sp_attention_desc of_rank = *sp;
         memo_sp_attention_sizes sizes;
-        cudnn_call c;
-
-        memset(&c, 0, sizeof c);
+        cudnn_call c = MEMO_ZERO(cudnn_call);
         c.has_alone_k_results = c.is_backward = 1; /* needs more than the forward */
         c.is_deterministic = desc->is_deterministic;
         of_rank.ulysses_rank = i;

@@ -583,31 +583,22 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array rstd, gpt_array x,
-                     int64_t weight, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name, GPT_KIND_NORM);
+/* dx: of the backward, in which y is dy; NULL: the forward. */
+static void gpt_norm(gpt_model* model, const char* name, const gpt_array* dx, gpt_array y,
+                     gpt_array rstd, gpt_array x, int64_t weight, gpt_rows rows) {
+    const int of_forward = dx ? GPT_READ : GPT_WRITTEN;
+    gpt_op op = gpt_op_make(name, dx ? GPT_KIND_NORM_BACKWARD : GPT_KIND_NORM);
     gpt_norm_args* a = &op.args.norm;
     a->rows = rows;
     a->hidden = x.n_columns;
-    gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
-    gpt_use_rows(&op, GPT_WRITTEN, &a->rstd, rstd, rows);
+    gpt_use_rows(&op, of_forward, &a->y, y, rows);
+    gpt_use_rows(&op, of_forward, &a->rstd, rstd, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
     gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), a->hidden);
-    gpt_launch(model, &op);
-}
-
-static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
-                          gpt_array x, gpt_array rstd, int64_t weight, gpt_rows rows) {
-    gpt_op op = gpt_op_make(name, GPT_KIND_NORM_BACKWARD);
-    gpt_norm_args* a = &op.args.norm;
-    a->rows = rows;
-    a->hidden = x.n_columns;
-    gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
-    gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
-    gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-    gpt_use_rows(&op, GPT_READ, &a->rstd, rstd, rows);
-    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), a->hidden);
-    gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), a->hidden);
+    if (dx) {
+        gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->dx, *dx, rows);
+        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), a->hidden);
+    }
     gpt_launch(model, &op);
 }
 
@@ -771,8 +762,7 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
 static memo_sp_attention_tensors gpt_sp_tensors(const gpt_model* model, const gpt_array* tensors,
                                                 int64_t begin) {
     const int64_t first_key = model->shares_keys ? 0 : begin; /* a slice reads all before it */
-    memo_sp_attention_tensors t;
-    memset(&t, 0, sizeof t);
+    memo_sp_attention_tensors t = MEMO_ZERO(memo_sp_attention_tensors);
     t.q = gpt_at(tensors[GPT_Q], begin);
     t.k = gpt_at(tensors[GPT_K], first_key);
     t.v = gpt_at(tensors[GPT_V], first_key);

@@ -29,9 +29,9 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
     g->document = 0;
-    const int64_t hidden = config->hidden, n = config->n_layers * n_positions * g->layout.kv_hidden;
+    const int64_t hidden = config->hidden, n = config->n_layers * n_positions * g->layout.widths.kv;
     const int64_t sizes[10] = {g->layout.n,      n,        n,      hidden / config->n_heads,
-                               hidden,           hidden,   hidden, g->layout.up_wide,
+                               hidden,           hidden,   hidden, g->layout.widths.up,
                                config->sequence, GPT_BYTES};
     int64_t n_all = 0;
     for (int i = 0; i < 10; i++) n_all += sizes[i];
@@ -44,7 +44,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
 /* Replaces a query (heads * head_size) at `position` by what it reads of up to `sequence` keys. */
 static void gpt_generate_attention(gpt_generator* g, gpt_real* q, const gpt_real* keys,
                                    const gpt_real* values, int64_t position) {
-    const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
+    const int64_t kv_hidden = g->layout.widths.kv, size = g->config.hidden / g->config.n_heads;
     const int64_t most = g->config.window && g->config.window < g->config.sequence
                              ? g->config.window
                              : g->config.sequence;
@@ -75,7 +75,7 @@ static void gpt_generate_linear(gpt_real* y, int adds, const gpt_real* x, const 
 /* Adds a byte at a position; logits are those that follow it. */
 static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position) {
     const gpt_layout* at = &g->layout;
-    const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
+    const int64_t hidden = g->config.hidden, kv_hidden = at->widths.kv;
     const int64_t head_size = hidden / g->config.n_heads;
     gpt_real rstd;
     memcpy(g->x, g->parameters + at->embedding + token * hidden, (size_t)hidden * sizeof *g->x);
@@ -99,11 +99,11 @@ static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position
 
         /* The MLP. */
         gpt_norm_forward(g->y, &rstd, g->x, w + at->norm2, 1, hidden);
-        gpt_generate_linear(g->up, 0, g->y, w + at->up, at->up_wide, hidden);
-        for (int64_t i = 0; i < at->wide; i++)
+        gpt_generate_linear(g->up, 0, g->y, w + at->up, at->widths.up, hidden);
+        for (int64_t i = 0; i < at->widths.wide; i++)
             g->up[i] = g->config.mlp == GPT_MLP_SWIGLU ? gpt_swiglu(g->up[2 * i], g->up[2 * i + 1])
                                                        : gpt_gelu(g->up[i]);
-        gpt_generate_linear(g->x, 1, g->up, w + at->down, hidden, at->wide);
+        gpt_generate_linear(g->x, 1, g->up, w + at->down, hidden, at->widths.wide);
     }
 
     if (g->config.documents && token == g->config.separator) g->document = position + 1;

@@ -837,11 +837,10 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
                                      memo_stream stream, memo_error* error) {
     const gpt_gemm_choice* known = gpt_gemm_find(c, of);
     cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED];
-    memo_error why;
+    memo_error why = {};
     int n;
     if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
     n = gpt_gemm_ask(c, g, of, algos);
-    memset(&why, 0, sizeof why);
     for (int i = 0; i < n; i++) {
         if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
             (void)cudaGetLastError();
@@ -1183,8 +1182,7 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
 }
 
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {
-    gpt_kernels table;
-    memset(&table, 0, sizeof table);
+    gpt_kernels table = {};
     table.context = kernels;
     table.enqueue = gpt_cuda_enqueue;
     table.scratch_bytes = gpt_cuda_scratch_bytes;

@@ -372,9 +372,8 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
 
 /* device: a host device; NULL: to plan only. */
 GPT_FUNCTION gpt_kernels gpt_kernels_host(gpt_host_kernels* host, memo_device* device) {
-    gpt_kernels kernels;
+    gpt_kernels kernels = MEMO_ZERO(gpt_kernels);
     memset(host, 0, sizeof *host);
-    memset(&kernels, 0, sizeof kernels);
     host->device = host->attention.device = device;
     kernels.context = host;
     kernels.enqueue = gpt_host_enqueue;

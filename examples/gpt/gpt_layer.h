@@ -97,7 +97,7 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
     gpt_array t[GPT_N_TENSORS];
     for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
-    gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
+    gpt_norm(model, "norm1", NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
              need[GPT_NORM1]);
     gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, need[GPT_Q]);
     gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, need[GPT_K]);
@@ -126,7 +126,7 @@ static const char* gpt_activation(const gpt_model* model) {
 static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    gpt_norm(model, "norm2", gpt_tensor(model, layer, GPT_NORM2),
+    gpt_norm(model, "norm2", NULL, gpt_tensor(model, layer, GPT_NORM2),
              gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
              weights + at->norm2, need[GPT_NORM2]);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
@@ -197,8 +197,8 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
                     weights + at->up, rows);
     gpt_give(model, d_up);
-    gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
-                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, rows);
+    gpt_norm(model, "norm2", &to, d_norm, gpt_tensor(model, layer, GPT_RSTD2),
+             gpt_tensor(model, layer, GPT_MIDDLE), weights + at->norm2, rows);
     gpt_give(model, d_norm);
 }
 
@@ -266,8 +266,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     gpt_give(model, dk);
     gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
     gpt_give(model, dv);
-    gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
-                  rows);
+    gpt_norm(model, "norm1", &to, d_norm, t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1, rows);
     gpt_give(model, d_norm);
 }
 

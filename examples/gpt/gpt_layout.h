@@ -7,19 +7,26 @@
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
+/* A rank's share of a layer. */
+typedef struct gpt_widths {
+    int32_t degrees[2];   /* of attention, of the MLP */
+    int64_t q, kv, heads; /* columns of q, of k and of v; heads of q */
+    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
+} gpt_widths;
+
 /* Offsets in elements; offsets of a layer's tensors count from the begin of the layer. */
 typedef struct gpt_layout {
-    /* Columns of q, of k and of v, and of the MLP, of a rank.  If degrees differ, there is room for
-     * the smallest degree, and gpt_widths_of returns the columns that a layer uses. */
-    int64_t q_hidden, kv_hidden, wide, up_wide;
+    /* Of a rank.  If degrees differ, there is room for the smallest degree, and gpt_widths_of
+     * returns the columns that a layer uses. */
+    gpt_widths widths;
     int64_t embedding; /* (vocabulary, hidden) */
     int64_t layers, layer_stride;
     int64_t norm1;      /* (hidden) */
-    int64_t query;      /* (q_hidden, hidden) */
-    int64_t key, value; /* (kv_hidden, hidden) */
-    int64_t projection; /* (hidden, q_hidden) */
+    int64_t query;      /* (q, hidden) */
+    int64_t key, value; /* (kv, hidden) */
+    int64_t projection; /* (hidden, q) */
     int64_t norm2;      /* (hidden) */
-    int64_t up;         /* (up_wide, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
+    int64_t up;         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
     int64_t down;       /* (hidden, wide) */
     int64_t final_norm; /* (hidden) */
     int64_t classifier; /* (vocabulary, hidden) */
@@ -65,13 +72,6 @@ static int64_t gpt_wide(const gpt_config* config) {
     return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
 }
 
-/* A rank's share of a layer. */
-typedef struct gpt_widths {
-    int32_t degrees[2];   /* of attention, of the MLP */
-    int64_t q, kv, heads; /* columns of q, of k and of v; heads of q */
-    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
-} gpt_widths;
-
 static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int32_t mlp) {
     gpt_widths w;
     w.degrees[0] = attention;
@@ -112,19 +112,16 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     gpt_layout l;
 
     /* A layer. */
-    l.q_hidden = w.q;
-    l.kv_hidden = w.kv;
-    l.wide = w.wide;
-    l.up_wide = w.up;
+    l.widths = w;
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
-    l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
-    l.key = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
-    l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
-    l.projection = gpt_append(&l.layer_stride, hidden * l.q_hidden);
+    l.query = gpt_append(&l.layer_stride, w.q * hidden);
+    l.key = gpt_append(&l.layer_stride, w.kv * hidden);
+    l.value = gpt_append(&l.layer_stride, w.kv * hidden);
+    l.projection = gpt_append(&l.layer_stride, hidden * w.q);
     l.norm2 = gpt_append(&l.layer_stride, hidden);
-    l.up = gpt_append(&l.layer_stride, l.up_wide * hidden);
-    l.down = gpt_append(&l.layer_stride, hidden * l.wide);
+    l.up = gpt_append(&l.layer_stride, w.up * hidden);
+    l.down = gpt_append(&l.layer_stride, hidden * w.wide);
     l.layer_stride = gpt_round_up(l.layer_stride, unit);
 
     /* The model: buckets, each of which splits evenly among the ranks. */
@@ -221,8 +218,7 @@ typedef struct gpt_share {
 static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
     memo_sharding sliced;
-    gpt_share share;
-    memset(&share, 0, sizeof share);
+    gpt_share share = MEMO_ZERO(gpt_share);
     desc.kind = config->ring > 1 ? MEMO_SHARDING_ZIGZAG : MEMO_SHARDING_PLAIN;
     desc.ring = config->ring;
     desc.ulysses = config->ulysses;
@@ -346,15 +342,15 @@ enum {
     GPT_INPUT,     /* (rows, hidden): a copy of it */
     GPT_RSTD1,     /* (rows) */
     GPT_NORM1,     /* (rows, hidden) */
-    GPT_Q,         /* (rows, q_hidden), turned by RoPE */
-    GPT_K,         /* (rows, kv_hidden), turned by RoPE */
-    GPT_V,         /* (rows, kv_hidden) */
-    GPT_ATTENTION, /* (rows, q_hidden) */
+    GPT_Q,         /* (rows, q), turned by RoPE */
+    GPT_K,         /* (rows, kv), turned by RoPE */
+    GPT_V,         /* (rows, kv) */
+    GPT_ATTENTION, /* (rows, q) */
     GPT_LSE,       /* (rows, heads); if split by heads, as memo_sp_attention_tensors */
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
-    GPT_UP,        /* (rows, up_wide) */
+    GPT_UP,        /* (rows, up) */
     GPT_ACTIVATED, /* (rows, wide): GELU or SwiGLU of up */
     GPT_N_TENSORS
 };
@@ -420,7 +416,7 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_slice_rows(config);
-    shapes.n_keys = gpt_n_rows(config) * at.kv_hidden;
+    shapes.n_keys = gpt_n_rows(config) * at.widths.kv;
     shapes.loss_rows = gpt_loss_rows(config);
     shapes.mlp_rows =
         config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
@@ -429,7 +425,7 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = gpt_wide(config);
     shapes.up = gpt_n_products(config) * shapes.wide;
-    shapes.largest_weight = at.q_hidden > at.up_wide ? at.q_hidden : at.up_wide;
+    shapes.largest_weight = at.widths.q > at.widths.up ? at.widths.q : at.widths.up;
     if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
     shapes.largest_weight *= hidden;
     if (config->is_fp8) shapes.fp8_rows = gpt_min(config->tile_rows, shapes.n_rows);

@@ -48,7 +48,7 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
         gpt_copy_rows(model, stream, x, rows);
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
-        gpt_norm(model, "norm", normed, rstd, stream, norm, rows);
+        gpt_norm(model, "norm", NULL, normed, rstd, stream, norm, rows);
         logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
         gpt_linear(model, "logits", logits, normed, classifier, rows);
         gpt_loss(model, logits, targets, rows);
@@ -59,7 +59,7 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
         gpt_give(model, logits);
         gpt_give(model, normed);
         gpt_clear(model, gpt_at(x, rows.begin), gpt_bytes(x, rows));
-        gpt_norm_back(model, "norm backward", x, d_norm, stream, rstd, norm, rows);
+        gpt_norm(model, "norm backward", &x, d_norm, rstd, stream, norm, rows);
         gpt_give(model, rstd);
         gpt_give(model, d_norm);
         gpt_give(model, stream);
@@ -91,8 +91,8 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
     if (begins) {
         gpt_begin_bucket(model, layer + 1);
         if (model->shares_keys) {
-            model->d_key = gpt_take_sums(model, all, model->layout.kv_hidden);
-            model->d_value = gpt_take_sums(model, all, model->layout.kv_hidden);
+            model->d_key = gpt_take_sums(model, all, model->layout.widths.kv);
+            model->d_value = gpt_take_sums(model, all, model->layout.widths.kv);
         }
     }
     gpt_begin_phase(model, layer, "backward");
@@ -282,12 +282,12 @@ static void gpt_enqueue_update(gpt_model* model) {
     gpt_end_step(model);
 }
 
-/* Waits for an update and reads its totals. */
-static memo_status gpt_end_update(gpt_model* model, double* loss, double* gradient_norm,
-                                  memo_error* error) {
+/* Waits for a step, with or without an update, and reads its totals. */
+static memo_status gpt_end_update(gpt_model* model, int is_updated, double* loss,
+                                  double* gradient_norm, memo_error* error) {
     gpt_synchronize(model);
     if (!model->status) {
-        model->n_updates++;
+        model->n_updates += is_updated;
         if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
         if (gradient_norm) *gradient_norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
     }
@@ -305,16 +305,14 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* d
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
     gpt_enqueue_update(model);
-    return gpt_end_update(model, loss, gradient_norm, error);
+    return gpt_end_update(model, 1, loss, gradient_norm, error);
 }
 
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
     model->status = MEMO_STATUS_OK;
     gpt_end_step(model);
     GPT_TRY(model, memo_session_skip_update(model->session, &model->error));
-    gpt_synchronize(model);
-    if (!model->status && loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
-    return gpt_finish(model, error);
+    return gpt_end_update(model, 0, loss, NULL, error);
 }
 
 GPT_FUNCTION double gpt_votes(const gpt_model* model) {
@@ -423,7 +421,7 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_value
         GPT_TRY(model, kernels->graph_launch(kernels->context, model->compute, model->graph,
                                              &model->error));
     }
-    return gpt_end_update(model, loss, gradient_norm, error);
+    return gpt_end_update(model, 1, loss, gradient_norm, error);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------- */

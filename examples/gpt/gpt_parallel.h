@@ -226,8 +226,7 @@ static void gpt_gradient_norm(gpt_model* model) {
 static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, int on_host, gpt_rows rows,
                                           const gpt_parameter* p) {
     const gpt_handed_update* handed = model->handed;
-    gpt_adamw_args a;
-    memset(&a, 0, sizeof a);
+    gpt_adamw_args a = MEMO_ZERO(gpt_adamw_args);
     a.squares = on_host ? &handed->squares : &model->totals[GPT_TOTAL_SQUARES];
     a.values = on_host ? &handed->values : model->update;
     a.rounding.seed = model->config.seed;

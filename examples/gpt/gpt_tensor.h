@@ -47,7 +47,7 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
                                                                  : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
-    const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->wide + at->up_wide))
+    const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->widths.wide + at->widths.up))
                               : n_rows * (2 * hidden + w.wide + w.up);
     return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
            gpt_sum_bytes(model, n_rows * w.heads + chunk) + 8 * 64;

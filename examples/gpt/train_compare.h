@@ -24,8 +24,7 @@ static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* 
 /* For forward and backward of a step; zeros without a prediction. */
 static step_times predicted_times(const train_options* o, const memo_step_plan* plan) {
     const double n = (double)o->accumulate;
-    step_times times;
-    memset(&times, 0, sizeof times);
+    step_times times = {0};
     if (!plan->times) return times;
     times.layers_s = n * plan->times->step_s;
     times.stall_s = n * plan->times->stall_s;

@@ -126,7 +126,6 @@ static memo_status train(run* r, job* j, memo_error* error) {
     last_times last;
     int64_t sent[2];
     memo_status status = MEMO_STATUS_OK;
-    progress shown;
     int64_t step = 0, first = 0, n_saved = -1;
     double loss, first_s = 0, step_s;
     last.n = 0;
@@ -136,7 +135,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
     r->keys_seen = 0;
     r->n_micro_batches = 0;
     train_sent_bytes(r->mesh, r->model, sent);
-    progress_begin(&shown, first, n_steps, o->accumulate * o->batch * o->sequence);
+    progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
+                      clock_s(), 0,       isatty(STDOUT_FILENO)};
     for (step = first; step < n_steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
         if (step + 1 == first + n_first) first_s = clock_s() - shown.begin_s;

@@ -297,8 +297,7 @@ static const char* option_name(const option* o, int64_t i) {
 }
 
 static train_options train_options_default(void) {
-    train_options options;
-    memset(&options, 0, sizeof options);
+    train_options options = {0};
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const option* o = &option_table[i];
         if (o->kind == OPTION_REAL)
@@ -340,8 +339,7 @@ static void print_options(void) {
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const int column = printf("  %s %s", option_table[i].name, option_table[i].value);
         const int gap = column < HELP_INDENT ? HELP_INDENT - column : 1;
-        memo_text text;
-        memset(&text, 0, sizeof text);
+        memo_text text = {0};
         memo_text_put(&text, "%s", option_table[i].help);
         option_put_default(&option_table[i], &text);
         printf("%*s", gap, "");

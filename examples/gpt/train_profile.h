@@ -44,8 +44,9 @@ static estimate_fp8 estimate_fp8_of(const train_options* o) {
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
-    const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
-    const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
+    const double h = (double)o->hidden, q = (double)at.widths.q, kv = (double)at.widths.kv;
+    const double wide = (double)at.widths.wide, up = (double)at.widths.up,
+                 peak = 1e12 * estimate_tflops(o);
     const cluster_rates rates = estimate_rates_of(o);
     const double product_s = 2 / (rates.products * peak); /* a multiplication and an addition */
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;

@@ -33,6 +33,9 @@
 #define TRAIN_NCCL
 #endif
 
+/* NCCL's, of all runs: joining takes about a second.  NULL: messages do not pass through NCCL. */
+static memo_comm* train_world;
+
 /* Returns whether this process writes the files. */
 static int train_is_first(void) { return train_place.rank == 0; }
 /* Returns whether this rank prints for its process. */
@@ -113,8 +116,6 @@ static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error)
 #endif
 
 #ifdef TRAIN_NCCL
-static memo_comm* train_world; /* of all runs: joining takes NCCL about a second */
-
 static void train_lose_peer(void* unused, const memo_error* why) {
     (void)unused;
     pthread_mutex_lock(&train_running_mutex);
@@ -337,15 +338,11 @@ static memo_status train_collective(thread_rank* rank, memo_collective kind, voi
     const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER;
     const int64_t n_part = count * memo_type_bytes(type);
     const int64_t n_bytes = n_part * (is_gather ? rank->comm->size : 1);
+    const int is_copied = rank->comm == train_world;
     const memo_device* device = rank->device;
     void *pinned = NULL, *shared = data;
     memo_collective_call call = {0};
     memo_status status = MEMO_STATUS_OK;
-#ifdef TRAIN_NCCL
-    const int is_copied = rank->comm == train_world;
-#else
-    const int is_copied = 0;
-#endif
     if (is_copied) {
         status = memo_host_alloc(device, n_bytes, &pinned, error);
         if (!status) status = memo_device_alloc(device, n_bytes, &shared, error);

@@ -71,15 +71,6 @@ typedef struct progress {
     int is_terminal;
 } progress;
 
-static void progress_begin(progress* p, int64_t first, int64_t n_steps, int64_t step_tokens) {
-    p->first = first;
-    p->n_steps = n_steps;
-    p->step_tokens = step_tokens;
-    p->is_terminal = isatty(STDOUT_FILENO);
-    p->begin_s = clock_s();
-    p->shown_s = 0;
-}
-
 /* On a terminal, one line that is rewritten at most five times a second; otherwise a line at
  * intervals. */
 static void progress_show(progress* p, int64_t step, double loss) {
