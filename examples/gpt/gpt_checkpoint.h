@@ -257,10 +257,6 @@ static void gpt_file_settle(const char* path) {
 
 /* ---- one run saves to a path ----------------------------------------------------------------- */
 
-static int gpt_file_is_same(const struct stat* a, const struct stat* b) {
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
 /* Opens and locks PATH.lock, an empty file.  Errors: IO, INVALID_ARGUMENT (another run has it). */
 static memo_status gpt_lock_open(gpt_lock* lock, const char* path, struct stat* info,
                                  memo_error* error) {
@@ -281,7 +277,9 @@ static memo_status gpt_lock_open(gpt_lock* lock, const char* path, struct stat* 
                               lock->path);
 
     /* A run that ended meanwhile has removed the file. */
-    if (lstat(lock->path, &named) == 0 && gpt_file_is_same(&named, info)) return MEMO_STATUS_OK;
+    if (lstat(lock->path, &named) == 0 && named.st_dev == info->st_dev &&
+        named.st_ino == info->st_ino)
+        return MEMO_STATUS_OK;
     close(lock->fd);
     return gpt_lock_open(lock, path, info, error);
 }

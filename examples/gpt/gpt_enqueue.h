@@ -251,10 +251,6 @@ static int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
     return bucket == 0 ? 0 : gpt_min(8 * bucket - 7, gpt_n_parameter_tensors(&model->config));
 }
 
-/* This rank has a part of each bucket of the array. */
-static int gpt_is_part(const gpt_model* model, int array) {
-    return model->zero && array != GPT_WEIGHTS && (model->zero == 2 || array != GPT_GRADIENTS);
-}
 static int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
     return array == GPT_WEIGHTS   ? gpt_n_bytes(model, n)
            : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
@@ -270,10 +266,12 @@ static gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank
     const int64_t n = gpt_count(whole) / model->share.n_ranks;
     return gpt_rows_make(whole.begin + rank * n, whole.begin + (rank + 1) * n);
 }
-/* What an array has of a bucket on this rank. */
+/* What an array has of a bucket on this rank: all, or this rank's part. */
 static gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
-    return gpt_is_part(model, array) ? gpt_part_at(model, bucket, model->share.rank)
-                                     : gpt_whole_bucket(model, bucket);
+    const int is_part =
+        model->zero && array != GPT_WEIGHTS && (model->zero == 2 || array != GPT_GRADIENTS);
+    return is_part ? gpt_part_at(model, bucket, model->share.rank)
+                   : gpt_whole_bucket(model, bucket);
 }
 
 /* In a dry run there is no address. */

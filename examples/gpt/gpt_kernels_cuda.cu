@@ -710,10 +710,6 @@ typedef struct gpt_gemm_call {
     float beta;
 } gpt_gemm_call;
 
-static cudaDataType gpt_cuda_type(memo_type type) {
-    return type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
 /* Rows of one product, so that each matrix of rows has fewer than GPT_CUDA_ELEMENTS elements. */
 static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
     const int64_t most = (GPT_CUDA_ELEMENTS - 1) / (n_outputs > n_inputs ? n_outputs : n_inputs);
@@ -723,7 +719,7 @@ static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
 /* What is row-major here is column-major and transposed for cuBLAS, so D^T = op(A) op(B). */
 static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choice* of,
                                  gpt_gemm_call* g, memo_error* error) {
-    const cudaDataType of_model = gpt_cuda_type(c->type);
+    const cudaDataType of_model = c->type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     const cudaDataType t = of->is_fp8 ? CUDA_R_8F_E4M3 : of_model;
     const int is_weights = of->kind == GPT_GEMM_WEIGHTS, is_forward = of->kind == GPT_GEMM_FORWARD;
     const int is_turned = of->is_fp8 && !is_forward; /* the weight's codes: FP8 takes A^T B alone */
@@ -942,8 +938,8 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
 
 /* A warp a row. */
 #define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
-    ((is_wide) ? GPT_LAUNCH(gpt_count((args)->rows) * WARPS_LANES, kernel<8>, *(args), c->type)    \
-               : GPT_LAUNCH(gpt_count((args)->rows) * WARPS_LANES, kernel<1>, *(args), c->type))
+    ((is_wide) ? GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<8>, args, c->type)        \
+               : GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<1>, args, c->type))
 
 template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
@@ -1023,71 +1019,62 @@ static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_
 static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt_op* op,
                                     memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
-    const gpt_elements_args* elements = &op->args.elements;
-    const gpt_rope_args* rope = &op->args.rope;
-    const gpt_tokens_args* tokens = &op->args.tokens;
-    const gpt_add_args* add = &op->args.add;
-    const gpt_total_args* total = &op->args.total;
-    const gpt_adamw_args* adamw = &op->args.adamw;
-    const gpt_initial_args* initial = &op->args.initial;
-    const gpt_rope_table_args* table = &op->args.rope_table;
-    const gpt_kind kind = op->kind;
+    const auto& a = op->args;
     memo_error unused;
     if (!error) error = &unused;
 
-    switch (kind) {
-    case GPT_KIND_LINEAR:
-        return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &op->args.linear, error);
-    case GPT_KIND_LINEAR_BACKWARD:
-        return gpt_cuda_linear_backward(c, stream, &op->args.linear, error);
+    switch (op->kind) {
+    case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &a.linear, error);
+    case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, &a.linear, error);
     case GPT_KIND_NORM:
-    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, kind, &op->args.norm, error);
+    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, op->kind, &a.norm, error);
     case GPT_KIND_DROPOUT:
         return GPT_LAUNCH_ROWS(
-            gpt_is_wide(elements->n_columns, elements->x, elements->y, elements->z), elements,
+            gpt_is_wide(a.elements.n_columns, a.elements.x, a.elements.y, a.elements.z), a.elements,
             gpt_dropout_kernel);
-    case GPT_KIND_GELU: return gpt_cuda_elements<GPT_KIND_GELU>(c, stream, elements, error);
+    case GPT_KIND_GELU: return gpt_cuda_elements<GPT_KIND_GELU>(c, stream, &a.elements, error);
     case GPT_KIND_GELU_BACKWARD:
-        return gpt_cuda_elements<GPT_KIND_GELU_BACKWARD>(c, stream, elements, error);
-    case GPT_KIND_SWIGLU: return gpt_cuda_elements<GPT_KIND_SWIGLU>(c, stream, elements, error);
+        return gpt_cuda_elements<GPT_KIND_GELU_BACKWARD>(c, stream, &a.elements, error);
+    case GPT_KIND_SWIGLU: return gpt_cuda_elements<GPT_KIND_SWIGLU>(c, stream, &a.elements, error);
     case GPT_KIND_SWIGLU_BACKWARD:
-        return gpt_cuda_elements<GPT_KIND_SWIGLU_BACKWARD>(c, stream, elements, error);
+        return gpt_cuda_elements<GPT_KIND_SWIGLU_BACKWARD>(c, stream, &a.elements, error);
     case GPT_KIND_ROPE:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(rope->head_size / 2, rope->x, rope->table), rope,
+        return GPT_LAUNCH_ROWS(gpt_is_wide(a.rope.head_size / 2, a.rope.x, a.rope.table), a.rope,
                                gpt_rope_kernel);
     case GPT_KIND_ATTENTION:
     case GPT_KIND_ATTENTION_BACKWARD:
-        return gpt_cuda_attend(c, stream, kind, &op->args.attention, error);
+        return gpt_cuda_attend(c, stream, op->kind, &a.attention, error);
     case GPT_KIND_EMBEDDING:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->n_columns, tokens->x, tokens->table), tokens,
-                               gpt_embedding_kernel);
+        return GPT_LAUNCH_ROWS(gpt_is_wide(a.tokens.n_columns, a.tokens.x, a.tokens.table),
+                               a.tokens, gpt_embedding_kernel);
     case GPT_KIND_EMBEDDING_BACKWARD: /* an owner a warp, and 8 or 1 columns a lane */
-        return GPT_LAUNCH_WIDE(gpt_is_wide(tokens->n_columns, tokens->x, tokens->dtable),
-                               GPT_CUDA_OWNERS * ((tokens->n_columns + 255) / 256 * 256),
-                               gpt_embedding_backward_kernel, *tokens, c->type);
+        return GPT_LAUNCH_WIDE(gpt_is_wide(a.tokens.n_columns, a.tokens.x, a.tokens.dtable),
+                               GPT_CUDA_OWNERS * ((a.tokens.n_columns + 255) / 256 * 256),
+                               gpt_embedding_backward_kernel, a.tokens, c->type);
     case GPT_KIND_CROSS_ENTROPY:
-        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->n_columns, tokens->x), tokens,
+        return GPT_LAUNCH_ROWS(gpt_is_wide(a.tokens.n_columns, a.tokens.x), a.tokens,
                                gpt_cross_entropy_kernel);
-    case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, &op->args.loss, error);
+    case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, &a.loss, error);
     case GPT_KIND_ADD:
-        return GPT_LAUNCH_WIDE(gpt_is_wide(add->n, add->to, add->from), add->n, gpt_add_kernel,
-                               *add);
-    case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, &op->args.squares, error);
+        return GPT_LAUNCH_WIDE(gpt_is_wide(a.add.n, a.add.to, a.add.from), a.add.n, gpt_add_kernel,
+                               a.add);
+    case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, &a.squares, error);
     case GPT_KIND_NORM_TOTAL:
-        return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
-                          total->values);
+        return GPT_LAUNCH(1, gpt_total_kernel, a.total.total, a.total.lanes, a.total.vote,
+                          a.total.values);
     case GPT_KIND_ADAMW:
-        return gpt_is_wide(adamw->n, adamw->parameters, adamw->gradients, adamw->weights,
-                           adamw->moments1, adamw->moments2)
-                   ? GPT_LAUNCH(adamw->n / 4, gpt_adamw_kernel<4>, *adamw, c->type)
-                   : GPT_LAUNCH(adamw->n, gpt_adamw_kernel<1>, *adamw, c->type);
-    case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);
+        return gpt_is_wide(a.adamw.n, a.adamw.parameters, a.adamw.gradients, a.adamw.weights,
+                           a.adamw.moments1, a.adamw.moments2)
+                   ? GPT_LAUNCH(a.adamw.n / 4, gpt_adamw_kernel<4>, a.adamw, c->type)
+                   : GPT_LAUNCH(a.adamw.n, gpt_adamw_kernel<1>, a.adamw, c->type);
+    case GPT_KIND_INITIAL: return GPT_LAUNCH(a.initial.n, gpt_initial_kernel, a.initial, c->type);
     case GPT_KIND_ROPE_TABLE:
-        return GPT_LAUNCH(table->n_positions * table->head_size / 2, gpt_rope_table_kernel, *table);
+        return GPT_LAUNCH(a.rope_table.n_positions * a.rope_table.head_size / 2,
+                          gpt_rope_table_kernel, a.rope_table);
     case GPT_N_KINDS: break;
     }
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "operation %d is unknown",
-                          (int)kind);
+                          (int)op->kind);
 }
 
 static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {

@@ -9,11 +9,6 @@
 
 /* ---- addresses of tensors ------------------------------------------------------------------ */
 
-/* All slices of a layer lie at one address. */
-static int gpt_is_of_layer(const gpt_model* model, int tensor) {
-    return model->n_slices > 1 && (tensor == GPT_K || tensor == GPT_V);
-}
-
 /* A tensor of the session, from its row `begin` on.  A dry run has no addresses. */
 static gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor, int64_t begin) {
     void* address =
@@ -21,11 +16,6 @@ static gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor,
     const gpt_array x = {(char*)address, begin, model->columns[tensor],
                          gpt_tensor_type(&model->config, tensor), 0};
     return x;
-}
-
-/* The residual stream of the open slice, or its gradient. */
-static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
-    return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
 /* Rows of a sub-batch, of the open slice. */
@@ -64,9 +54,10 @@ static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt
 
 /* A skeletal tensor, of the open slice. */
 static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    const int64_t begin = gpt_is_of_layer(model, tensor) ? 0 : model->open.begin;
+    /* All slices of keys, or of values, of a layer lie at one address. */
+    const int is_of_layer = model->n_slices > 1 && (tensor == GPT_K || tensor == GPT_V);
     if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
-    gpt_array x = gpt_skeletal(model, layer, tensor, begin);
+    gpt_array x = gpt_skeletal(model, layer, tensor, is_of_layer ? 0 : model->open.begin);
     x.n_columns = gpt_columns(model, layer, tensor);
     if (gpt_is_mixed(&model->config)) gpt_take_part(model, layer, tensor, &x);
     return x;

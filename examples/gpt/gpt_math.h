@@ -552,12 +552,6 @@ GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
 
 /* ---- the optimizer ------------------------------------------------------------------------- */
 
-/* The factor that limits the norm of the gradient to clip; 0: no limit. */
-GPT_INLINE double gpt_clip_scale(double squares, double clip) {
-    const double norm = sqrt(squares);
-    return clip > 0 && norm > clip ? clip / norm : 1;
-}
-
 /* The factors of an update.  The gradient is first multiplied by scale. */
 typedef struct gpt_adamw_factors {
     gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
@@ -566,10 +560,11 @@ typedef struct gpt_adamw_factors {
 
 GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
     const gpt_adamw_desc* desc = &a->values->adamw;
+    const double norm = sqrt(*a->squares), clip = a->values->clip; /* 0: no limit */
     gpt_adamw_factors f;
     f.beta1 = (gpt_real)desc->beta1;
     f.beta2 = (gpt_real)desc->beta2;
-    f.scale = (gpt_real)gpt_clip_scale(*a->squares, a->values->clip);
+    f.scale = clip > 0 && norm > clip ? (gpt_real)(clip / norm) : 1;
     f.epsilon = (gpt_real)desc->epsilon;
     f.decay = a->decays ? (gpt_real)(desc->learning_rate * desc->weight_decay) : 0;
     f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));

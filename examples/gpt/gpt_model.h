@@ -5,11 +5,11 @@
 
 #include "gpt_tensor.h"
 
-/* The slice that the session has open: its rows are those that the model computes.  Returns the
- * stream. */
+/* The slice that the session has open: its rows are those that the model computes.  Returns its
+ * residual stream, or the gradient of that. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
     memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
-    return gpt_stream(model, layer);
+    return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
 /* One slice.  The first layer's begins with the embedding. */
@@ -431,11 +431,6 @@ GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro
     return gpt_round_up(4 * GPT_VALUES_BYTES + gpt_places_bytes(config, n_micro_batches), 512);
 }
 
-static int64_t gpt_rope_bytes(const gpt_config* config) {
-    return gpt_share_make(config, NULL).layout.local_tokens * (config->hidden / config->n_heads) *
-           memo_type_bytes(gpt_sum_type(config->type));
-}
-
 /* Stream, events, pinned memory: resources that the session requires or does not manage. */
 static void gpt_create_streams(gpt_model* model) {
     const memo_device* device = &model->device;
@@ -621,7 +616,9 @@ static void gpt_setup(void* user, memo_session* session) {
     if (model->most_slices) gpt_follow_slices(model);
     gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
 
-    model->rope = (char*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
+    const int64_t n_angles = model->share.layout.local_tokens * (config->hidden / config->n_heads);
+    model->rope =
+        (char*)gpt_take_persistent(model, "angles of RoPE", gpt_sum_bytes(model, n_angles));
     model->token_numbers =
         (int64_t*)gpt_take_persistent(model, "numbers of tokens", 8 * model->n_rows);
     model->losses = (double*)gpt_take_persistent(model, "losses", 8 * model->n_rows);

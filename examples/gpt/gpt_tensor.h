@@ -61,9 +61,6 @@ static int32_t gpt_n_blocks(const gpt_model* model) {
 static int32_t gpt_blocks_layer(const gpt_model* model, int32_t layer) {
     return model->n_slices > 1 ? 0 : layer;
 }
-static int32_t gpt_block_of(const gpt_model* model, const memo_block_call* call) {
-    return model->tensor.first_block + call->block;
-}
 
 /* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
  * rows. */
@@ -76,7 +73,7 @@ static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
 /* Begins the work of a block's part and returns its rows.  Its operations take its name, and its
  * requests start again. */
 static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
-    const int32_t block = gpt_block_of(model, call);
+    const int32_t block = model->tensor.first_block + call->block;
     const gpt_rows part = gpt_part_rows(model, call->part);
     const gpt_rows rows = gpt_group_rows(model, part, gpt_degree_at(model, block));
     gpt_tensor_state* t = &model->tensor;
@@ -316,23 +313,19 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
-/* The swap engine's number of the open slice of a layer. */
-static int32_t gpt_step_of(const gpt_model* model, int32_t layer) {
-    return layer * memo_session_get_n_slices(model->session) +
-           (int32_t)(model->open.begin / model->slice_rows);
-}
-
 /* Recomputes the rows that the engine did not restore.  While the session measures, it times
  * recomputation separately. */
 static void gpt_find_need(gpt_model* model, int32_t layer) {
+    /* The swap engine's number of the open slice. */
+    const int32_t step = layer * memo_session_get_n_slices(model->session) +
+                         (int32_t)(model->open.begin / model->slice_rows);
     gpt_rows* need = model->tensor.need;
     memo_session_info info;
     memset(need, 0, sizeof model->tensor.need);
     if (model->is_measured || gpt_is_idle(model)) return;
     memo_session_get_info(model->session, &info);
     for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
-        memo_swap_get_recompute_rows(info.swap, gpt_step_of(model, layer), t, &need[t].begin,
-                                     &need[t].end);
+        memo_swap_get_recompute_rows(info.swap, step, t, &need[t].begin, &need[t].end);
         need[t].begin += model->open.begin;
         need[t].end += model->open.begin;
     }

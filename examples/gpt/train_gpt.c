@@ -159,7 +159,8 @@ static memo_status rehearse(job* j, memo_error* error) {
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
     printf("room      %s of the GPU beside libraries", bytes_name(small.room));
 #ifdef TRAIN_NCCL
-    if (j->options.ranks > 1) printf(", NCCL's world with %s", bytes_name(train_world_bytes()));
+    if (j->options.ranks > 1)
+        printf(", NCCL's world with %s", bytes_name(memo_comm_nccl_get_device_bytes(train_world)));
 #endif
     printf(", of which --reserve leaves %s\n", bytes_name(reserve));
     return MEMO_STATUS_OK;

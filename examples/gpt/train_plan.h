@@ -146,19 +146,15 @@ static int64_t train_attention_bytes(const train_options* o) {
     return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
 }
 
-static int plan_keeps_all(const memo_step_plan* plan) {
-    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
-    int64_t i = 0;
-    while (i < n && plan->swap.rows[i] == MEMO_ROWS_KEPT) i++;
-    return i == n;
-}
-
 /* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
  * is kept. */
 static int plan_needs_times(const train_options* o, memo_policy policy,
                             const memo_step_plan* plan) {
-    return plans_rows(policy) && o->alpha < 0 && plan->fits &&
-           (policy == MEMO_POLICY_ALPHA || !plan_keeps_all(plan));
+    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
+    int64_t n_kept = 0;
+    if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
+    while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
+    return policy == MEMO_POLICY_ALPHA || n_kept < n;
 }
 
 /* ---- output --------------------------------------------------------------------------------- */

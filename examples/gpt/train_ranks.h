@@ -154,8 +154,6 @@ static void train_watch_graphs(memo_device* device) {
     device->stream_synchronize = train_synchronize;
 }
 
-static int64_t train_world_bytes(void) { return memo_comm_nccl_get_device_bytes(train_world); }
-
 /* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the
  * arena is freed. */
 static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
