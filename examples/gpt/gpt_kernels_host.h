@@ -254,6 +254,7 @@ static void gpt_host_compute(const gpt_op* op) {
     const gpt_rope_args* rope = &op->args.rope;
     const gpt_attention_args* attention = &op->args.attention;
     const gpt_initial_args* initial = &op->args.initial;
+
     switch (op->kind) {
     case GPT_KIND_LINEAR:
     case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
