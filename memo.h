@@ -1536,9 +1536,8 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
 
     /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
-        memob_map grown;
+        memob_map grown = MEMO_ZERO(memob_map);
         int64_t n_kept = 0;
-        memset(&grown, 0, sizeof grown);
         for (int64_t i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
         grown.capacity = 32;
         while (grown.capacity < 4 * (n_kept + 1)) grown.capacity *= 2;
@@ -1549,13 +1548,8 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
             return 0;
         }
         for (int64_t i = 0; i < grown.capacity; i++) grown.values[i] = -1;
-        for (int64_t i = 0; i < map->capacity; i++) {
-            if (map->values[i] < 0) continue;
-            slot = memoi_map_slot(&grown, map->keys[i]);
-            grown.keys[slot] = map->keys[i];
-            grown.values[slot] = map->values[i];
-            grown.n_filled++;
-        }
+        for (int64_t i = 0; i < map->capacity; i++) /* it has room for them */
+            if (map->values[i] >= 0) (void)memob_map_put(&grown, map->keys[i], map->values[i]);
         memob_map_free(map);
         *map = grown;
     }
@@ -1573,6 +1567,11 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
 typedef struct memob_keyed {
     int64_t key, index;
 } memob_keyed;
+
+MEMOI memob_keyed memob_keyed_of(int64_t key, int64_t index) {
+    const memob_keyed keyed = {key, index};
+    return keyed;
+}
 
 /* For qsort: by key, then by index. */
 MEMOI int memob_keyed_compare(const void* left, const void* right) {
@@ -1960,7 +1959,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 /* ---- >>reader -----------------------------------------------------------------------------------
  * Knows: lines, words and numbers of a text.  Knows nothing of what they say. */
 
-/* Position in a text.  A word is bytes between blanks. */
+/* Position in a text.  A word is bytes between blanks; the next word is searched behind it. */
 typedef struct memob_reader {
     const char* name; /* of the file, for messages */
     const char* text;
@@ -1968,8 +1967,9 @@ typedef struct memob_reader {
     const char* end;  /* of the text */
     const char* line; /* start of the current line */
     const char* stop; /* its end, without newline and carriage return */
-    const char* word; /* where the search for the next word starts */
-    int64_t n_line;   /* its number, from 1 */
+    const char* word; /* the current word */
+    int64_t length;   /* of the word; 0: there is none */
+    int64_t n_line;   /* number of the line, from 1 */
 } memob_reader;
 
 #define MEMOB_BAD_LINE(reader, error, ...)                                                         \
@@ -2030,6 +2030,7 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
     if (reader->next >= reader->end) return 0;
     newline = (const char*)memchr(reader->next, '\n', (size_t)(reader->end - reader->next));
     reader->line = reader->word = reader->next;
+    reader->length = 0;
     reader->stop = newline ? newline : reader->end;
     reader->next = newline ? newline + 1 : reader->end;
     if (reader->stop > reader->line && reader->stop[-1] == '\r') reader->stop--;
@@ -2037,20 +2038,20 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
     return 1;
 }
 
-/* The next word of the current line; 0: there is none. */
-MEMOI MEMOB_NOINLINE int memoi_next_word(memob_reader* reader, const char** word, int64_t* length) {
-    const char* p = reader->word;
+/* Moves to the next word of the current line; 0: there is none. */
+MEMOI MEMOB_NOINLINE int memoi_next_word(memob_reader* reader) {
+    const char* p = reader->word + reader->length;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
-    *word = p;
-    while (p < reader->stop && *p != ' ' && *p != '\t') p++;
-    *length = (int64_t)(p - *word);
     reader->word = p;
-    return *length > 0;
+    while (p < reader->stop && *p != ' ' && *p != '\t') p++;
+    reader->length = (int64_t)(p - reader->word);
+    return reader->length > 0;
 }
 
-/* Does the word equal `expected`? */
-MEMOI MEMOB_NOINLINE int memob_word_is(const char* word, int64_t length, const char* expected) {
-    return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
+/* Does the current word equal `expected`? */
+MEMOI MEMOB_NOINLINE int memob_word_is(const memob_reader* reader, const char* expected) {
+    return (int64_t)strlen(expected) == reader->length &&
+           memcmp(reader->word, expected, (size_t)reader->length) == 0;
 }
 
 /* The word as a decimal int64; 0: it is not one. */
@@ -2100,31 +2101,30 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
 
 /* --- what a line must hold --- */
 
-/* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
-MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length) {
+/* The current word for a message: shortened, other than printable bytes as '?'.  Returns out. */
+MEMOI const char* memob_word_text(char out[40], const memob_reader* reader) {
+    const char* word = reader->word;
     int64_t i;
-    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
-    if (i < length) memcpy(out + i - 3, "...", 3);
+    for (i = 0; i < reader->length && i < 36; i++)
+        out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
+    if (i < reader->length) memcpy(out + i - 3, "...", 3);
     out[i] = 0;
     return out;
 }
 
 /* Nothing may follow.  Errors: FORMAT. */
 MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
-    const char* word;
-    int64_t length;
     char shown[40];
-    if (!memoi_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    if (!memoi_next_word(reader)) return MEMO_STATUS_OK;
     return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; the line ends before it",
-                          memob_word_text(shown, word, length));
+                          memob_word_text(shown, reader));
 }
 
 /* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
  * the text. */
-MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
-    while (memoi_reader_next_line(reader)) {
-        if (memoi_next_word(reader, word, length) && (*word)[0] != '#') return 1;
-    }
+MEMOI int memob_next_entry(memob_reader* reader) {
+    while (memoi_reader_next_line(reader))
+        if (memoi_next_word(reader) && reader->word[0] != '#') return 1;
     return 0;
 }
 
@@ -2218,26 +2218,26 @@ MEMOI int memob_value_is_name(const memob_value* value, const char* word, int64_
     return i == length && length > 0 && length < value->most;
 }
 
-/* Reads a word of the line as the value. */
-MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_value* value,
-                                    const char* word, int64_t length, char* to, memo_error* error) {
+/* Reads the current word as the value. */
+MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_value* value, char* to,
+                                    memo_error* error) {
     const int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
     const int64_t least = is_time ? 0 : value->least, most = memoi_record_most(value);
     int64_t number = least;
     char valid[160] = "", shown[40];
     if (value->type == MEMOB_VALUE_NAME) {
         memset(to, 0, (size_t)most);
-        if (least == 0 && memob_word_is(word, length, "-")) return MEMO_STATUS_OK;
-        if (!memob_value_is_name(value, word, length))
+        if (least == 0 && memob_word_is(reader, "-")) return MEMO_STATUS_OK;
+        if (!memob_value_is_name(value, reader->word, reader->length))
             return MEMOB_BAD_LINE(reader, error, "the %s must be 1 to %lld bytes without blanks",
                                   value->what, (long long)most - 1);
-        memcpy(to, word, (size_t)length);
+        memcpy(to, reader->word, (size_t)reader->length);
         return MEMO_STATUS_OK;
     }
 
     /* The number of a word, of "-", or of digits. */
     if (value->type == MEMOB_VALUE_WORD) {
-        while (number <= most && !memob_word_is(word, length, value->words[number])) number++;
+        while (number <= most && !memob_word_is(reader, value->words[number])) number++;
         for (int64_t k = least; k <= most && number > most; k++)
             snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
                      k == least  ? ""
@@ -2246,12 +2246,12 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
                      value->words[k]);
         if (number > most)
             return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
-                                  memob_word_text(shown, word, length), valid);
-    } else if (is_time && value->least < 0 && memob_word_is(word, length, "-")) {
+                                  memob_word_text(shown, reader), valid);
+    } else if (is_time && value->least < 0 && memob_word_is(reader, "-")) {
         number = -1;
-    } else if (!memob_word_number(word, length, &number)) {
+    } else if (!memob_word_number(reader->word, reader->length, &number)) {
         return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits",
-                              value->what, memob_word_text(shown, word, length));
+                              value->what, memob_word_text(shown, reader));
     } else if (number < least || number > most) {
         return MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
                               value->what, (long long)number, (long long)least, (long long)most);
@@ -2264,13 +2264,11 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
 MEMOI memo_status memoi_read_record(memob_reader* reader, const memob_record* record, void* to,
                                     memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    const char* word;
-    int64_t length;
     for (int32_t k = 0; k < record->n_values && !status; k++) {
         const memob_value* value = &record->values[k];
         char* at = (char*)to + value->offset;
-        if (memoi_next_word(reader, &word, &length))
-            status = memoi_record_read(reader, value, word, length, at, error);
+        if (memoi_next_word(reader))
+            status = memoi_record_read(reader, value, at, error);
         else if (k >= record->n_values - record->n_optional)
             memoi_record_set(value, at, 0);
         else
@@ -2282,15 +2280,12 @@ MEMOI memo_status memoi_read_record(memob_reader* reader, const memob_record* re
 /* The same, of the next line, which must begin with the record's word. */
 MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* record, void* to,
                                       memo_error* error) {
-    const char* word;
-    int64_t length;
     char shown[40];
-    if (!memob_next_entry(reader, &word, &length))
+    if (!memob_next_entry(reader))
         return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", record->word);
-    if (memob_word_is(word, length, record->word))
-        return memoi_read_record(reader, record, to, error);
+    if (memob_word_is(reader, record->word)) return memoi_read_record(reader, record, to, error);
     return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
-                          memob_word_text(shown, word, length), record->word);
+                          memob_word_text(shown, reader), record->word);
 }
 
 /* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
@@ -2343,13 +2338,12 @@ MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_reco
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
 MEMOI memo_status memoi_reader_first(memob_reader* reader, const char* kind, memo_error* error) {
-    const char* word;
-    int64_t length, version = 0;
+    int64_t version = 0;
     char shown[40];
-    if (!memoi_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+    if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
         return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
-                              memob_word_text(shown, word, length), kind);
-    if (!memoi_next_word(reader, &word, &length) || !memob_word_number(word, length, &version))
+                              memob_word_text(shown, reader), kind);
+    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &version))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (version == 1) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
@@ -2368,8 +2362,6 @@ static const memob_record memoi_frame_end_record = {"end", memoi_frame_end_value
 MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
                                          memob_reader* last_line, memo_error* error) {
     memob_reader ahead = *reader;
-    const char* word;
-    int64_t length;
     memoi_frame_end end;
     char found[17];
     memo_status status = memob_expect_line_end(reader, error);
@@ -2378,8 +2370,7 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
 
     /* Before any other line is parsed, so that a damaged file is reported as damaged, not by the
      * fault of a line. */
-    while (!is_end && memob_next_entry(&ahead, &word, &length))
-        is_end = memob_word_is(word, length, "end");
+    while (!is_end && memob_next_entry(&ahead)) is_end = memob_word_is(&ahead, "end");
     if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
     *last_line = ahead;
     status = memoi_read_record(&ahead, &memoi_frame_end_record, &end, error);
@@ -2394,10 +2385,9 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
 
     /* Whatever follows is covered by no checksum. */
     reader->end = ahead.line;
-    while (memoi_reader_next_line(&ahead)) {
-        if (memoi_next_word(&ahead, &word, &length))
+    while (memoi_reader_next_line(&ahead))
+        if (memoi_next_word(&ahead))
             return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
-    }
     return MEMO_STATUS_OK;
 }
 
@@ -2407,10 +2397,8 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
                                    int64_t* count, memob_reader* last_line, memo_error* error) {
     memob_reader first = *reader;
-    const char* word;
-    int64_t length;
-    int is_empty = !memob_next_entry(&first, &word, &length);
-    int has_frame = !is_empty && memob_word_is(word, length, "memo");
+    int is_empty = !memob_next_entry(&first);
+    int has_frame = !is_empty && memob_word_is(&first, "memo");
     memo_status status;
     *count = -1;
     if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
@@ -2615,17 +2603,17 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* ---- >>trace file -------------------------------------------------------------------------------
  * Knows: the text of a trace.  Knows nothing of plans. */
 
-/* Parses one request; the reader is after its first word. */
-MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
-                                            memo_trace* trace, int version, memo_error* error) {
+/* Parses one request; the reader is at its first word. */
+MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace, int version,
+                                            memo_error* error) {
     int32_t kind = MEMO_REQUEST_MARK;
     memob_record record;
-    memo_request r;
+    memo_request r = MEMO_ZERO(memo_request);
     int64_t freed_bytes;
     memo_error reason;
     char shown[40];
     memo_status status;
-    while (kind >= 0 && !memob_word_is(word, length, memoi_trace_records[kind].word)) kind--;
+    while (kind >= 0 && !memob_word_is(reader, memoi_trace_records[kind].word)) kind--;
     if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_USE && kind <= MEMO_REQUEST_WAIT))
         return MEMOB_BAD_LINE(
             reader, error,
@@ -2633,9 +2621,10 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
                 ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
-            memob_word_text(shown, word, length));
+            memob_word_text(shown, reader));
     if (kind == MEMO_REQUEST_MARK) {
-        const char* text = reader->word < reader->stop ? reader->word + 1 : reader->stop;
+        const char* text = reader->word + reader->length; /* behind the blank, if there is one */
+        text += text < reader->stop;
         status = memoi_trace_mark(trace, text, (int64_t)(reader->stop - text), &reason);
         return memob_reader_result(reader, status, &reason, error);
     }
@@ -2643,7 +2632,6 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     /* Version 0 has no classes and streams. */
     record = memoi_trace_records[kind];
     if (version == 0) record.n_values = 2;
-    memset(&r, 0, sizeof r);
     status = memoi_read_record(reader, &record, &r, error);
     if (status) return status;
     status = memoi_trace_add(trace, (memo_request_kind)kind, r.memory_class, r.stream, r.id,
@@ -2659,16 +2647,15 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
 }
 
 MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
-    const char* word;
-    int64_t length, count;
+    int64_t count;
     memob_reader last_line;
     memo_status status = memo_trace_create(trace, error);
     if (status) return status;
 
     /* Only version 1 has a frame. */
     status = memob_read_frame(reader, "trace", 1, &count, &last_line, error);
-    while (!status && memob_next_entry(reader, &word, &length))
-        status = memoi_trace_parse_request(reader, word, length, *trace, count >= 0, error);
+    while (!status && memob_next_entry(reader))
+        status = memoi_trace_parse_request(reader, *trace, count >= 0, error);
     if (!status) status = memob_check_count(&last_line, count, (*trace)->n_requests, error);
     if (status) {
         memo_trace_destroy(*trace);
@@ -2695,9 +2682,8 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 }
 
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
-    memo_text text;
+    memo_text text = MEMO_ZERO(memo_text);
     memo_status status = MEMO_STATUS_OK;
-    memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
     for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         const memo_request* r = &trace->requests[i];
@@ -2717,27 +2703,24 @@ static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "
 
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
-    const char* words[5];
-    int64_t lengths[5];
     const memo_mark none = {MEMO_PHASE_NONE, -1, 0};
     memo_mark mark = none;
-    int n = 0;
     if (!text) return none;
     (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
-    if (!memoi_reader_next_line(&reader)) return none;
-    while (n < 5 && memoi_next_word(&reader, &words[n], &lengths[n])) n++;
+    if (!memoi_reader_next_line(&reader) || !memoi_next_word(&reader)) return none;
 
     /* "iteration" or "layer N PHASE", then "begin" or "end". */
-    if (n == 2 && memob_word_is(words[0], lengths[0], "iteration"))
+    if (memob_word_is(&reader, "iteration"))
         mark.phase = MEMO_PHASE_ITERATION;
-    if (n == 4 && memob_word_is(words[0], lengths[0], "layer") &&
-        memob_word_number(words[1], lengths[1], &mark.layer) && mark.layer >= 0)
+    else if (memob_word_is(&reader, "layer") && memoi_next_word(&reader) &&
+             memob_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
+             memoi_next_word(&reader))
         for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
-            if (memob_word_is(words[2], lengths[2], memob_phase_names[i]))
-                mark.phase = (memo_phase)i;
-    if (mark.phase == MEMO_PHASE_NONE) return none;
-    mark.is_end = memob_word_is(words[n - 1], lengths[n - 1], "end");
-    return mark.is_end || memob_word_is(words[n - 1], lengths[n - 1], "begin") ? mark : none;
+            if (memob_word_is(&reader, memob_phase_names[i])) mark.phase = (memo_phase)i;
+    if (mark.phase == MEMO_PHASE_NONE || !memoi_next_word(&reader)) return none;
+    mark.is_end = memob_word_is(&reader, "end");
+    if (!mark.is_end && !memob_word_is(&reader, "begin")) return none;
+    return memoi_next_word(&reader) ? none : mark;
 }
 
 /* The parsed mark of request i; of no phase if it is not a mark. */
@@ -3078,10 +3061,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     /* Events by time.  Ends come first at equal times, because lifetimes are half-open. */
     n = memob_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
-        events[i].key = pieces[i].end;
-        events[i].index = i;
-        events[n + i].key = pieces[i].begin;
-        events[n + i].index = n + i;
+        events[i] = memob_keyed_of(pieces[i].end, i);
+        events[n + i] = memob_keyed_of(pieces[i].begin, n + i);
     }
     memob_keyed_sort(events, 2 * n);
 
@@ -3089,8 +3070,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     for (i = 0; i < n; i++) {
         pieces[i].rank = -1;
         if (!check_offsets && !plan->buffers[pieces[i].buffer].is_fixed) continue;
-        order[n_placed].key = plan->buffers[pieces[i].buffer].offset_bytes;
-        order[n_placed++].index = i;
+        order[n_placed++] = memob_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
     }
     qsort(order, (size_t)n_placed, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n_placed; i++) pieces[order[i].index].rank = i;
@@ -3128,8 +3108,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 
 /* --- order --- */
 
-/* Sorts buffers by begin, stably; gaps, holds and waits follow. */
-MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
+/* Sorts buffers by begin, stably; gaps, holds and waits follow, and are sorted too. */
+MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers;
     memob_arrays arrays = {NULL, 0};
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n);
@@ -3140,13 +3120,8 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         return memob_no_memory(error, "sorting a plan");
     }
 
-    for (int64_t i = 0; i < n; i++) {
-        order[i].key = plan->buffers[i].begin;
-        order[i].index = i;
-    }
+    for (int64_t i = 0; i < n; i++) order[i] = memob_keyed_of(plan->buffers[i].begin, i);
     memob_keyed_sort(order, n);
-
-    /* Buffers move; gaps, holds and waits follow them. */
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
@@ -3162,20 +3137,12 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     /* The array stays the caller's, so copy back. */
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
     memob_arrays_free(&arrays);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t i = 1;
-    while (i < plan->n_buffers && plan->buffers[i - 1].begin <= plan->buffers[i].begin) i++;
-    if (i < plan->n_buffers) status = memoi_plan_order(plan, error);
     qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_plan_compare_gaps);
     if (plan->n_holds > 0)
         qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_plan_compare_holds);
     if (plan->n_waits > 0)
         qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
-    return status;
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
@@ -3253,8 +3220,7 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
         if (u == stream || snapshot[u] <= memoi_clocks_at(clocks, stream, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
-        advances->list[advances->n].index = i;
-        advances->list[advances->n++].key = snapshot[u];
+        advances->list[advances->n++] = memob_keyed_of(snapshot[u], i);
     }
     return MEMO_STATUS_OK;
 }
@@ -3345,9 +3311,8 @@ MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uin
  * bytes, and buffers that live from 0 on. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
-    memob_map known;
+    memob_map known = MEMO_ZERO(memob_map);
     int64_t i, lane, n = 0;
-    memset(&known, 0, sizeof known);
 
     /* Equal sets of streams share a lane. */
     for (i = 0; i < trace->n_requests; i++) {
@@ -3359,8 +3324,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
         if (buffer->size_bytes == 0 ||
             (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
             continue;
-        clocks->mallocs[n].key = lane;
-        clocks->mallocs[n++].index = i;
+        clocks->mallocs[n++] = memob_keyed_of(lane, i);
     }
     memob_map_free(&known);
     if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
@@ -3440,9 +3404,8 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
 MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      const int64_t* number, const memo_plan* buyer,
                                      memo_error* error) {
-    memoi_clocks clocks;
+    memoi_clocks clocks = MEMO_ZERO(memoi_clocks);
     memo_status status;
-    memset(&clocks, 0, sizeof clocks);
     clocks.buyer = buyer;
     for (int64_t i = 0; i < trace->n_requests; i++)
         clocks.n = memob_max(clocks.n, trace->requests[i].stream + 1);
@@ -3627,10 +3590,8 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
     int64_t k;
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
     if (!lanes) return memob_no_memory(error, "validating a plan");
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        lanes[i].key = plan->buffers[i].lane;
-        lanes[i].index = i;
-    }
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        lanes[i] = memob_keyed_of(plan->buffers[i].lane, i);
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Each hold against the buffers of its lane that begin while it lasts. */
@@ -3774,7 +3735,7 @@ MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan,
 }
 
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
-    memo_text text;
+    memo_text text = MEMO_ZERO(memo_text);
     memob_lines lines = {&text, NULL, 1, error};
     memo_plan head = *plan;
     int64_t culprit;
@@ -3782,7 +3743,6 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     memo_status status = plan->proof == MEMO_PROOF_NONE
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
-    memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo plan 1\n");
     if (!status) status = memoi_plan_head(&lines, &head);
     if (!status) status = memoi_plan_body(&lines, plan, NULL);
@@ -3795,11 +3755,10 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
                                         int64_t* buffer_lines) {
     memob_reader* reader = lines->reader;
     memo_status status = memoi_plan_body(lines, plan, buffer_lines);
-    const char* word;
-    int64_t length, culprit = -1;
+    int64_t culprit = -1;
     memo_error reason;
     if (status) return status;
-    if (memob_next_entry(reader, &word, &length))
+    if (memob_next_entry(reader))
         return MEMOB_BAD_LINE(reader, lines->error,
                               "there are more lines than `buffers`, `gaps`, `holds` and `waits` "
                               "state");
@@ -3817,9 +3776,8 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     memob_lines lines = {NULL, reader, 1, error};
     memob_reader last_line;
     memo_error reason;
-    memo_plan head, *made;
+    memo_plan head = MEMO_ZERO(memo_plan), *made;
     memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
-    memset(&head, 0, sizeof head);
     if (!status) status = memoi_plan_head(&lines, &head);
     if (status) return status;
 
@@ -3901,9 +3859,8 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
 }
 
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
-    memo_range range;
-    range.begin = (uint64_t)(uintptr_t)address;
-    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    const uint64_t begin = (uint64_t)(uintptr_t)address;
+    const memo_range range = {begin, begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0)};
     return range;
 }
 
@@ -3933,12 +3890,6 @@ typedef struct memoi_slot {
     int64_t holder; /* of the first: the slot that lived here last */
     int32_t is_live;
 } memoi_slot;
-
-/* A planned malloc or free.  A free has happened if the buffer is not live. */
-typedef struct memoi_event {
-    int64_t buffer;
-    int64_t is_free;
-} memoi_event;
 
 /* Half of a bought wait: the record, due once the event before `at` has happened, or the wait, due
  * before the event `at`, which is a malloc. */
@@ -3970,9 +3921,11 @@ struct memo_arena {
     int64_t memory_bytes;
 
     /* Replay. */
-    void* own_memory;    /* what the device gave for the block; NULL: the user's */
-    memoi_event* events; /* in the planned order */
-    int64_t n_events, body_event;
+    void* own_memory; /* what the device gave for the block; NULL: the user's */
+    /* Planned mallocs and frees, in order.  Index: a malloc's is that of the buffer + n_buffers, a
+     * free's is that of the buffer.  A free has happened if the buffer is not live. */
+    memob_keyed* events;
+    int64_t n_events, body_event, n_buffers;
     int64_t cursor;
     int64_t n_body_requests;
     memoi_step* steps; /* in order; each wait has two and shares their event */
@@ -4011,7 +3964,7 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
 MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes, int64_t id,
                                           void** address, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
-    memoi_block* block;
+    memoi_block block = {NULL, size_bytes, id};
     memo_status status;
     if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
         return memob_no_memory(error, "the arena's list of blocks");
@@ -4027,10 +3980,8 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
         if (arena->device) memo_device_free(arena->device, *address, NULL);
         return memob_no_memory(error, "the arena's list of blocks");
     }
-    block = &blocks->list[blocks->n++];
-    block->address = *address;
-    block->size_bytes = size_bytes;
-    block->id = id;
+    block.address = *address;
+    blocks->list[blocks->n++] = block;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
     return MEMO_STATUS_OK;
@@ -4097,46 +4048,37 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
 /* The order of requests and frees in replay, which follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    const int64_t n = plan->n_buffers;
-    memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    memo_status status = MEMO_STATUS_OK;
-    arena->events = MEMOB_ARRAY(&arena->arrays, memoi_event, 2 * n);
-    if (!list || !arena->events) {
-        MEMO_FREE(list);
-        return memob_no_memory(error, "an arena");
-    }
+    const int64_t n = arena->n_buffers;
+    memob_keyed* list = MEMOB_ARRAY(&arena->arrays, memob_keyed, 2 * n + 1);
+    arena->events = list;
+    if (!list) return memob_no_memory(error, "an arena");
 
     /* Frees come first: lifetimes are half-open.  Persistent buffers are requested before
      * the body, and their frees are not planned: they may come at any time. */
     for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
-        list[arena->n_events].key =
-            is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin;
-        list[arena->n_events++].index = n + i;
-        if (is_persistent) continue;
-        list[arena->n_events].key = buffer->end;
-        list[arena->n_events++].index = i;
+        list[arena->n_events++] = memob_keyed_of(
+            is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin, n + i);
+        if (!is_persistent) list[arena->n_events++] = memob_keyed_of(buffer->end, i);
     }
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
+    list[arena->n_events].index = n; /* behind the last: no free */
 
     /* Two requests of the body at one time would leave their order open. */
-    for (int64_t i = 0; i < arena->n_events && !status; i++) {
+    for (int64_t i = 0; i < arena->n_events; i++) {
         const memob_keyed* event = &list[i];
         const int in_body = event->key >= plan->body_begin;
         if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
-            status = MEMOB_INVALID(
+            return MEMOB_INVALID(
                 error,
                 "buffers %lld and %lld begin at the same time (%lld), so their order of "
                 "requests is ambiguous; replay a plan made by memo_plan_from_trace",
                 (long long)(event[-1].index - n), (long long)(event->index - n),
                 (long long)event->key);
-        arena->events[i].buffer = event->index % n;
-        arena->events[i].is_free = event->index < n;
         arena->body_event += !in_body;
     }
-    MEMO_FREE(list);
-    return status;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
@@ -4149,35 +4091,28 @@ MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
 MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
                                   memo_error* error) {
     const memo_plan* plan = arena->plan;
-    int64_t n = plan->n_waits;
-    int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, 8); /* of mallocs, frees */
+    memob_arrays arrays = {NULL, 0};
+    int64_t* place = MEMOB_ARRAY(&arrays, int64_t, 2 * arena->n_buffers); /* of an event's index */
     memo_status status = MEMO_STATUS_OK;
-    arena->steps = MEMOB_ARRAY(&arena->arrays, memoi_step, 2 * n);
-    if (!place || !arena->steps) {
-        MEMO_FREE(place);
-        return memob_no_memory(error, "an arena");
-    }
-
-    for (int64_t i = 0; i < arena->n_events; i++)
-        place[2 * arena->events[i].buffer + arena->events[i].is_free] = i;
+    arena->steps = MEMOB_ARRAY(&arena->arrays, memoi_step, 2 * plan->n_waits);
+    if (!place || !arena->steps) status = memob_no_memory(error, "an arena");
+    for (int64_t i = 0; i < arena->n_events && !status; i++) place[arena->events[i].index] = i;
 
     /* A wait is two steps: an event is recorded after the free, and awaited before the request. */
-    for (int64_t i = 0; i < n && !status; i++) {
+    for (int64_t i = 0; i < plan->n_waits && !status; i++) {
         const memo_wait* wait = &plan->waits[i];
-        memoi_step* record = &arena->steps[arena->n_steps];
-        status = memo_event_create_untimed(arena->device, &record->event, error);
+        const int64_t requested = arena->n_buffers + wait->requested;
+        memoi_step record = {place[wait->freed] + 1, 0, streams[wait->from], NULL};
+        memoi_step awaited = {place[requested], 1, streams[wait->to], NULL};
+        status = memo_event_create_untimed(arena->device, &record.event, error);
         if (status) break;
-        record->at = place[2 * wait->freed + 1] + 1;
-        record->stream = streams[wait->from];
-        record[1].at = place[2 * wait->requested];
-        record[1].is_wait = 1;
-        record[1].stream = streams[wait->to];
-        record[1].event = record->event;
-        arena->n_steps += 2;
+        awaited.event = record.event;
+        arena->steps[arena->n_steps++] = record;
+        arena->steps[arena->n_steps++] = awaited;
     }
-    if (n > 0)
+    if (arena->steps)
         qsort(arena->steps, (size_t)arena->n_steps, sizeof(memoi_step), memoi_arena_compare_steps);
-    MEMO_FREE(place);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -4261,6 +4196,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->trace = desc->trace;
     made->memory = (char*)desc->memory;
     made->memory_bytes = desc->memory_bytes;
+    made->n_buffers = desc->plan ? desc->plan->n_buffers : 0;
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
     if (made->plan) {
         status = memoi_arena_events(made, error);
@@ -4295,12 +4231,13 @@ void memo_arena_destroy(memo_arena* arena) {
 
 /* Is this a planned free that has not happened? */
 MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
-    return arena->events[event].is_free && arena->slots[arena->events[event].buffer].is_live;
+    const int64_t index = arena->events[event].index;
+    return index < arena->n_buffers && arena->slots[index].is_live;
 }
 
 /* Moves the cursor over planned frees that have happened. */
 MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor].is_free &&
+    while (cursor < arena->n_events && arena->events[cursor].index < arena->n_buffers &&
            !memoi_arena_is_due(arena, cursor))
         cursor++;
     return cursor;
@@ -4335,7 +4272,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
     for (i = arena->body_event; i < arena->cursor && !is_over; i++)
-        arena->slots[arena->events[i].buffer].is_live = 0;
+        arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
     memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
@@ -4410,15 +4347,14 @@ MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_re
 /* The error of a request other than the planned one. */
 MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int64_t size_bytes,
                                       memo_error* error) {
-    char planned[128];
-    const memoi_event* event = &arena->events[arena->cursor];
-    if (arena->cursor >= end)
-        snprintf(planned, sizeof planned, "the plan has no more requests");
-    else
+    char planned[128] = "the plan has no more requests";
+    if (arena->cursor < end) {
+        const int64_t index = arena->events[arena->cursor].index, n = arena->n_buffers;
+        const memo_buffer* buffer = &arena->plan->buffers[index % n];
         snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
-                 event->is_free ? "first frees" : "has", (long long)event->buffer,
-                 (long long)arena->plan->buffers[event->buffer].size_bytes,
-                 (long long)arena->plan->buffers[event->buffer].id, event->is_free ? "" : " here");
+                 index < n ? "first frees" : "has", (long long)(index % n),
+                 (long long)buffer->size_bytes, (long long)buffer->id, index < n ? "" : " here");
+    }
     return memo_error_set(error, MEMO_STATUS_DIVERGED,
                           "request %lld %s asks for %lld bytes, but %s; record and plan again",
                           (long long)arena->n_body_requests,
@@ -4430,19 +4366,18 @@ MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int6
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    const memoi_event* event;
+    int64_t buffer;
     memoi_slot* slot;
     memo_status status = MEMO_STATUS_OK;
     arena->cursor = memoi_arena_skip(arena, arena->cursor);
-    event = &arena->events[arena->cursor];
-    if (arena->cursor >= end || event->is_free ||
-        size_bytes > arena->slots[event->buffer].size_bytes)
+    buffer = arena->events[arena->cursor].index - arena->n_buffers;
+    if (arena->cursor >= end || buffer < 0 || size_bytes > arena->slots[buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
     if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
     if (status) return status;
-    slot = &arena->slots[event->buffer];
+    slot = &arena->slots[buffer];
     slot->is_live = 1;
-    arena->slots[slot->first].holder = event->buffer;
+    arena->slots[slot->first].holder = buffer;
     *address = slot->address;
     arena->cursor++;
     arena->n_body_requests++;
@@ -4453,9 +4388,9 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
 /* The live slot at an address, or NULL: the slot of the next planned free, or another slot if the
  * free is early or late. */
 MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* address) {
-    const memoi_event* next = &arena->events[arena->cursor];
-    memoi_slot* slot = arena->cursor < arena->n_events ? &arena->slots[next->buffer] : NULL;
-    if (!slot || !next->is_free || slot->address != address) {
+    const int64_t next = arena->events[arena->cursor].index;
+    memoi_slot* slot = next < arena->n_buffers ? &arena->slots[next] : NULL;
+    if (!slot || slot->address != address) {
         int64_t first = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
         slot = first < 0 ? NULL : &arena->slots[arena->slots[first].holder];
     }
@@ -4730,11 +4665,6 @@ typedef struct memoi_host {
 
 /* --- what the workers do --- */
 
-MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const memo_error* error) {
-    memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s", stream->name,
-                       error->message[0] ? error->message : memo_status_name(status));
-}
-
 typedef struct memoi_host_sleep_args {
     memoi_host_stream* stream;
     double duration_s;
@@ -4854,11 +4784,12 @@ MEMOI void* memoi_host_worker(void* argument) {
                 memob_max(stream->ready_ns, __atomic_load_n(&op->mark->time_ns, __ATOMIC_RELAXED));
         } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
             const int64_t begin_ns = stream->ready_ns;
-            memo_error error;
-            memo_status status;
-            memset(&error, 0, sizeof error);
-            status = op->function(op->args.bytes, &error);
-            if (status) memoi_host_fail(stream, status, &error);
+            memo_error error = MEMO_ZERO(memo_error);
+            const memo_status status = op->function(op->args.bytes, &error);
+            if (status)
+                memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s",
+                                   stream->name,
+                                   error.message[0] ? error.message : memo_status_name(status));
             if (stream->ready_ns == begin_ns) stream->ready_ns = memob_now_ns();
         }
 
@@ -5232,21 +5163,15 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
                                        void* to, int64_t to_stride_bytes, const void* from,
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
-    memoi_host_copy_args copy;
+    memoi_host_copy_args copy = {
+        (memoi_host_stream*)stream, kind,      (char*)to, (const char*)from, to_stride_bytes,
+        from_stride_bytes,          row_bytes, n_rows};
     /* Everything is checked here: an operation that fails later fails the whole device. */
     memo_status status = memob_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes,
                                           row_bytes, n_rows, error);
     if (status) return status;
 
     /* Rows that touch are one long row. */
-    copy.stream = (memoi_host_stream*)stream;
-    copy.kind = kind;
-    copy.to = (char*)to;
-    copy.from = (const char*)from;
-    copy.to_stride_bytes = to_stride_bytes;
-    copy.from_stride_bytes = from_stride_bytes;
-    copy.row_bytes = row_bytes;
-    copy.n_rows = n_rows;
     if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
@@ -5263,15 +5188,12 @@ MEMOI memo_status memoi_host_copy(void* context, memo_stream stream, memo_copy_k
 
 MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* address,
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    memoi_host_fill_args fill;
+    const memoi_host_fill_args fill = {address, size_bytes, byte_value};
     if (size_bytes < 0 || (!address && size_bytes))
         return MEMOB_INVALID(
             error,
             "fill: invalid range (%lld bytes at %p); 0 or more bytes at an address are valid",
             (long long)size_bytes, address);
-    fill.address = address;
-    fill.size_bytes = size_bytes;
-    fill.byte_value = byte_value;
     return memoi_host_call((memoi_host*)context, stream, memoi_host_run_fill, &fill, sizeof fill,
                            error);
 }
@@ -5408,11 +5330,9 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
-    memoi_host_sleep_args sleep;
+    const memoi_host_sleep_args sleep = {(memoi_host_stream*)stream, duration_s};
     if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    sleep.stream = (memoi_host_stream*)stream;
-    sleep.duration_s = duration_s;
     return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);
 }
 
@@ -5551,11 +5471,10 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
 #endif
     if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
     while (begin < op->n_bytes) {
-        memset(&parts[n], 0, sizeof parts[n]);
-        parts[n].op = op;
-        parts[n].begin = begin;
-        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
-        begin += parts[n++].n_bytes;
+        const memoi_spill_part part = {op, begin, memob_min(part_bytes, op->n_bytes - begin),
+                                       MEMO_ZERO(memo_error)};
+        begin += part.n_bytes;
+        parts[n++] = part;
     }
 
     /* The first part, and any without a thread, on this thread. */
@@ -5668,14 +5587,9 @@ MEMOI void memob_spill_destroy(memob_spill_file* file) {
 
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
-    memset(op, 0, sizeof *op);
-    op->call.function = memoi_spill_run;
-    op->call.argument = op;
-    op->file = file;
-    op->address = address;
-    op->offset = offset;
-    op->n_bytes = n_bytes;
-    op->is_write = is_write;
+    const memob_spill_op made = {
+        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+    *op = made;
 }
 
 /* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
@@ -6520,8 +6434,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int is_input = desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->n_slices > 1;
     const int is_carried = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_CARRIED;
     const double share = 1 / (double)n; /* of a row; a division is slow */
-    memob_swap_region region;
-    memset(&region, 0, sizeof region);
+    memob_swap_region region = MEMO_ZERO(memob_swap_region);
     region.whole_bytes = all_bytes;
     if (is_layer || is_handed)
         region.whole_bytes = memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -7208,10 +7121,8 @@ typedef struct memob_swap_ops {
 } memob_swap_ops;
 
 MEMOI void memoi_swap_add_op(memob_swap_ops* ops, int32_t kind, int32_t stream, int32_t of) {
-    memob_swap_op* op = &ops->list[ops->n++];
-    op->kind = kind;
-    op->stream = stream;
-    op->of = of;
+    const memob_swap_op op = {kind, stream, of};
+    ops->list[ops->n++] = op;
 }
 
 /* Before visit k computes. */
@@ -8093,10 +8004,8 @@ MEMOI void memob_states_free(memob_states* states) { memob_arrays_free(&states->
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
 MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_states_sizes* sizes,
                                          memo_error* error) {
-    memob_states states;
-    memo_status status;
-    memset(&states, 0, sizeof states);
-    status = memob_states_init(&states, desc, error);
+    memob_states states = MEMO_ZERO(memob_states);
+    const memo_status status = memob_states_init(&states, desc, error);
     if (!status) *sizes = states.sizes;
     memob_states_free(&states);
     return status;
@@ -8481,10 +8390,8 @@ MEMOI void memob_states_reset(memob_states* states) {
     }
     (void)memob_states_abandon(states, NULL);
     for (int p = 0; p < 2; p++) {
-        memoi_states_place* place = &states->places[p];
-        place->layer = -1;
-        place->present = place->dirty = 0;
-        place->is_coming = place->is_leaving = 0;
+        const memoi_states_place none = {-1, 0, 0, 0, 0};
+        states->places[p] = none;
     }
 }
 

@@ -2299,14 +2299,13 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
     memob_reader reader, last_line, ahead;
     memoi_block_degree line;
     memo_error reason;
-    const char* word;
-    int64_t length, count = -1, n = 0;
+    int64_t count = -1, n = 0;
     int32_t* degrees = NULL;
     memo_status status = memob_reader_open(&reader, path, error);
     if (!status) status = memob_read_frame(&reader, "degrees", 1, &count, &last_line, error);
 
     /* Blocks must ascend by 1, so that none can be missing. */
-    for (ahead = reader; !status && memob_next_entry(&ahead, &word, &length); ahead = reader) {
+    for (ahead = reader; !status && memob_next_entry(&ahead); ahead = reader) {
         status = memob_expect_record(&reader, &memoi_block_degree_record, &line, error);
         if (!status && line.block != n)
             status = MEMOB_BAD_LINE(&reader, error, "block %d: block %lld is expected here",

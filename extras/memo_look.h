@@ -2134,7 +2134,8 @@ MEMOI uint32_t memoi_timeline_color(memoi_legend* legend, const char* name) {
     family->name = name;
     family->length = length;
     for (i = 0; i < (int)(sizeof usual / sizeof usual[0]) && !family->color; i++)
-        if (memob_word_is(name, length, usual[i].name)) family->color = usual[i].color;
+        if (strlen(usual[i].name) == (size_t)length && !memcmp(name, usual[i].name, (size_t)length))
+            family->color = usual[i].color;
     if (!family->color)
         family->color = others[legend->n_others++ % (int)(sizeof others / sizeof others[0])];
     legend->n++;
@@ -2761,7 +2762,7 @@ MEMOI memo_status memoi_schedule_declare(const memoi_schedule_reader* r, memoi_n
 
 /* Moves to the next word of the line. */
 MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
-    const char *p = r->reader.word, *stop = r->reader.stop;
+    const char *p = r->reader.word + r->reader.length, *stop = r->reader.stop;
     char* to = r->text + r->n_text; /* room was made for the line */
     int is_open;
     while (p < stop && (*p == ' ' || *p == '\t')) p++;
@@ -2781,6 +2782,7 @@ MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
     *to++ = 0;
     r->n_text = to - r->text;
     r->reader.word = p;
+    r->reader.length = 0;
     return is_open ? memoi_schedule_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
 
@@ -2954,9 +2956,8 @@ MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_k
                                 stream < 0 ? NULL : &stream, r->error);
 }
 
-/* The reader is after the first word of the line. */
-MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char* word,
-                                            int64_t length) {
+/* The reader is at the first word of the line. */
+MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r) {
     memo_status status;
     const char* p;
     char shown[40];
@@ -2973,13 +2974,13 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     if (!memob_reserve(&r->text, &r->text_capacity, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
 
-    for (k = 0; k < MEMOI_WORDS && !memob_word_is(word, length, memoi_schedule_words[k]); k++) {
+    for (k = 0; k < MEMOI_WORDS && !memob_word_is(&r->reader, memoi_schedule_words[k]); k++) {
     }
     if (k == MEMOI_WORDS)
         return MEMOB_BAD_LINE(
             &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
-            memob_word_text(shown, word, length));
+            memob_word_text(shown, &r->reader));
     status = k == MEMO_OP_RUN         ? memoi_schedule_parse_run(r)
              : k == MEMOI_WORD_STREAM ? memoi_schedule_parse_stream(r)
              : k == MEMOI_WORD_BUFFER ? memoi_schedule_parse_buffer(r)
@@ -2991,15 +2992,13 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
                                        memo_error* error) {
     memoi_schedule_reader r = MEMO_ZERO(memoi_schedule_reader);
     memob_reader last_line;
-    const char* word;
-    int64_t length, count = -1;
+    int64_t count = -1;
     memo_status status;
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
     if (!status) status = memob_read_frame(&r.reader, "schedule", 1, &count, &last_line, error);
-    while (!status && memob_next_entry(&r.reader, &word, &length))
-        status = memoi_schedule_parse_line(&r, word, length);
+    while (!status && memob_next_entry(&r.reader)) status = memoi_schedule_parse_line(&r);
     if (!status) status = memob_check_count(&last_line, count, r.schedule->n_ops, error);
     memoi_names_free(&r.streams);
     memoi_names_free(&r.events);

@@ -123,10 +123,8 @@ static void profile_begin(profile_file* f, memo_degrees_problem** problem) {
     memo_error reason;
     for (int kind = 0; kind < PROFILE_GATHER && !f->status; kind++) {
         memob_reader ahead = *f->lines.reader;
-        const char* word;
-        int64_t length;
-        if (kind <= PROFILE_DEGREES || (memob_next_entry(&ahead, &word, &length) &&
-                                        memob_word_is(word, length, profile_records[kind].word)))
+        if (kind <= PROFILE_DEGREES ||
+            (memob_next_entry(&ahead) && memob_word_is(&ahead, profile_records[kind].word)))
             profile_pass(f, kind, 0, 0);
         if (kind != PROFILE_DEGREES || f->status) continue;
         while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
@@ -148,9 +146,8 @@ static memo_status profile_read(const char* path, memo_degrees_problem** problem
     memob_reader reader, last_line;
     profile_file f;
     memo_error reason;
-    const char* word;
     char shown[40];
-    int64_t length, count = -1;
+    int64_t count = -1;
     memset(&f, 0, sizeof f);
     f.lines.reader = &reader;
     f.lines.error = error;
@@ -159,9 +156,9 @@ static memo_status profile_read(const char* path, memo_degrees_problem** problem
         f.status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
     profile_begin(&f, &made);
     if (!f.status) profile_pass_all(&f, made);
-    if (!f.status && memob_next_entry(&reader, &word, &length))
+    if (!f.status && memob_next_entry(&reader))
         f.status = MEMOB_BAD_LINE(&reader, error, "unexpected `%s` after the last block",
-                                  memob_word_text(shown, word, length));
+                                  memob_word_text(shown, &reader));
     if (!f.status) f.status = memob_check_count(&last_line, count, f.lines.n, error);
     if (!f.status)
         f.status =
