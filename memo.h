@@ -605,97 +605,53 @@ typedef struct memo_device {
          (int64_t)(offsetof(memo_device, function) + sizeof((device)->function)) &&                \
      (device)->function)
 
-/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
- * ...). */
-MEMO_FUNCTION memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
-                                            void** address, memo_error* error) {
-    return device->device_alloc(device->context, size_bytes, address, error);
-}
-MEMO_FUNCTION memo_status memo_device_free(const memo_device* device, void* address,
-                                           memo_error* error) {
-    return device->device_free(device->context, address, error);
-}
-MEMO_FUNCTION memo_status memo_host_alloc(const memo_device* device, int64_t size_bytes,
-                                          void** address, memo_error* error) {
-    return device->host_alloc(device->context, size_bytes, address, error);
-}
-MEMO_FUNCTION memo_status memo_host_free(const memo_device* device, void* address,
-                                         memo_error* error) {
-    return device->host_free(device->context, address, error);
-}
-MEMO_FUNCTION memo_status memo_memory_info(const memo_device* device, int64_t* free_bytes,
-                                           int64_t* total_bytes, memo_error* error) {
-    return device->memory_info(device->context, free_bytes, total_bytes, error);
-}
-MEMO_FUNCTION memo_status memo_stream_create(const memo_device* device, const char* name,
-                                             int32_t priority, memo_stream* stream,
-                                             memo_error* error) {
-    return device->stream_create(device->context, name, priority, stream, error);
-}
-MEMO_FUNCTION memo_status memo_stream_destroy(const memo_device* device, memo_stream stream,
-                                              memo_error* error) {
-    return device->stream_destroy(device->context, stream, error);
-}
-MEMO_FUNCTION memo_status memo_stream_synchronize(const memo_device* device, memo_stream stream,
-                                                  memo_error* error) {
-    return device->stream_synchronize(device->context, stream, error);
-}
-MEMO_FUNCTION memo_status memo_event_create(const memo_device* device, memo_event* event,
-                                            memo_error* error) {
-    return device->event_create(device->context, event, error);
-}
+/* The table, called: memo_copy(device, stream, ..., error) is device->copy(device->context, stream,
+ * ..., error), and so is memo_NAME for each other NAME. */
+#define MEMO_LIST(...) __VA_ARGS__
+#define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
+    MEMO_FUNCTION memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,     \
+                                              memo_error* error) {                                 \
+        return device->function(device->context, MEMO_LIST arguments, error);                      \
+    }
+MEMO_DEVICE_CALL(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+MEMO_DEVICE_CALL(device_free, (void* address), (address))
+MEMO_DEVICE_CALL(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+MEMO_DEVICE_CALL(host_free, (void* address), (address))
+MEMO_DEVICE_CALL(memory_info, (int64_t * free_bytes, int64_t* total_bytes),
+                 (free_bytes, total_bytes))
+MEMO_DEVICE_CALL(stream_create, (const char* name, int32_t priority, memo_stream* stream),
+                 (name, priority, stream))
+MEMO_DEVICE_CALL(stream_destroy, (memo_stream stream), (stream))
+MEMO_DEVICE_CALL(stream_synchronize, (memo_stream stream), (stream))
+MEMO_DEVICE_CALL(event_create, (memo_event * event), (event))
+MEMO_DEVICE_CALL(event_destroy, (memo_event event), (event))
+MEMO_DEVICE_CALL(event_record, (memo_event event, memo_stream stream), (event, stream))
+MEMO_DEVICE_CALL(event_wait, (memo_event event, memo_stream stream), (event, stream))
+MEMO_DEVICE_CALL(event_query, (memo_event event, int32_t* is_done), (event, is_done))
+MEMO_DEVICE_CALL(event_synchronize, (memo_event event), (event))
+MEMO_DEVICE_CALL(event_elapsed, (memo_event begin, memo_event end, double* elapsed_s),
+                 (begin, end, elapsed_s))
+MEMO_DEVICE_CALL(copy,
+                 (memo_stream stream, memo_copy_kind kind, void* to, const void* from,
+                  int64_t size_bytes),
+                 (stream, kind, to, from, size_bytes))
+MEMO_DEVICE_CALL(copy_rows,
+                 (memo_stream stream, memo_copy_kind kind, void* to, int64_t to_stride_bytes,
+                  const void* from, int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows),
+                 (stream, kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows))
+MEMO_DEVICE_CALL(fill, (memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes),
+                 (stream, address, byte_value, size_bytes))
+MEMO_DEVICE_CALL(launch_host, (memo_stream stream, memo_host_call* call), (stream, call))
+#undef MEMO_DEVICE_CALL
+#undef MEMO_LIST
 MEMO_FUNCTION memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
-MEMO_FUNCTION memo_status memo_event_destroy(const memo_device* device, memo_event event,
-                                             memo_error* error) {
-    return device->event_destroy(device->context, event, error);
-}
-MEMO_FUNCTION memo_status memo_event_record(const memo_device* device, memo_event event,
-                                            memo_stream stream, memo_error* error) {
-    return device->event_record(device->context, event, stream, error);
-}
-MEMO_FUNCTION memo_status memo_event_wait(const memo_device* device, memo_event event,
-                                          memo_stream stream, memo_error* error) {
-    return device->event_wait(device->context, event, stream, error);
-}
-MEMO_FUNCTION memo_status memo_event_query(const memo_device* device, memo_event event,
-                                           int32_t* is_done, memo_error* error) {
-    return device->event_query(device->context, event, is_done, error);
-}
-MEMO_FUNCTION memo_status memo_event_synchronize(const memo_device* device, memo_event event,
-                                                 memo_error* error) {
-    return device->event_synchronize(device->context, event, error);
-}
-MEMO_FUNCTION memo_status memo_event_elapsed(const memo_device* device, memo_event begin,
-                                             memo_event end, double* elapsed_s, memo_error* error) {
-    return device->event_elapsed(device->context, begin, end, elapsed_s, error);
-}
-MEMO_FUNCTION memo_status memo_copy(const memo_device* device, memo_stream stream,
-                                    memo_copy_kind kind, void* to, const void* from,
-                                    int64_t size_bytes, memo_error* error) {
-    return device->copy(device->context, stream, kind, to, from, size_bytes, error);
-}
-MEMO_FUNCTION memo_status memo_copy_rows(const memo_device* device, memo_stream stream,
-                                         memo_copy_kind kind, void* to, int64_t to_stride_bytes,
-                                         const void* from, int64_t from_stride_bytes,
-                                         int64_t row_bytes, int64_t n_rows, memo_error* error) {
-    return device->copy_rows(device->context, stream, kind, to, to_stride_bytes, from,
-                             from_stride_bytes, row_bytes, n_rows, error);
-}
-MEMO_FUNCTION memo_status memo_fill(const memo_device* device, memo_stream stream, void* address,
-                                    int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    return device->fill(device->context, stream, address, byte_value, size_bytes, error);
-}
 MEMO_FUNCTION memo_status memo_device_status(const memo_device* device, memo_error* error) {
     return device->status(device->context, error);
-}
-MEMO_FUNCTION memo_status memo_launch_host(const memo_device* device, memo_stream stream,
-                                           memo_host_call* call, memo_error* error) {
-    return device->launch_host(device->context, stream, call, error);
 }
 /* Does nothing unless a recorder listens. */
 MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream stream,
@@ -2077,15 +2033,12 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
                                    memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;
-        char message[320];
+        char message[320], number[32] = ""; /* the text may have no line */
         va_start(arguments, format);
         vsnprintf(message, sizeof message, format, arguments);
         va_end(arguments);
-        if (reader->n_line > 0)
-            memo_error_set(error, status, "%.150s:%lld: %s", reader->name,
-                           (long long)reader->n_line, message);
-        else /* the text has none */
-            memo_error_set(error, status, "%.150s: %s", reader->name, message);
+        if (reader->n_line > 0) snprintf(number, sizeof number, ":%lld", (long long)reader->n_line);
+        memo_error_set(error, status, "%.150s%s: %s", reader->name, number, message);
         error->line = reader->n_line;
     }
     return status;
@@ -2337,19 +2290,6 @@ MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_reco
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
-MEMOI memo_status memoi_reader_first(memob_reader* reader, const char* kind, memo_error* error) {
-    int64_t version = 0;
-    char shown[40];
-    if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
-        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
-                              memob_word_text(shown, reader), kind);
-    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &version))
-        return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
-    if (version == 1) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
-                            version > 1 ? "newer" : "invalid", (long long)version);
-}
-
 typedef struct memoi_frame_end {
     int64_t count;
     char checksum[17]; /* of all bytes before the line, in 16 hexadecimal digits */
@@ -2399,15 +2339,24 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
     memob_reader first = *reader;
     int is_empty = !memob_next_entry(&first);
     int has_frame = !is_empty && memob_word_is(&first, "memo");
-    memo_status status;
+    int64_t version = 0;
+    char shown[40];
     *count = -1;
     if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
     *reader = first;
     if (!has_frame)
         return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
                               is_empty ? "the file is empty; " : "", kind);
-    status = memoi_reader_first(reader, kind, error);
-    return status ? status : memoi_reader_check_end(reader, count, last_line, error);
+
+    /* The rest of the first line. */
+    if (!memoi_next_word(reader) || !memob_word_is(reader, kind))
+        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
+                              memob_word_text(shown, reader), kind);
+    if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &version))
+        return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
+    if (version == 1) return memoi_reader_check_end(reader, count, last_line, error);
+    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
+                            version > 1 ? "newer" : "invalid", (long long)version);
 }
 
 /* Compares the count of the last line with the number of lines found.  Errors: FORMAT. */
@@ -3174,7 +3123,6 @@ typedef struct memoi_lane {
     uint64_t streams;
     int32_t name;
     int64_t first, n; /* among memoi_clocks.mallocs */
-    int64_t next;     /* of these: the first after the free whose holds are added */
 } memoi_lane;
 
 typedef struct memoi_clocks {
@@ -3363,11 +3311,12 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return k < advances->n ? advances->list[k].index : INT64_MAX;
 }
 
-/* Adds the holds of the buffer that request i frees.  Frees must come in their order. */
-MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const memo_trace* trace,
-                                  const int64_t* number, int64_t i, memo_error* error) {
-    const int64_t buffer = number[memob_request_origin(trace, i)];
-    int64_t behind[MEMOB_STREAMS], s, k, use, origin = memob_request_origin(trace, i);
+/* Adds the holds of the buffer that request i frees. */
+MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
+                                  const memo_trace* trace, const int64_t* number, int64_t i,
+                                  memo_error* error) {
+    const int64_t origin = memob_request_origin(trace, i), buffer = number[origin];
+    int64_t behind[MEMOB_STREAMS], s, k, use;
 
     /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
@@ -3381,15 +3330,14 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
     /* A lane comes after them when its last stream does.  Mallocs between the free and then, up to
      * the last, are held; a lane seldom has one. */
     for (k = 0; k < clocks->n_lanes; k++) {
-        memoi_lane* lane = &clocks->lanes[k];
+        const memoi_lane* lane = &clocks->lanes[k];
         const memob_keyed *mallocs = clocks->mallocs + lane->first, *last;
+        const int64_t next = memoi_clocks_count_up_to(mallocs, lane->n, i);
         uint64_t streams = lane->streams;
         int64_t at = 0;
-        while (lane->next < lane->n && mallocs[lane->next].index < i) lane->next++;
-        if (lane->next == lane->n) continue;
         for (; streams; streams &= streams - 1)
             at = memob_max(at, behind[__builtin_ctzll(streams)]);
-        if (at < mallocs[lane->next].index) continue;
+        if (next == lane->n || at < mallocs[next].index) continue;
         if (!memob_grow(&plan->holds, plan->n_holds, 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
         last = mallocs + memoi_clocks_count_up_to(mallocs, lane->n, at) - 1;
@@ -3960,33 +3908,6 @@ MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, v
     return MEMO_STATUS_OK;
 }
 
-/* Takes a block from the device and lists it. */
-MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes, int64_t id,
-                                          void** address, memo_error* error) {
-    memoi_blocks* blocks = &arena->blocks;
-    memoi_block block = {NULL, size_bytes, id};
-    memo_status status;
-    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
-        return memob_no_memory(error, "the arena's list of blocks");
-    if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "size: live sizes sum to more than 2^62 bytes; free some first");
-    status = arena->device
-                 ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
-                 : memoi_arena_dry_alloc(arena, size_bytes, address, error);
-    if (status) return status;
-
-    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n)) {
-        if (arena->device) memo_device_free(arena->device, *address, NULL);
-        return memob_no_memory(error, "the arena's list of blocks");
-    }
-    block.address = *address;
-    blocks->list[blocks->n++] = block;
-    blocks->live_bytes += size_bytes;
-    blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block = &blocks->list[i];
@@ -4307,20 +4228,39 @@ MEMOI void memob_arena_abandon(memo_arena* arena) {
 
 /* --- requests, recorded --- */
 
+/* Takes a block from the device and lists it, in the trace too. */
 MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                            void** address, memo_error* error) {
-    int64_t id = arena->trace ? arena->trace->n_buffers : -1;
-    memo_status status = memoi_arena_block_alloc(arena, size_bytes, id, address, error);
-    if (!status && arena->trace) {
-        status = memo_trace_malloc(arena->trace, id, size_bytes,
+    memoi_blocks* blocks = &arena->blocks;
+    memoi_block block = {NULL, size_bytes, arena->trace ? arena->trace->n_buffers : -1};
+    memo_status status;
+    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
+        return memob_no_memory(error, "the arena's list of blocks");
+    if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "size: live sizes sum to more than 2^62 bytes; free some first");
+    status = arena->device
+                 ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
+                 : memoi_arena_dry_alloc(arena, size_bytes, address, error);
+    if (status) return status;
+
+    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n)) {
+        if (arena->device) memo_device_free(arena->device, *address, NULL);
+        return memob_no_memory(error, "the arena's list of blocks");
+    }
+    block.address = *address;
+    blocks->list[blocks->n++] = block;
+    blocks->live_bytes += size_bytes;
+    blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
+    if (arena->trace) {
+        status = memo_trace_malloc(arena->trace, block.id, size_bytes,
                                    arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
                                                                       : MEMO_CLASS_TRANSIENT,
                                    stream, error);
-        if (status) memoi_arena_block_free(arena, arena->blocks.n - 1, NULL);
+        if (status) memoi_arena_block_free(arena, blocks->n - 1, NULL);
     }
-    if (status) return status;
-    arena->n_requests++;
-    return MEMO_STATUS_OK;
+    arena->n_requests += !status;
+    return status;
 }
 
 /* --- requests, replayed ---
@@ -5777,7 +5717,6 @@ typedef struct memob_swap_place {
     int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
     /* ROUTED: the moved rows are the surplus; host_offset is in all of host memory. */
     int32_t is_routed, is_recomputed, is_followed; /* 1: by another step with the tensor */
-    int32_t before;                                /* the step before with the tensor; -1: none */
     int64_t n_routed, stack_begin, stack_end;
 } memob_swap_place;
 
@@ -6008,19 +5947,10 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
-/* The border rule: even layers swap their first rows, odd layers their last.  No other function
- * states it for rows; engine, schedule and session read it from the places. */
-typedef struct memoi_swap_border {
-    int64_t swapped_begin, other_begin; /* first row of either part */
-    int64_t row;                        /* first row after the border */
-} memoi_swap_border;
-
-MEMOI memoi_swap_border memoi_swap_border_of(int32_t is_odd, int64_t n_rows, int64_t n_swapped) {
-    memoi_swap_border border;
-    border.row = is_odd ? n_rows - n_swapped : n_swapped;
-    border.swapped_begin = is_odd ? border.row : 0;
-    border.other_begin = is_odd ? 0 : border.row;
-    return border;
+/* The border rule: even layers swap their first rows, odd layers their last.  Returns the first row
+ * of the upper part.  Engine, schedule and session read it from the places. */
+MEMOI int64_t memoi_swap_border(int32_t is_odd, int64_t n_rows, int64_t n_swapped) {
+    return is_odd ? n_rows - n_swapped : n_swapped;
 }
 
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
@@ -6032,7 +5962,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     const char* why = NULL;
     int64_t border = 0; /* only of a number in range: another may overflow */
     if (swapped >= 0 && swapped <= n)
-        border = memoi_swap_border_of(memoi_swap_is_odd(desc, layer), n, swapped).row;
+        border = memoi_swap_border(memoi_swap_is_odd(desc, layer), n, swapped);
 
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
@@ -6306,7 +6236,7 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
                                 memob_swap_place* place) {
     if (swapped == desc->n_rows) return;
     place->recompute_begin =
-        memoi_swap_border_of(memoi_swap_is_odd(desc, layer), desc->n_rows, swapped).other_begin;
+        memoi_swap_is_odd(desc, layer) ? 0 : memoi_swap_border(0, desc->n_rows, swapped);
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
@@ -6348,7 +6278,7 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
     const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
     const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
     int64_t waste_bytes = row_bytes, most_bytes;
-    int32_t n = 0, n_kept = 0, k = 0, before = -1;
+    int32_t n = 0, n_kept = 0, k = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         if (!memob_layer_has(desc, layer, t)) continue;
         n++;
@@ -6385,9 +6315,7 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
             place->is_routed = 1;
             place->is_recomputed = !is_moved;
             place->is_followed = k + 1 < n;
-            place->before = before;
         }
-        before = layer;
         k++;
         if (k <= n_kept || k == n) continue;
         if (is_moved && n_rows) sum->n_routed_copies += sign;
@@ -6510,7 +6438,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
         if (places) {
             memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
-            place->moved_begin = memoi_swap_border_of(is_odd, n, swapped).swapped_begin;
+            place->moved_begin = is_odd ? memoi_swap_border(1, n, swapped) : 0;
             place->moved_end = place->moved_begin + moved;
             place->host_offset = sum->host_bytes;
         }
@@ -6788,21 +6716,6 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* What is not moved after all, and sums over layers. */
-MEMOI void memoi_swap_sum_layers(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    memo_swap_sizes* sizes = &placement->sizes;
-    for (int32_t layer = 0; layer < desc->n_layers; layer++) {
-        const memob_swap_sum* sum = &placement->sums[layer];
-        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) {
-            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            if (!place->is_layer) place->moved_end = place->moved_begin;
-        }
-        sizes->swapped_bytes += sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
-        sizes->layer_swapped_bytes = memob_max(
-            sizes->layer_swapped_bytes, sum->moved_bytes + sum->layer_bytes + sum->routed_bytes);
-    }
-}
-
 /* Layers leave their places in host memory in the forward and return in the backward, so the last
  * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
  * a table of rows may violate it. */
@@ -6823,7 +6736,7 @@ MEMOI memo_status memoi_swap_check_returns(const memob_swap_placement* placement
     return MEMO_STATUS_OK;
 }
 
-/* Places the moved layers in host memory and in the file. */
+/* Places the moved layers in host memory and in the file, and sums up what they move. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
@@ -6834,12 +6747,20 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
     int32_t k = 0;
     placement->n_host_layers = sizes->n_swapped_layers - sizes->n_spilled_layers;
 
-    /* With a place for each layer they follow each other.  Otherwise number k of the moved layers
-     * uses place k mod n_host_layers. */
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         memob_swap_sum* sum = &placement->sums[layer];
+        const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
+        sizes->swapped_bytes += n_bytes;
+        sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
+        for (int32_t t = 0; t < desc->n_tensors && !sum->moved_bytes; t++) { /* it is not moved */
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            if (!place->is_layer) place->moved_end = place->moved_begin;
+        }
         if (sum->moved_bytes == 0) continue;
+
+        /* With a place for each layer they follow each other.  Otherwise number k of the moved
+         * layers uses place k mod n_host_layers. */
         k++;
         turn->host_begin = host_begin;
         turn->file_begin = file_begin;
@@ -6891,8 +6812,8 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         memob_swap_place *place = &placement->places[at], *before = NULL;
         int64_t n_kept, *range;
         if (!place->is_routed) continue;
-        if (place->before >= 0 && !is_forward_only)
-            before = &placement->places[(int64_t)place->before * placement->n_tensors + t];
+        if (turn->routed_before >= 0 && !is_forward_only)
+            before = &placement->places[(int64_t)turn->routed_before * placement->n_tensors + t];
 
         place->n_routed = n_rows;
         place->offset = place->stack_begin;
@@ -7042,7 +6963,6 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
     memoi_swap_place_rows(desc, placement);
-    memoi_swap_sum_layers(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
     memob_swap_find_turns(placement);
     status = memoi_swap_check_returns(placement, error);
@@ -7923,7 +7843,8 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     for (int32_t l = 0; l < desc->n_layers; l++) {
         const memob_states_layer* layer = &states->layers[l];
         const uint32_t used = layer->has & (states->updated | states->gradients);
-        memob_states_update* update = &states->updates[l];
+        const memob_states_update update = {
+            {memob_states_run_update, &states->updates[l], NULL}, states, l, 1, 0};
         if (used & (~layer->streamed | layer->spilled))
             return MEMOB_INVALID(
                 error,
@@ -7931,11 +7852,7 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
                 "that are not streamed, or that are spilled; stream all of them, "
                 "and spill none",
                 (int)l);
-        update->call.function = memob_states_run_update;
-        update->call.argument = update;
-        update->states = states;
-        update->layer = l;
-        update->is_awaited = 1;
+        states->updates[l] = update;
     }
     return MEMO_STATUS_OK;
 }
