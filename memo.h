@@ -1773,12 +1773,6 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     return code;
 }
 #else
-#ifdef PATH_MAX
-#define MEMOI_PATH_BYTES PATH_MAX
-#else
-#define MEMOI_PATH_BYTES 4096
-#endif
-
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_file_descriptor_from_3(int descriptor) {
@@ -1877,10 +1871,10 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
      * would replace it. */
     if (replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
-        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
-        if (!linked) code = ENOMEM;
-        replaces = linked && realpath(path, linked);
-        if (replaces) target = linked;
+        linked = realpath(path, NULL);
+        if (!linked && errno == ENOMEM) code = ENOMEM;
+        replaces = linked != NULL;
+        if (linked) target = linked;
     }
     if (!code && replaces && exists && access(target, W_OK)) code = errno;
 
@@ -1896,7 +1890,7 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
             memoi_file_write_and_close(memoi_file_descriptor_from_3(open(
                                            path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
                                        text->data, text->n_bytes);
-    MEMO_FREE(linked);
+    free(linked); /* of the C library */
     return code;
 }
 #endif
@@ -3130,10 +3124,9 @@ typedef struct memoi_clocks {
     memoi_advances* advances; /* (n, n): the clock of each stream for each */
     int64_t* snapshots;       /* (events, n): the clock of the latest record */
     memob_map events;         /* event -> row of snapshots */
-    int64_t* last_use;        /* of each request that is a malloc: its latest use, or -1 */
-    int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
-    uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
-                              the buffer without having waited for the malloc */
+    int64_t* uses;            /* of a malloc: its latest use; of a use: the one before it, or -1 */
+    uint64_t* starts; /* of each request that is a malloc: its own stream, and those that use the
+                         buffer without having waited for the malloc */
     const memo_plan* buyer; /* its waits come on top of the trace's; NULL: there are none */
     int64_t* request_at;    /* of each time */
     int64_t next_wait;
@@ -3195,8 +3188,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     int64_t n = clocks->n, time = 0, n_events = 0;
     memob_arrays* arrays = &clocks->arrays;
     clocks->advances = MEMOB_ARRAY(arrays, memoi_advances, n * n);
-    clocks->last_use = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
-    clocks->previous_use = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
+    clocks->uses = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
     clocks->starts = MEMOB_ARRAY(arrays, uint64_t, trace->n_requests);
     clocks->mallocs = MEMOB_ARRAY(arrays, memob_keyed, trace->n_buffers);
     clocks->request_at = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
@@ -3213,13 +3205,13 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
-            clocks->last_use[i] = -1;
+            clocks->uses[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
             /* A stream that uses the buffer before it has waited for the owner's request may use it
              * directly after the request. */
             int64_t owner = trace->requests[origin].stream;
-            clocks->previous_use[i] = clocks->last_use[origin];
-            clocks->last_use[origin] = i;
+            clocks->uses[i] = clocks->uses[origin];
+            clocks->uses[origin] = i;
             if (s != owner && memoi_clocks_at(clocks, s, owner, i) < origin)
                 clocks->starts[origin] |= (uint64_t)1 << s;
         } else if (request->kind == MEMO_REQUEST_RECORD) {
@@ -3321,7 +3313,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, plan->buffers[buffer].stream, i);
-    for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
+    for (use = clocks->uses[origin]; use >= 0; use = clocks->uses[use]) {
         int64_t used_by = trace->requests[use].stream;
         for (s = 0; s < clocks->n; s++)
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
@@ -4425,10 +4417,9 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
 #define MEMOI_HOST_QUEUE_OPERATIONS     4096
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
-#define MEMOI_HOST_CHUNK_BYTES                                                                     \
-    ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
-#define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
-#define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
+#define MEMOI_HOST_CHUNK_BYTES          262144 /* a copy looks at its rate at least this often */
+#define MEMOI_HOST_CHUNK_S              1e-3   /* and this often */
+#define MEMOI_HOST_NAP_S                2e-4   /* shorter sleeps than this are saved up */
 
 /* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
 #if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
@@ -4749,7 +4740,7 @@ MEMOI MEMOB_NOINLINE memo_status memoi_host_status(void* context, memo_error* er
 }
 
 /* Checks a stream or event of the caller's; what: which. */
-MEMOI memo_status memoi_host_check(const memoi_host* host, const void* handle, const char* what,
+MEMOI memo_status memoi_host_check(const void* host, const void* handle, const char* what,
                                    memo_error* error) {
     const memoi_host_made* made = (const memoi_host_made*)handle;
     if (made && made->host == host && made->is_live) return MEMO_STATUS_OK;
@@ -4782,7 +4773,7 @@ MEMOI void memoi_host_commit(memoi_host_stream* stream) {
     memob_counter_set(&stream->tail, stream->tail_position);
 }
 
-MEMOI memo_status memoi_host_call(memoi_host* host, memo_stream handle, memo_host_function function,
+MEMOI memo_status memoi_host_call(const void* host, memo_stream handle, memo_host_function function,
                                   const void* args, int64_t args_bytes, memo_error* error) {
     memoi_host_stream* stream = (memoi_host_stream*)handle;
     memoi_host_op* op;
@@ -4946,10 +4937,9 @@ MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
 
 MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, memo_error* error) {
     memoi_host_stream* stream = (memoi_host_stream*)handle;
-    memo_status status;
-    if (!handle) return MEMO_STATUS_OK;
-    status = memoi_host_check((memoi_host*)context, stream, "stream", error);
-    if (status) return status;
+    memo_status status = MEMO_STATUS_OK;
+    if (stream) status = memoi_host_check(context, stream, "stream", error);
+    if (!stream || status) return status;
     memoi_host_stream_stop(stream);
     memoi_host_stream_join(stream);
     return MEMO_STATUS_OK;
@@ -4957,12 +4947,11 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
 
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
                                                 memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
     memoi_host_stream* stream = (memoi_host_stream*)handle;
-    memo_status status = memoi_host_check(host, stream, "stream", error);
+    memo_status status = memoi_host_check(context, stream, "stream", error);
     if (status) return status;
     memoi_host_counter_wait(&stream->drained, stream->tail_position);
-    return memoi_host_status(host, error);
+    return memoi_host_status(context, error);
 }
 
 /* --- events --- */
@@ -4991,10 +4980,9 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
 MEMOI memo_status memoi_host_event_destroy(void* context, memo_event handle, memo_error* error) {
     memoi_host* host = (memoi_host*)context;
     memoi_host_event* event = (memoi_host_event*)handle;
-    memo_status status;
-    if (!handle) return MEMO_STATUS_OK;
-    status = memoi_host_check(host, event, "event", error);
-    if (status) return status;
+    memo_status status = MEMO_STATUS_OK;
+    if (event) status = memoi_host_check(host, event, "event", error);
+    if (!event || status) return status;
     event->made.is_live = 0;
     event->next_free = host->free_events;
     host->free_events = event;
@@ -5015,14 +5003,13 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
 }
 
 /* A record, or a wait for the latest record. */
-MEMOI memo_status memoi_host_order(memoi_host* host, memoi_host_op_kind kind,
-                                   memo_event event_handle, memo_stream stream_handle,
-                                   memo_error* error) {
+MEMOI memo_status memoi_host_order(void* host, memoi_host_op_kind kind, memo_event event_handle,
+                                   memo_stream stream_handle, memo_error* error) {
     memoi_host_event* event = (memoi_host_event*)event_handle;
     memoi_host_stream* stream = (memoi_host_stream*)stream_handle;
     memoi_host_op* op;
     /* A stream may wait for another device's event. */
-    const memoi_host* made = kind == MEMOI_HOST_WAIT && event ? event->made.host : host;
+    const void* made = kind == MEMOI_HOST_WAIT && event ? event->made.host : host;
     memo_status status = memoi_host_check(made, event, "event", error);
     if (!status) status = memoi_host_check(host, stream, "stream", error);
     if (!status && kind == MEMOI_HOST_WAIT && !event->latest) return memoi_host_status(host, error);
@@ -5042,11 +5029,11 @@ MEMOI memo_status memoi_host_order(memoi_host* host, memoi_host_op_kind kind,
 }
 MEMOI memo_status memoi_host_event_record(void* context, memo_event event, memo_stream stream,
                                           memo_error* error) {
-    return memoi_host_order((memoi_host*)context, MEMOI_HOST_RECORD, event, stream, error);
+    return memoi_host_order(context, MEMOI_HOST_RECORD, event, stream, error);
 }
 MEMOI memo_status memoi_host_event_wait(void* context, memo_event event, memo_stream stream,
                                         memo_error* error) {
-    return memoi_host_order((memoi_host*)context, MEMOI_HOST_WAIT, event, stream, error);
+    return memoi_host_order(context, MEMOI_HOST_WAIT, event, stream, error);
 }
 
 MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
@@ -5056,34 +5043,31 @@ MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
 
 MEMOI memo_status memoi_host_event_query(void* context, memo_event handle, int32_t* is_done,
                                          memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
     memoi_host_event* event = (memoi_host_event*)handle;
-    memo_status status = memoi_host_check(host, event, "event", error);
+    memo_status status = memoi_host_check(context, event, "event", error);
     if (status) return status;
     *is_done = memoi_host_event_is_done(event);
-    return memoi_host_status(host, error);
+    return memoi_host_status(context, error);
 }
 
 MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
                                                memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
     memoi_host_event* event = (memoi_host_event*)handle;
-    memo_status status = memoi_host_check(host, event, "event", error);
+    memo_status status = memoi_host_check(context, event, "event", error);
     if (status) return status;
     if (event->latest)
         memoi_host_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                                 event->latest->enqueued);
-    return memoi_host_status(host, error);
+    return memoi_host_status(context, error);
 }
 
 MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handle,
                                            memo_event end_handle, double* elapsed_s,
                                            memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
     memoi_host_event *begin = (memoi_host_event*)begin_handle, *end = (memoi_host_event*)end_handle;
-    memo_status status = memoi_host_status(host, error);
-    if (!status) status = memoi_host_check(host, begin, "event", error);
-    if (!status) status = memoi_host_check(host, end, "event", error);
+    memo_status status = memoi_host_status(context, error);
+    if (!status) status = memoi_host_check(context, begin, "event", error);
+    if (!status) status = memoi_host_check(context, end, "event", error);
     if (status) return status;
     if (!begin->latest || !end->latest)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -5116,8 +5100,7 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
     }
-    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_copy, &copy, sizeof copy,
-                           error);
+    return memoi_host_call(context, stream, memoi_host_run_copy, &copy, sizeof copy, error);
 }
 
 MEMOI memo_status memoi_host_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -5134,8 +5117,7 @@ MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* addre
             error,
             "fill: invalid range (%lld bytes at %p); 0 or more bytes at an address are valid",
             (long long)size_bytes, address);
-    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_fill, &fill, sizeof fill,
-                           error);
+    return memoi_host_call(context, stream, memoi_host_run_fill, &fill, sizeof fill, error);
 }
 
 /* --- host functions --- */
@@ -5147,14 +5129,12 @@ MEMOI memo_status memoi_host_run_call(void* args, memo_error* error) {
 
 MEMOI memo_status memoi_host_row_kernel(void* context, memo_stream stream,
                                         const memo_row_call* call, memo_error* error) {
-    return memoi_host_call((memoi_host*)context, stream, call->function, call->args,
-                           call->args_bytes, error);
+    return memoi_host_call(context, stream, call->function, call->args, call->args_bytes, error);
 }
 
 MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                          memo_error* error) {
-    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_call, &call, sizeof call,
-                           error);
+    return memoi_host_call(context, stream, memoi_host_run_call, &call, sizeof call, error);
 }
 
 /* --- the device --- */
@@ -5325,7 +5305,6 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "spill_directory %s: not supported on Windows; NULL is", directory);
 }
-MEMOI void memob_spill_destroy(memob_spill_file* file) { (void)file; }
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     (void)argument;
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
@@ -5519,11 +5498,12 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     }
 }
 
+#endif
+
 MEMOI void memob_spill_destroy(memob_spill_file* file) {
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
 }
-#endif
 
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
@@ -5535,21 +5515,19 @@ MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file,
 /* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
 MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
                                      memob_spill_op* op, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (device->annotate) {
-        memo_op_desc what = MEMO_ZERO(memo_op_desc);
-        memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
-        /* Files that are open at the same time need different names. */
-        in_file.begin =
-            MEMOB_SPILL_FILE_BASE + ((uint64_t)(op->file->fd + 1) << 48) + (uint64_t)op->offset;
-        in_file.end = in_file.begin + (uint64_t)op->n_bytes;
-        what.name = op->is_write ? "to file" : "from file";
-        what.link_bytes = op->n_bytes;
-        what.reads = op->is_write ? &on_host : &in_file;
-        what.writes = op->is_write ? &in_file : &on_host;
-        what.n_reads = what.n_writes = 1;
-        status = memo_annotate(device, stream, &what, error);
-    }
+    const memo_range on_host = memob_range_at(op->address, op->n_bytes);
+    /* Files that are open at the same time need different names. */
+    const uint64_t base = MEMOB_SPILL_FILE_BASE + ((uint64_t)(op->file->fd + 1) << 48);
+    const memo_range in_file = {base + (uint64_t)op->offset,
+                                base + (uint64_t)(op->offset + op->n_bytes)};
+    memo_op_desc what = MEMO_ZERO(memo_op_desc);
+    memo_status status;
+    what.name = op->is_write ? "to file" : "from file";
+    what.link_bytes = op->n_bytes;
+    what.reads = op->is_write ? &on_host : &in_file;
+    what.writes = op->is_write ? &in_file : &on_host;
+    what.n_reads = what.n_writes = 1;
+    status = memo_annotate(device, stream, &what, error);
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
@@ -5851,7 +5829,23 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
     return middle_s > 0 ? middle_s * (n / rows) : 0;
 }
 
-MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t);
+/* 0 without tensor_kinds. */
+MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
+}
+
+/* 1: the layer has bytes of tensor t. */
+MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    uint32_t kinds = memob_tensor_kinds(desc, t);
+    return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
+}
+
+/* Routed rows of each step if all have as many. */
+MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
+    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
+}
 
 /* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
  * that a tensor is recomputed with has the time of both. */
@@ -5877,24 +5871,6 @@ MEMOI void memob_swap_traffic(const memo_swap_desc* desc, int32_t step, int is_b
     if (is_first) n_bytes[1] += memob_min(of->to_device_bytes, most);
 }
 
-/* 0 without tensor_kinds. */
-MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
-}
-
-/* 1: the layer has bytes of tensor t. */
-MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
-    uint32_t kinds = memob_tensor_kinds(desc, t);
-    return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
-}
-
-/* Routed rows of each step if all have as many. */
-MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
-    int32_t n = 0;
-    for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
-    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
-}
-
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
@@ -5912,8 +5888,6 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
  * it last, odd layers first. */
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
     const int64_t tile_rows = memob_swap_tile_rows(desc);
-
-    /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
     if (n_tiles == 0) return 0;
     return memoi_swap_is_odd(desc, layer)
                ? desc->n_rows - (memob_swap_n_tiles(desc) - n_tiles) * tile_rows
@@ -6277,21 +6251,19 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
                                  memob_swap_place* places) {
     const int is_moved = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_ROUTED;
     const int64_t row_bytes = desc->tensors[t].row_bytes, n_rows = memob_swap_routed_rows(desc, t);
-    int64_t waste_bytes = row_bytes, most_bytes;
+    int64_t waste_bytes, most_rows, most_bytes;
     int32_t n = 0, n_kept = 0, k = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         if (!memob_layer_has(desc, layer, t)) continue;
         n++;
         n_kept += tiles[layer] == MEMO_ROWS_KEPT;
-        waste_bytes += MEMOB_DEVICE_ALIGNMENT;
     }
 
     if (!n) return;
-    most_bytes =
-        memob_min(desc->routed_rows_all, desc->routed_rows_all / n < desc->routed_rows_layer
-                                             ? desc->routed_rows_all
-                                             : n * desc->routed_rows_layer);
-    most_bytes = memob_align_up(most_bytes * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    waste_bytes = row_bytes + n * (int64_t)MEMOB_DEVICE_ALIGNMENT;
+    most_rows = desc->routed_rows_all / n < desc->routed_rows_layer ? desc->routed_rows_all
+                                                                    : n * desc->routed_rows_layer;
+    most_bytes = memob_align_up(most_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 
     /* With all rows kept the stack holds the most that there can be. */
     region->n_kept = 0;
@@ -6540,9 +6512,8 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
     int32_t n_moved = 0, k = 0;
     sizes->host_bytes = fixed_bytes;
     sizes->spill_bytes = sizes->n_spilled_layers = 0;
-    for (int32_t layer = 0; layer < n_layers; layer++) {
-        if (sums[layer].moved_bytes == 0) continue;
-        n_moved++;
+    for (int32_t layer = 0; layer < n_layers; layer++) { /* a layer that is not moved has 0 bytes */
+        n_moved += sums[layer].moved_bytes > 0;
         sizes->host_bytes += sums[layer].host_bytes;
         place_bytes =
             memob_max(place_bytes, memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
@@ -6557,8 +6528,7 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
     sizes->n_spilled_layers = n_moved - (int32_t)n_places;
     sizes->host_bytes = fixed_bytes + n_places * place_bytes;
     for (int32_t layer = 0; k < sizes->n_spilled_layers; layer++) {
-        if (sums[layer].moved_bytes == 0) continue;
-        k++;
+        k += sums[layer].moved_bytes > 0;
         sizes->spill_bytes += memob_align_up(sums[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
     }
     return place_bytes;
@@ -7280,11 +7250,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
  * spill_directory there is no file. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** result,
                                     memo_error* error) {
-    memo_status status;
-    memo_swap* swap;
     memo_device device;
+    memo_swap* swap;
+    memo_status status = memob_device_take(&device, desc->device, "memo_swap_desc.device", error);
     *result = NULL;
-    status = memob_device_take(&device, desc->device, "memo_swap_desc.device", error);
     if (status) return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
@@ -7612,7 +7581,6 @@ typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
-    int32_t next[MEMOI_N_PHASES]; /* phase * n_layers + layer that uses the place next; -1: none */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -7735,27 +7703,6 @@ MEMOI int32_t memoi_states_phase_after(const memob_states* states, int32_t phase
     if (phase == MEMOI_PHASE_LAST_FORWARD) return MEMOI_PHASE_LAST_BACKWARD;
     if (phase == MEMOI_PHASE_LAST_BACKWARD && !states->is_fused) return MEMOI_PHASE_UPDATE;
     return MEMOI_PHASE_FORWARD;
-}
-
-/* The visit after number k of a phase that uses the same place next; -1: none.  Nothing is brought
- * ahead of an update on the host, which changes it there. */
-MEMOI int32_t memoi_states_find_next(const memob_states* states, int32_t phase, int32_t k) {
-    const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
-    int32_t n_phases = 0;
-    if (place < 0) return -1;
-    while (n_phases < MEMOI_N_PHASES) {
-        int32_t layer;
-        if (++k >= states->n_layers) {
-            phase = memoi_states_phase_after(states, phase);
-            n_phases++;
-            k = 0;
-        }
-        layer = memob_states_layer_of(states, phase, k);
-        if (states->layers[layer].place != place) continue;
-        if (memob_states_needs(states, phase, layer)) return phase * states->n_layers + layer;
-        if (states->updates && memob_states_updates(states, phase)) return -1;
-    }
-    return -1;
 }
 
 MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
@@ -7907,10 +7854,6 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
         memoi_states_describe_spill(states);
     }
-    for (int32_t phase = 0; phase < MEMOI_N_PHASES; phase++)
-        for (int32_t k = 0; k < desc->n_layers; k++)
-            states->layers[memob_states_layer_of(states, phase, k)].next[phase] =
-                memoi_states_find_next(states, phase, k);
     states->phase = MEMOI_PHASE_NONE;
     states->places[0].layer = states->places[1].layer = -1;
     return MEMO_STATUS_OK;
@@ -8058,7 +8001,7 @@ MEMOI void memoi_states_fetch(memob_states* states, int32_t layer, uint32_t whic
 /* Brings the states that a phase of a layer needs into its place, after the changed states of the
  * layer that lies there have left.  What lies in a place is noted only when the calls for it have
  * succeeded, so the calls after a failed one are made again and nothing is lost. */
-MEMOI memo_status memoi_states_bring(memob_states* states, int32_t phase, int32_t layer) {
+MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer) {
     memob_engine* e = &states->engine;
     const int32_t at = states->layers[layer].place;
     const int32_t computed = MEMOI_STATES_COMPUTED + at, stored = MEMOI_STATES_STORED + at;
@@ -8073,7 +8016,7 @@ MEMOI memo_status memoi_states_bring(memob_states* states, int32_t phase, int32_
     const uint32_t fetched = missing & ~fresh; /* gradients of a new step have no bytes yet */
     const uint32_t read = fetched & states->layers[layer].spilled;
     const int is_copied = fetched || dirty || place->is_leaving;
-    if (is_there && !missing) return MEMO_STATUS_OK;
+    if (is_there && !missing) return;
 
     /* Out, after the pass that changed them.  What has left is behind that pass. */
     if (is_copied) memob_engine_record(e, MEMOB_SWAP_COMPUTE, computed);
@@ -8087,7 +8030,7 @@ MEMOI memo_status memoi_states_bring(memob_states* states, int32_t phase, int32_
     if (read) memob_engine_wait(e, MEMOB_SWAP_FILE, loaded);
     if (is_copied && !dirty) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, computed);
     if (dirty || place->is_leaving) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, stored);
-    if (e->status) return e->status;
+    if (e->status) return;
     place->is_leaving = 0;
     if (!is_there) {
         place->layer = layer;
@@ -8100,10 +8043,31 @@ MEMOI memo_status memoi_states_bring(memob_states* states, int32_t phase, int32_
     if (read) memob_engine_wait(e, MEMOB_SWAP_TO_DEVICE, filed);
     memoi_states_fetch(states, layer, fetched);
     if (is_copied) memob_engine_record(e, MEMOB_SWAP_TO_DEVICE, loaded);
-    if (e->status) return e->status;
+    if (e->status) return;
     place->present |= missing;
     place->is_coming |= is_copied;
-    return MEMO_STATUS_OK;
+}
+
+/* Brings what the visit after number k of a phase needs that uses the same place next, if there is
+ * one.  Nothing is brought ahead of an update on the host, which changes it there. */
+MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t k) {
+    const int32_t place = states->layers[memob_states_layer_of(states, phase, k)].place;
+    int32_t n_phases = 0;
+    while (place >= 0 && n_phases < MEMOI_N_PHASES) {
+        int32_t layer;
+        if (++k >= states->n_layers) {
+            phase = memoi_states_phase_after(states, phase);
+            n_phases++;
+            k = 0;
+        }
+        layer = memob_states_layer_of(states, phase, k);
+        if (states->layers[layer].place != place) continue;
+        if (memob_states_needs(states, phase, layer)) {
+            memoi_states_bring(states, phase, layer);
+            return;
+        }
+        if (states->updates && memob_states_updates(states, phase)) return;
+    }
 }
 
 /* Announces the update of a layer on the host: it reads gradients, and changes the others. */
@@ -8128,7 +8092,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 
 /* Enqueues the update of a layer on the host.  Its gradients go there first; if the update has a
  * pass of its own, those of all layers that are still on the device. */
-MEMOI memo_status memoi_states_launch(memob_states* states, int32_t layer) {
+MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
@@ -8161,12 +8125,11 @@ MEMOI memo_status memoi_states_launch(memob_states* states, int32_t layer) {
         e->status =
             memo_launch_host(&e->device, e->streams[MEMOB_SWAP_FILE], &update->call, e->error);
     memob_engine_record(e, MEMOB_SWAP_FILE, MEMOI_STATES_UPDATED + layer);
-    if (e->status) return e->status;
+    if (e->status) return;
     update->number = ++states->n_updates;
     update->is_awaited = 0;
     for (int k = 0; k < 2; k++)
         if (places[k].layer == layer) places[k].present &= ~(states->gradients | states->updated);
-    return MEMO_STATUS_OK;
 }
 
 /* 1: this call comes next.  Sessions have checked the order of layers; layers that are open at the
@@ -8183,16 +8146,16 @@ MEMOI int memoi_states_is_next(const memob_states* states, memob_states_pass pas
  * its backward, or in it.  is_forward_only: no backward follows.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
                                          memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+    memob_engine* e = &states->engine;
     int32_t n_brought = 0;
     MEMO_ASSERT(states->phase == MEMOI_PHASE_NONE);
-    memob_engine_call(&states->engine, error);
-    for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !status; layer++) {
+    memob_engine_call(e, error);
+    for (int32_t layer = 0; layer < states->n_layers && n_brought < 2 && !e->status; layer++) {
         if (!memob_states_needs(states, MEMOI_PHASE_FORWARD, layer)) continue;
-        status = memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
+        memoi_states_bring(states, MEMOI_PHASE_FORWARD, layer);
         n_brought++;
     }
-    if (status) return status;
+    if (e->status) return e->status;
     states->phase = is_forward_only ? MEMOI_PHASE_EVALUATION
                     : is_last       ? MEMOI_PHASE_LAST_FORWARD
                                     : MEMOI_PHASE_FORWARD;
@@ -8236,9 +8199,8 @@ MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pas
 MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass, int32_t layer,
                                    memo_error* error) {
     const int32_t phase = states->phase;
-    memo_status status = MEMO_STATUS_OK;
+    memob_engine* e = &states->engine;
     memob_states_layer* of_layer = &states->layers[layer];
-    int32_t next;
     MEMO_ASSERT(memoi_states_is_next(states, pass, 1, layer));
 
     /* What the pass has changed.  An update has used the gradients up. */
@@ -8251,18 +8213,15 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
             place->dirty &= ~states->gradients;
         }
     }
-    memob_engine_call(&states->engine, error);
-    if (states->updates && memob_states_updates(states, phase))
-        status = memoi_states_launch(states, layer);
-    if (status) return status;
+    memob_engine_call(e, error);
+    if (states->updates && memob_states_updates(states, phase)) memoi_states_launch(states, layer);
+    if (e->status) return e->status;
     if (pass != MEMOB_STATES_PASS_FORWARD)
         of_layer->has_gradients = !memob_states_updates(states, phase);
 
     /* The phase ends only if the calls for the next layer succeed; a fault abandons it. */
-    next = of_layer->next[phase];
-    if (next >= 0)
-        status = memoi_states_bring(states, next / states->n_layers, next % states->n_layers);
-    if (status || ++states->n_ended < states->n_layers) return status;
+    memoi_states_bring_next(states, phase, states->n_ended);
+    if (e->status || ++states->n_ended < states->n_layers) return e->status;
     states->phase = memoi_states_phase_after(states, phase);
     if (states->phase == MEMOI_PHASE_FORWARD) states->phase = MEMOI_PHASE_NONE;
     states->n_begun = states->n_ended = 0;
