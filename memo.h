@@ -1259,33 +1259,25 @@ MEMOI MEMOB_NOINLINE memo_status memob_no_memory(memo_error* error, const char* 
 
 #define MEMOB_DOUBLE_MAX 1.7976931348623157e308
 
-/* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
-MEMOI int memoi_is_finite(double value) {
+/* Never true for NaN and infinity, by their bits: -ffast-math lets a compiler assume that no value
+ * is NaN. */
+MEMOI int memob_is_in(double value, double least, double most) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return (bits >> 52 & 0x7ff) != 0x7ff;
-}
-/* Never true for NaN and infinity, under -ffast-math too. */
-MEMOI int memob_is_in(double value, double least, double most) {
-    return memoi_is_finite(value) && value >= least && value <= most;
+    return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
 }
 
-MEMOI MEMOB_NOINLINE memo_status memoi_out_of_range(const char* desc, const char* field,
-                                                    int64_t value, int64_t least, int64_t most,
-                                                    memo_error* error) {
+/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid". */
+MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
+                                                     int64_t value, int64_t least, int64_t most,
+                                                     memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
     if (most == INT32_MAX || most == INT64_MAX)
         return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
                              field, (long long)value, (long long)least);
     return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
                          (long long)value, (long long)least, (long long)most);
-}
-
-/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
- * MOST are valid". */
-MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
-                                      int64_t least, int64_t most, memo_error* error) {
-    if (value >= least && value <= most) return MEMO_STATUS_OK;
-    return memoi_out_of_range(desc, field, value, least, most, error);
 }
 
 MEMOI MEMOB_NOINLINE memo_status memob_check_real(const char* desc, const char* field, double value,
@@ -1524,7 +1516,7 @@ typedef struct memob_keyed {
     int64_t key, index;
 } memob_keyed;
 
-MEMOI memob_keyed memob_keyed_of(int64_t key, int64_t index) {
+MEMOI memob_keyed memoi_keyed_of(int64_t key, int64_t index) {
     const memob_keyed keyed = {key, index};
     return keyed;
 }
@@ -1773,6 +1765,12 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     return code;
 }
 #else
+#ifdef PATH_MAX
+#define MEMOI_PATH_BYTES PATH_MAX
+#else
+#define MEMOI_PATH_BYTES 4096
+#endif
+
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_file_descriptor_from_3(int descriptor) {
@@ -1871,10 +1869,10 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
      * would replace it. */
     if (replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
-        linked = realpath(path, NULL);
-        if (!linked && errno == ENOMEM) code = ENOMEM;
-        replaces = linked != NULL;
-        if (linked) target = linked;
+        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
+        if (!linked) code = ENOMEM;
+        replaces = linked && realpath(path, linked);
+        if (replaces) target = linked;
     }
     if (!code && replaces && exists && access(target, W_OK)) code = errno;
 
@@ -1890,7 +1888,7 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
             memoi_file_write_and_close(memoi_file_descriptor_from_3(open(
                                            path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
                                        text->data, text->n_bytes);
-    free(linked); /* of the C library */
+    MEMO_FREE(linked);
     return code;
 }
 #endif
@@ -3004,8 +3002,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     /* Events by time.  Ends come first at equal times, because lifetimes are half-open. */
     n = memob_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
-        events[i] = memob_keyed_of(pieces[i].end, i);
-        events[n + i] = memob_keyed_of(pieces[i].begin, n + i);
+        events[i] = memoi_keyed_of(pieces[i].end, i);
+        events[n + i] = memoi_keyed_of(pieces[i].begin, n + i);
     }
     memob_keyed_sort(events, 2 * n);
 
@@ -3013,7 +3011,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     for (i = 0; i < n; i++) {
         pieces[i].rank = -1;
         if (!check_offsets && !plan->buffers[pieces[i].buffer].is_fixed) continue;
-        order[n_placed++] = memob_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
+        order[n_placed++] = memoi_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
     }
     qsort(order, (size_t)n_placed, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n_placed; i++) pieces[order[i].index].rank = i;
@@ -3063,7 +3061,7 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
         return memob_no_memory(error, "sorting a plan");
     }
 
-    for (int64_t i = 0; i < n; i++) order[i] = memob_keyed_of(plan->buffers[i].begin, i);
+    for (int64_t i = 0; i < n; i++) order[i] = memoi_keyed_of(plan->buffers[i].begin, i);
     memob_keyed_sort(order, n);
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
@@ -3161,7 +3159,7 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
         if (u == stream || snapshot[u] <= memoi_clocks_at(clocks, stream, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
-        advances->list[advances->n++] = memob_keyed_of(snapshot[u], i);
+        advances->list[advances->n++] = memoi_keyed_of(snapshot[u], i);
     }
     return MEMO_STATUS_OK;
 }
@@ -3264,7 +3262,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
         if (buffer->size_bytes == 0 ||
             (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
             continue;
-        clocks->mallocs[n++] = memob_keyed_of(lane, i);
+        clocks->mallocs[n++] = memoi_keyed_of(lane, i);
     }
     memob_map_free(&known);
     if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
@@ -3531,7 +3529,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
     if (!lanes) return memob_no_memory(error, "validating a plan");
     for (int64_t i = 0; i < plan->n_buffers; i++)
-        lanes[i] = memob_keyed_of(plan->buffers[i].lane, i);
+        lanes[i] = memoi_keyed_of(plan->buffers[i].lane, i);
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Each hold against the buffers of its lane that begin while it lasts. */
@@ -3971,9 +3969,9 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
-        list[arena->n_events++] = memob_keyed_of(
+        list[arena->n_events++] = memoi_keyed_of(
             is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin, n + i);
-        if (!is_persistent) list[arena->n_events++] = memob_keyed_of(buffer->end, i);
+        if (!is_persistent) list[arena->n_events++] = memoi_keyed_of(buffer->end, i);
     }
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
     list[arena->n_events].index = n; /* behind the last: no free */
@@ -4333,8 +4331,8 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
+        return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "request between micro-batches; call memo_arena_begin first");
@@ -6199,12 +6197,6 @@ typedef struct memob_swap_region {
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
 
-/* Bytes after the second border that the rows of an odd layer need. */
-MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
-    int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
-    return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
-}
-
 /* The layer recomputes the rows that it does not swap. */
 MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64_t swapped,
                                 memob_swap_place* place) {
@@ -6366,9 +6358,9 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
         swapped = tiles[layer] == n_tiles ? n : memob_swap_rows_of_tiles(desc, layer, tiles[layer]);
         recomputed_bytes = (n - swapped) * row_bytes;
-        own_bytes = !swapped ? 0
-                    : is_odd ? memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes)
-                             : memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        own_bytes = swapped * row_bytes; /* of an odd layer: behind the second border */
+        if (swapped && is_odd) own_bytes += recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+        own_bytes = memob_align_up(own_bytes, MEMOB_DEVICE_ALIGNMENT);
         if (!is_packed) {
             int64_t* most = is_odd ? &region.odd_bytes : &region.even_bytes;
             *most = memob_max(*most, own_bytes);
