@@ -1424,8 +1424,9 @@ MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
     arrays->failed = 0;
 }
 
-/* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
- * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
+/* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
+ * alignment. With block NULL the call only counts and returns NULL: run the calls twice, to measure
+ * and to take. */
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
                         int64_t alignment) {
     int64_t at = *used_bytes;
@@ -1496,7 +1497,7 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
             return 0;
         }
         for (int64_t i = 0; i < grown.capacity; i++) grown.values[i] = -1;
-        for (int64_t i = 0; i < map->capacity; i++) /* it has room for them */
+        for (int64_t i = 0; i < map->capacity; i++) /* the new table has room */
             if (map->values[i] >= 0) (void)memob_map_put(&grown, map->keys[i], map->values[i]);
         memob_map_free(map);
         *map = grown;
@@ -2105,8 +2106,8 @@ typedef struct memob_value {
 typedef struct memob_record {
     const char* word;
     const memob_value* values;
-    /* The last n_optional values are 0 if the line ends before them, and are not written if they
-     * and those behind them are 0. */
+    /* The last n_optional values are 0 if the line ends before, and are not written if all values
+     * from there on are 0. */
     int32_t n_values, n_optional;
 } memob_record;
 
@@ -2365,7 +2366,7 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
-/* The same, and writes text to path; if status is a failure, it only frees text and returns it. */
+/* The same, and writes text to path; if status is a failure, only frees text and returns status. */
 MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
                                                    memo_status status, memo_error* error) {
     memob_put_last_line(text, count);
@@ -3122,7 +3123,7 @@ typedef struct memoi_clocks {
     memoi_advances* advances; /* (n, n): the clock of each stream for each */
     int64_t* snapshots;       /* (events, n): the clock of the latest record */
     memob_map events;         /* event -> row of snapshots */
-    int64_t* uses;            /* of a malloc: its latest use; of a use: the one before it, or -1 */
+    int64_t* uses;            /* of a malloc: its latest use; of a use: the use before, or -1 */
     uint64_t* starts; /* of each request that is a malloc: its own stream, and those that use the
                          buffer without having waited for the malloc */
     const memo_plan* buyer; /* its waits come on top of the trace's; NULL: there are none */
@@ -3192,7 +3193,8 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     clocks->request_at = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
-    /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
+    /* In the order of enqueueing: a record keeps the clock of its stream, and a wait takes over
+     * that clock. */
     for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->stream, origin = memob_request_origin(trace, i), row;
@@ -3205,8 +3207,8 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             clocks->starts[i] = (uint64_t)1 << s;
             clocks->uses[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
-            /* A stream that uses the buffer before it has waited for the owner's request may use it
-             * directly after the request. */
+            /* A stream that uses the buffer before a wait for the owner's request may use the
+             * buffer directly after the request. */
             int64_t owner = trace->requests[origin].stream;
             clocks->uses[i] = clocks->uses[origin];
             clocks->uses[origin] = i;
@@ -3245,8 +3247,8 @@ MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uin
     return clocks->n_lanes++;
 }
 
-/* Gives each buffer its lane, and each lane its mallocs in order.  Not listed are buffers without
- * bytes, and buffers that live from 0 on. */
+/* Gives each buffer a lane, and each lane its mallocs in order.  Buffers without bytes, and buffers
+ * that live from 0 on, are not listed. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
     memob_map known = MEMO_ZERO(memob_map);
@@ -3532,7 +3534,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
         lanes[i] = memoi_keyed_of(plan->buffers[i].lane, i);
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* Each hold against the buffers of its lane that begin while it lasts. */
+    /* Each hold against the buffers of its lane that begin while the hold lasts. */
     for (int64_t i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
@@ -4034,7 +4036,8 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         slot->size_bytes = plan->buffers[i].size_bytes;
-        /* Without bytes it gets an address that no other request has: that of its slot. */
+        /* A request without bytes gets an address that no other request has: the address of its
+         * slot. */
         slot->address =
             slot->size_bytes ? arena->memory + plan->buffers[i].offset_bytes : (char*)slot;
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
@@ -4419,7 +4422,7 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
 #define MEMOI_HOST_CHUNK_S              1e-3   /* and this often */
 #define MEMOI_HOST_NAP_S                2e-4   /* shorter sleeps than this are saved up */
 
-/* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
+/* 1: threads sleep on a futex.  syscall() is not in POSIX; without a declaration threads poll. */
 #if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
 #define MEMOB_HAS_FUTEX 1
 #else
@@ -4491,10 +4494,10 @@ MEMOI void memoi_host_counter_wait(uint32_t* counter, uint32_t target) {
 
 /* --- what the device is made of --- */
 
-/* The records of one event on one stream.  As a stream completes its records in order, a wait for
- * one of them is a wait for a counter; a record on another stream must not satisfy it.  Records
- * take turns with several counters: a wait that comes late would otherwise see later records too,
- * and be ordered after more than it asked for. */
+/* The records of one event on one stream.  A stream completes its records in order, so a wait for a
+ * record is a wait for a counter; a record on another stream must not end that wait.  Records take
+ * turns with several counters: otherwise a wait that comes late would see later records too, and be
+ * ordered after more than the wait asked for. */
 #define MEMOI_HOST_TURNS 16
 typedef struct memoi_host_mark {
     struct memoi_host_mark* next;
@@ -4545,7 +4548,7 @@ typedef struct memoi_host_op {
 
 typedef struct memoi_host_stream {
     memoi_host_made made;
-    struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
+    struct memoi_host_stream* next; /* of all; destroyed streams stay for reuse: events name them */
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
@@ -5342,7 +5345,7 @@ MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_writ
     return MEMO_STATUS_OK;
 }
 
-/* If these bytes went through the page cache, drop them from it. */
+/* If these bytes went through the page cache, drop these pages. */
 MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
                                       int64_t n_bytes, memo_error* error) {
 #if defined(MEMOI_SPILL_DIRECT)
@@ -5454,9 +5457,9 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
     return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
 }
 
-/* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
- * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
- * also after a failure.  Errors: IO. */
+/* Creates an unnamed file of n_bytes, reserves the bytes, and writes and reads
+ * MEMOB_SPILL_ALIGNMENT bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes,
+ * 0: none.  Destroy the file also after a failure.  Errors: IO. */
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
@@ -5565,9 +5568,9 @@ MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
     e->computes_on_host = computes_on_host;
 }
 
-/* Takes what the caller has not given of memory and streams: none, two of copies, or these and the
- * file's.  Creates the events.  copy_streams may be NULL.  desc: its name, for messages.
- * memob_engine_release frees any part of it. */
+/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
+ * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
+ * messages. memob_engine_release frees whatever was taken. */
 MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
                                        int64_t host_bytes, const memo_stream* copy_streams,
                                        int n_streams, memo_error* error) {
@@ -5705,8 +5708,8 @@ typedef struct memob_swap_turn {
     int32_t layer_source;  /* the end of its backward loads the LAYER rows of this step; -1: none */
     int64_t routed_bytes;  /* of the surplus that moves */
     int32_t routed_before; /* the step before that has ROUTED tensors; -1: none, or this has none */
-    /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
-     * backward [1]; -1: they do not. */
+    /* Offsets in host memory of the HANDED rows that come before, and go after, the step's forward
+     * [0] and backward [1]; -1: none. */
     int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
@@ -5742,8 +5745,8 @@ typedef struct memob_swap_sum {
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
     /* Packed (tensors that only some kinds have): of all rows, on the far side of all swapped rows
-     * (even layers high, odd ones low); the same for the tensor that recomputes most of those cut
-     * in two. */
+     * (even layers high, odd layers low); the same for the tensor that recomputes most among the
+     * tensors cut in two. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
 } memob_swap_sum;
 
@@ -5882,8 +5885,8 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
     return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
 }
 
-/* Rows that a layer swaps if it swaps n_tiles tiles.  The last tile may be short: even layers swap
- * it last, odd layers first. */
+/* Rows that a layer swaps with n_tiles tiles.  The last tile may be short: even layers swap the
+ * last tile last, odd layers first. */
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
     const int64_t tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == 0) return 0;
@@ -6289,9 +6292,9 @@ MEMOI void memoi_swap_sum_routed(const memo_swap_desc* desc, int32_t t, const in
 }
 
 /* A step must recompute the rows that it did not swap if a visit between its forward and its
- * backward overwrites them.  That is a visit of a step that also recomputes rows; or that swaps
- * rows in the same buffer, because recomputed rows may begin before the border.  Tensors with the
- * same rows get the same answer, so that one recomputation serves them. */
+ * backward overwrites these rows.  That is a visit of a step that also recomputes rows; or that
+ * swaps rows in the same buffer, because recomputed rows may begin before the border.  Tensors with
+ * the same rows get the same answer, so that one recomputation serves all of these tensors. */
 MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const int64_t* tiles,
                                        int64_t n_tiles, memob_swap_sum* sums) {
     int32_t k, cut = -1, swapped[2] = {-1, -1}; /* the latest visits */
@@ -6307,11 +6310,11 @@ MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const 
     }
 }
 
-/* Adds tensor t of all layers to their sums; returns its region.  sign -1: takes one away that all
- * kinds have, as the planner does before it adds other tiles.  tiles: those that each layer swaps,
- * or MEMO_ROWS_KEPT; of a HANDED tensor none.  all_s: to recompute all rows of each layer, in
- * addition to call_s; NULL: no time.  order: its visits.  places: those of t from layer 0 on,
- * n_tensors apart; NULL: none. */
+/* Adds tensor t to the sums of all layers; returns the region of t.  sign -1: takes a tensor away
+ * that all kinds have, as the planner does before it adds other tiles.  tiles: the tiles that each
+ * layer swaps, or MEMO_ROWS_KEPT; a HANDED tensor has none.  all_s: time to recompute all rows of
+ * each layer, in addition to call_s; NULL: no time.  order: the visits.  places: of t from layer 0
+ * on, n_tensors apart; NULL: none. */
 MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_t t,
                                               const int64_t* tiles, const double* all_s,
                                               double call_s, int sign,
@@ -6424,8 +6427,8 @@ MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, in
     return sum->pack_bytes + other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
 }
 
-/* Which packs other visits overwrite before their backward.  Returns the bytes of their area: the
- * most that an even and an odd layer need that are there at once. */
+/* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
+ * area of packs: the most that an even and an odd layer need at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     const memob_swap_visit* visits = p->visits;
     int64_t area_bytes = 0;
@@ -6493,10 +6496,10 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* How many moved layers have places in host memory, behind fixed_bytes, and what that takes of it
- * and of the file.  host_bytes 0: n_places, or (0) one for each; otherwise as many as fit.  One
- * remains even if it does not fit.  Returns the bytes of a place, whole pages; 0: each layer has
- * its own. */
+/* How many moved layers have places in host memory, behind fixed_bytes, and what places take of
+ * host memory and of the file.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as
+ * many places as fit, and at least one.  Returns the bytes of a place, whole pages; 0: each layer
+ * has its own. */
 MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layers,
                                      int64_t fixed_bytes, int64_t host_bytes, int64_t n_places,
                                      memo_swap_sizes* sizes) {
@@ -6579,7 +6582,8 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
     int64_t n = desc->n_rows, most = -1;
     int32_t last = -1;
 
-    /* The tensor that recomputes most lies last of those cut in two, so that its rows are free. */
+    /* The tensor that recomputes most lies last among the tensors cut in two, so that its rows are
+     * free. */
     for (int32_t t = 0; t < desc->n_tensors; t++) {
         int64_t others = (n - memoi_swap_cell(desc, layer, t)) * desc->tensors[t].row_bytes;
         if (memoi_swap_part_of(desc, layer, t, -1) != 1 || others <= most) continue;
@@ -6599,8 +6603,8 @@ MEMOI void memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, int6
         }
 }
 
-/* Appends the area of the tensors that only some kinds have, and sets their offsets in every layer
- * that does not keep them. */
+/* Appends the area of the tensors that only some kinds have, and sets the offsets of these tensors
+ * in every layer that does not keep them. */
 MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
     const int64_t begin = placement->sizes.device_bytes;
     const int64_t area_bytes = memob_swap_end_sums(desc, placement);
@@ -6740,8 +6744,8 @@ MEMOI int memob_swap_shares_input(const memob_swap_placement* placement, int32_t
            placement->sums[step].input_bytes && !placement->sizes.n_spilled_layers;
 }
 
-/* Where HANDED rows wait on the host.  The input of a step is stored once, where its backward reads
- * it, unless it is not moved or has no place of its own there. */
+/* Where HANDED rows wait on the host.  The input of a step is stored once, where the backward reads
+ * the input; unless the input is not moved, or has no place of its own on the host. */
 MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
     const int32_t n = placement->n_layers, n_slices = placement->n_slices;
     for (int32_t i = n - 1; i >= 0; i--) {
@@ -7030,7 +7034,7 @@ MEMOI void memob_swap_begin_ops(const memob_swap_placement* p, int is_forward_on
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_COMPUTE, MEMOB_SWAP_LOADED + visit->odd);
 }
 
-/* The rows of a step leave: those that it hands on first, then (forward) its own. */
+/* The rows of a step leave: first the rows that the step hands on, then (forward) its own rows. */
 MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_visit* visit,
                                 int is_forward_only, memob_swap_ops* ops) {
     const int32_t step = visit->step, odd = visit->odd;
@@ -7044,7 +7048,7 @@ MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_
     }
     if (visit->is_backward) return;
 
-    if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before it */
+    if (is_moved && turn->ordinal >= p->n_host_layers) /* another layer had its place before */
         memoi_swap_add_op(ops, MEMOB_SWAP_WAIT, MEMOB_SWAP_TO_HOST, file_done);
     if (!is_forward_only) {
         memoi_swap_add_op(ops, MEMOB_SWAP_COPY_ROWS, MEMOB_SWAP_TO_HOST, step);
@@ -7057,7 +7061,7 @@ MEMOI void memoi_swap_store_ops(const memob_swap_placement* p, const memob_swap_
     memoi_swap_add_op(ops, MEMOB_SWAP_RECORD, MEMOB_SWAP_FILE, file_done);
 }
 
-/* After visit k computed: its rows leave, because those that come take their place. */
+/* After visit k computed: its rows leave, because rows that come take their place. */
 MEMOI void memob_swap_end_ops(const memob_swap_placement* p, int is_forward_only, int32_t k,
                               memob_swap_ops* ops) {
     const memob_swap_visit* visit = &p->visits[k];
@@ -7305,8 +7309,8 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)next->step);
 }
 
-/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED ones,
- * or those of the others. */
+/* The rows of this micro-batch of a step's tensors: of LAYER tensors, the surplus of ROUTED
+ * tensors, or the rows of all other tensors. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
     const memob_swap_placement* p = &swap->placement;
     const int is_layer = op->kind == MEMOB_SWAP_COPY_LAYER;
@@ -7327,7 +7331,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_swap_op* op) {
     }
 }
 
-/* The HANDED rows of a step, between their place on the device and the one where they wait. */
+/* The HANDED rows of a step, between the device and the place where the rows wait. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_swap_op* op) {
     const memob_swap_placement* p = &swap->placement;
     const memob_swap_place* place = memoi_swap_place_of(swap, op->of, p->handed);
@@ -7702,7 +7706,7 @@ MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, i
     return &states->offsets[3 * ((int64_t)layer * states->n_states + state)];
 }
 
-/* Gives each state its offsets, and each layer its place.  Places lie behind what stays. */
+/* Gives each state its offsets, and each layer its place.  Places lie behind resident states. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
     int64_t stays[3] = {0, 0, 0}, places[2][2] = {{0, 0}, {0, 0}}; /* device, host; then file */
     int32_t n_streamed = 0;
@@ -7951,7 +7955,8 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
 
 /* --- a step --- */
 
-/* Copies the streamed states `which` of a layer.  The file's stream writes them, or reads them. */
+/* Copies the streamed states `which` of a layer.  The file's stream writes or reads these
+ * states. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t stream, int32_t layer, uint32_t which,
                              int is_read) {
     const int is_file = stream == MEMOB_SWAP_FILE;
@@ -7990,9 +7995,9 @@ MEMOI void memoi_states_fetch(memob_states* states, int32_t layer, uint32_t whic
     memoi_states_copy(states, MEMOB_SWAP_TO_DEVICE, layer, which, 0);
 }
 
-/* Brings the states that a phase of a layer needs into its place, after the changed states of the
- * layer that lies there have left.  What lies in a place is noted only when the calls for it have
- * succeeded, so the calls after a failed one are made again and nothing is lost. */
+/* Brings the states that a phase of a layer needs into the layer's place, after the changed states
+ * of the layer that lies there have left.  What lies in a place is noted only when all calls have
+ * succeeded, so calls after a failed call are made again and nothing is lost. */
 MEMOI void memoi_states_bring(memob_states* states, int32_t phase, int32_t layer) {
     memob_engine* e = &states->engine;
     const int32_t at = states->layers[layer].place;
@@ -8062,7 +8067,8 @@ MEMOI void memoi_states_bring_next(memob_states* states, int32_t phase, int32_t 
     }
 }
 
-/* Announces the update of a layer on the host: it reads gradients, and changes the others. */
+/* Announces the update of a layer on the host, which reads gradients and changes all other
+ * states. */
 MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
@@ -8082,15 +8088,15 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     e->status = memo_annotate(&e->device, e->streams[MEMOB_SWAP_FILE], &what, e->error);
 }
 
-/* Enqueues the update of a layer on the host.  Its gradients go there first; if the update has a
- * pass of its own, those of all layers that are still on the device. */
+/* Enqueues the update of a layer on the host.  The layer's gradients go to the host first; if the
+ * update has a pass of its own, the gradients of all layers that are still on the device. */
 MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
     memoi_states_place* places = states->places;
 
-    /* Stores end in their order, so the host waits for an event behind all of them. */
+    /* Stores end in order, so the host waits for an event behind all stores. */
     if (!is_pass || states->n_ended == 0) {
         memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
         memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
@@ -8155,8 +8161,8 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
 }
 
 /* Begin and end enclose what the trainer enqueues for a layer of a pass.  A layer may begin before
- * others end, unless it uses the same place.  An update may also follow a micro-batch that was not
- * the last.  Errors: the device's; then comes memob_states_abandon. */
+ * another layer ends, unless both use the same place.  An update may also follow a micro-batch that
+ * was not the last.  Errors: the device's; then comes memob_states_abandon. */
 MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
                                      memo_error* error) {
     memob_engine* e = &states->engine;
