@@ -194,14 +194,14 @@ static int check_agrees(const memo_plan* plan, const memo_trace* trace, const me
 }
 
 /* Solved, and valid. */
-static void solve(memo_plan* plan, const memo_plan_desc* desc) {
+static void solve_and_validate(memo_plan* plan, const memo_plan_desc* desc) {
     CHECK_OK(memo_plan_solve(plan, desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
 }
 
 /* Solved, by the default, valid and safe. */
 static void solve_safely(memo_plan* plan, const memo_trace* trace, int round) {
-    solve(plan, NULL);
+    solve_and_validate(plan, NULL);
     CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
                error.message);
 }
@@ -562,7 +562,7 @@ TEST(the_cheapest_waits_are_bought) {
         desc.n_offers = n;
         desc.trace = trace;
         desc.time_limit_s = 2;
-        solve(plan, &desc);
+        solve_and_validate(plan, &desc);
         CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
                    error.message);
         CHECK(desc.capacity_bytes ? plan->peak_bytes <= desc.capacity_bytes
@@ -916,14 +916,14 @@ TEST(tilings_and_patterns_are_proven) {
     memo_plan_desc desc = {.time_limit_s = 60};
     for (int n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
         own_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
-        solve(plan, &desc);
+        solve_and_validate(plan, &desc);
         CHECK_CASE(plan->peak_bytes == 1 << 20 && plan->proof == MEMO_PROOF_OPTIMAL,
                    "%d streams: %lld", n_streams, (long long)plan->peak_bytes);
     }
     for (int which = 0; which < N_PATTERNS; which++)
         for (int k = 0; k < 2; k++) {
             own_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
-            solve(plan, &desc);
+            solve_and_validate(plan, &desc);
             CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "pattern %d of %d streams: %lld", which,
                        2 + 2 * k, (long long)plan->peak_bytes);
         }
@@ -946,7 +946,7 @@ TEST(large_problems_keep_their_pairs) {
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
     memo_plan_desc desc = {.time_limit_s = 1};
-    solve(plan, &desc);
+    solve_and_validate(plan, &desc);
     CHECK_OK(memo_plan_check(plan, trace, &error));
 }
 
@@ -959,7 +959,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
     CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
     own_plan* plan = plan_of_trace(trace, 8);
     memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
-    solve(plan, &desc);
+    solve_and_validate(plan, &desc);
     CHECK(plan->lower_bound_bytes == 8 && plan->peak_bytes >= 16);
     memo_plan_destroy(plan);
 
@@ -967,7 +967,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
     add_wait(trace, 0, 1, 0);
     add_short(trace, 2 * N, 0);
     plan = plan_of_trace(trace, 8);
-    solve(plan, &desc);
+    solve_and_validate(plan, &desc);
     CHECK_CASE(plan->proof == MEMO_PROOF_FEASIBLE && plan->peak_bytes > 16, "%lld",
                (long long)plan->peak_bytes);
 }
