@@ -1425,7 +1425,7 @@ MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
 }
 
 /* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
- * alignment. With block NULL the call only counts and returns NULL: run the calls twice, to measure
+ * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to measure
  * and to take. */
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
                         int64_t alignment) {
@@ -3050,8 +3050,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
 
 /* --- order --- */
 
-/* Sorts buffers by begin, stably; gaps, holds and waits follow, and are sorted too. */
-MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
+/* Sorts buffers by begin, stably; gaps, holds and waits follow. */
+MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers;
     memob_arrays arrays = {NULL, 0};
     memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, n);
@@ -3079,12 +3079,20 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
     /* The array stays the caller's, so copy back. */
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
     memob_arrays_free(&arrays);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i = 1;
+    while (i < plan->n_buffers && plan->buffers[i - 1].begin <= plan->buffers[i].begin) i++;
+    if (i < plan->n_buffers) status = memoi_plan_order(plan, error);
     qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_plan_compare_gaps);
     if (plan->n_holds > 0)
         qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_plan_compare_holds);
     if (plan->n_waits > 0)
         qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
-    return MEMO_STATUS_OK;
+    return status;
 }
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
@@ -5570,7 +5578,7 @@ MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
 
 /* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
  * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
- * messages. memob_engine_release frees whatever was taken. */
+ * messages.  memob_engine_release frees whatever was taken. */
 MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
                                        int64_t host_bytes, const memo_stream* copy_streams,
                                        int n_streams, memo_error* error) {

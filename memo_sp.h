@@ -5858,7 +5858,7 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
 }
 
 /* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
- * these. With more groups than key heads, consecutive groups share the query heads of a key head;
+ * these.  With more groups than key heads, consecutive groups share the query heads of a key head;
  * not in a ring, where keys would go round again for each group. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
     const memo_ulysses_heads all =
@@ -6021,7 +6021,7 @@ MEMOI memoi_heads memoi_ulysses_peer_heads(const memoi_ulysses_move* m, int32_t 
 }
 
 /* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
- * place. A peer that needs all heads is sent whole rows, unpacked.  Returns the bytes of staging
+ * place.  A peer that needs all heads is sent whole rows, unpacked.  Returns the bytes of staging
  * used. */
 MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_move* m,
                                  const char* from, char* to) {
