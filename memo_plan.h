@@ -7413,7 +7413,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
                                         "the disk"}; /* of memo_swap_limit */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
-    char bytes[40];
+    char bytes[32];
 
     /* The reason if no limit is found below. */
     snprintf(plan->reason, sizeof plan->reason, "%s",
@@ -7440,16 +7440,18 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     saved = memoi_rows_lift(p, limit, 1, MEMOI_ROWS_PARTS_STATED);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
-    memob_bytes_text(bytes,
-                     memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? p->desc->host_bytes
-                                                                            : p->desc->device_bytes,
-                                       p->best.score.lifted_bytes));
-    snprintf(plan->reason, sizeof plan->reason, "%s is the limit; %s would save %.2g%% of the step",
-             names[limit],
-             limit == MEMO_SWAP_LIMIT_BANDWIDTH ? "a link twice as fast"
-             : limit == MEMO_SWAP_LIMIT_DISK    ? "one twice as fast"
-                                                : strcat(bytes, " more"),
-             100 * saved);
+    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
+        snprintf(plan->reason, sizeof plan->reason,
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+    else
+        snprintf(plan->reason, sizeof plan->reason,
+                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 memob_bytes_text(bytes, memoi_rows_excess(limit == MEMO_SWAP_LIMIT_HOST_MEMORY
+                                                               ? p->desc->host_bytes
+                                                               : p->desc->device_bytes,
+                                                           p->best.score.lifted_bytes)),
+                 100 * saved);
 }
 
 /* Fails with the memory that the nearest plan lacks. */
