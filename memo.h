@@ -1425,8 +1425,8 @@ MEMOI MEMOB_NOINLINE void memob_arrays_free(memob_arrays* arrays) {
 }
 
 /* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
- * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to measure
- * and to take. */
+ * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to
+ * measure and to take. */
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
                         int64_t alignment) {
     int64_t at = *used_bytes;
