@@ -193,7 +193,7 @@ $(BUILD)/tests/%: tests/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 $(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
-# Central differences need double precision.
+# In double precision, in which the plain model shows every mistake.
 $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 

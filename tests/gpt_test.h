@@ -201,6 +201,21 @@ static inline gpt_config with_masks(gpt_config config, int64_t window, int64_t d
     return config;
 }
 
+static inline gpt_config with_swiglu(gpt_config config) {
+    config.mlp = GPT_MLP_SWIGLU;
+    return config;
+}
+
+static inline gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
+    config.mlp_rows = n_rows;
+    return config;
+}
+
+static inline gpt_config in_slices(gpt_config config, int64_t n_rows) {
+    config.slice_rows = n_rows;
+    return config;
+}
+
 static inline void gpt_test_close(gpt_test_run* run) {
     gpt_destroy(run->model);
     if (run->host) memo_host_device_destroy(run->host);
