@@ -20,8 +20,7 @@ limit_s=${MEMO_TEST_TIMEOUT:-600}
 limit=
 if command -v timeout >/dev/null 2>&1; then
     limit="timeout $limit_s"
-    # In the foreground, so that Ctrl-C reaches the program; busybox lacks the option.
-    timeout --foreground -k 10 5 true 2>/dev/null && limit="timeout --foreground -k 10 $limit_s"
+    timeout -k 10 5 true 2>/dev/null && limit="timeout -k 10 $limit_s" # an old busybox lacks the option
 fi
 
 passed=0 failed=0 skipped=0 used_all_s=0
@@ -29,7 +28,8 @@ passed=0 failed=0 skipped=0 used_all_s=0
 
 # Programs run side by side, and are shown in order: one for each processor, and one more, as some wait for clocks.
 jobs=${MEMO_TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1))}
-# A shell lets background programs ignore Ctrl-C: pass it on to all of them.
+# A shell lets background programs ignore Ctrl-C: pass it on to all of them.  Each `start` passes it on to its timeout, whose
+# process group has the program and all that the program has started.
 trap 'trap - TERM; kill 0; exit 130' INT
 begun_s=$(date +%s)
 
@@ -40,7 +40,10 @@ start() { # PROGRAM LOG
     *) command="$limit ${MEMO_TEST_WRAPPER:-} $1" ;;
     esac
     start_s=$(date +%s)
-    $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1
+    $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1 &
+    child=$!
+    trap 'kill $child; exit 143' HUP TERM
+    wait $child
     status=$?
     times >"$2.times" # of this process's children; a pipe would have its own
     used_s=$(awk '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$2.times")

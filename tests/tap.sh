@@ -5,6 +5,9 @@
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
+#   tests_of SCRIPT [COMMAND...]   test_is, in order, for each function with "# test" behind its first line, and slow_test_is
+#                             for each with "# slow test"; a COMMAND gets the function's name.  Blanks replace _ in names
+#   needs_program PROGRAM     ends the script if the program is not built
 #   skip NAME REASON
 #   slow_test_is NAME COMMAND...   test_is under `make test-all`, which runs slow tests too; otherwise skips it
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
@@ -104,6 +107,22 @@ skip() {
 
 slow_test_is() {
     if tests_all; then test_is "$@"; else skip "$1" "run make test-all"; fi
+}
+
+tests_of() {
+    tap_script=$1
+    shift
+    for tap_marked in $(sed -n 's/^\([a-z_0-9]*\)() [{(].*# \(slow \)*test$/\2\1/p' "$tap_script" | sed 's/^slow /slow_test_is:/'); do
+        tap_kind=${tap_marked%:*} tap_marked=${tap_marked#*:}
+        [ "$tap_kind" = slow_test_is ] || tap_kind=test_is
+        $tap_kind "$(echo "$tap_marked" | tr _ ' ')" "$@" "$tap_marked"
+    done
+}
+
+needs_program() {
+    [ -x "$1" ] && return
+    echo "Bail out! $1 is not built; make examples"
+    exit 1
 }
 
 wait_for() {

@@ -6,13 +6,14 @@ set -u
 . tests/tap.sh
 
 tool=build/examples/check_schedule
+needs_program $tool
 tap_folder build/tests/check_schedule
 
 value() { # KEY
     sed -n "s/^$1: //p" "$folder/out"
 }
 
-finds_the_races_of_the_files() {
+finds_the_races_of_the_files() { # test
     for file in tests/races/*.faulty.schedule; do
         run 1 "$file" || return 1
         value race >"$folder/races"
@@ -21,7 +22,7 @@ finds_the_races_of_the_files() {
     done
 }
 
-waits_that_do_nothing() {
+waits_that_do_nothing() { # test
     printf 'stream a\nstream b\nwait never b\nrun x a writes 0..4\nrecord e a\nwait e b\n%s' \
         'wait e b
 run y b reads 0..4
@@ -32,7 +33,7 @@ run y b reads 0..4
 }
 
 # Two of two operations are marked, in the legend too.  If no operation has a duration, all get the same one.
-draws() {
+draws() { # test
     sed 's/ takes [0-9]*//' tests/races/diffusers-13502.faulty.schedule >"$folder/timeless"
     for file in tests/races/diffusers-13502.faulty.schedule "$folder/timeless"; do
         run 1 "$file" --svg "$folder/a.svg" --chrome "$folder/a.json" || return 1
@@ -44,13 +45,13 @@ draws() {
     ! grep -q 'race: ' "$folder/b.svg"
 }
 
-standard_input() {
+standard_input() { # test
     "$tool" - <tests/races/openvdb-2287.fixed.schedule >"$folder/out" && [ "$(value streams)" -eq 3 ] &&
         "$tool" - --svg - <tests/races/openvdb-2287.fixed.schedule | grep -q '</svg>'
 }
 
 # The schedule that a program writes of its recorded run.
-reads_what_was_recorded() {
+reads_what_was_recorded() { # test
     build/examples/14_find_a_race "$folder/recorded" && run 1 "$folder/recorded" || return 1
     value race | grep -q '^"fill" (operation 5, on compute) writes bytes 0..4096 of x that "to host" (operation 3, '
 }
@@ -60,7 +61,7 @@ refuses() { # TEXT MESSAGE
     run 2 "$folder/bad" && grep -q "^check_schedule: $folder/$2" "$folder/err"
 }
 
-refuses_arguments() {
+refuses_arguments() { # test
     file=tests/races/openvdb-2287.fixed.schedule
     cp $file "$folder/own"
     ln -sf own "$folder/link"
@@ -70,18 +71,8 @@ refuses_arguments() {
     cmp $file "$folder/own" && run 0 --help && run 0 $file -h && grep -q '^usage: ' "$folder/out"
 }
 
-if [ ! -x $tool ]; then
-    echo "not ok 1 - $tool is not built"
-    echo "1..1"
-    exit 1
-fi
-test_is finds_the_races_of_the_files finds_the_races_of_the_files
-test_is waits_that_do_nothing waits_that_do_nothing
-test_is draws draws
-test_is standard_input standard_input
-test_is reads_what_was_recorded reads_what_was_recorded
+tests_of tests/test_check_schedule.sh
 test_is fault_names_file_and_line refuses 'stream a\nrun x b\n' 'bad:2: '
 test_is empty_file_is_refused refuses '' 'bad: '
 test_is cut_file_is_refused refuses 'memo schedule 1\nstream a\nrun x a\n' 'bad:3: '
-test_is refuses_arguments refuses_arguments
 tap_end

@@ -7,10 +7,7 @@ set -u
 
 program=${DEGREES_PLAN:-build/examples/degrees_plan}
 tap_folder build/tests/degrees_plan
-if [ ! -x "$program" ]; then
-    echo "Bail out! $program is not built; make examples"
-    exit 1
-fi
+needs_program "$program"
 lists="--forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6"
 
 # run ARGUMENT...: output in out, messages in err.
@@ -29,13 +26,13 @@ prints() { # COMM EXPECTED...
     cmp -s "$folder/expected" "$folder/out"
 }
 
-published_2() { prints 2,2,2,2 36 22 92 68 62 62; }
-published_5() { prints 5,5,5,5 60 42 140 98 78 65; }
-no_comm() { prints 0,0,0,0 20 20 60 60 60 60; }
-fractions() { prints 0.5,0.5,.5,5e-1 24 20.5 68 62 60.5 60.5; }
+published_vector_c_2() { prints 2,2,2,2 36 22 92 68 62 62; } # test
+published_vector_c_5() { prints 5,5,5,5 60 42 140 98 78 65; } # test
+no_communication() { prints 0,0,0,0 20 20 60 60 60 60; } # test
+fractions() { prints 0.5,0.5,.5,5e-1 24 20.5 68 62 60.5 60.5; } # test
 
 # Every digit and no exponent, in every unit.
-plain_numbers() {
+plain_numbers() { # test
     zeros="--recompute 0,0 --backward 0,0 --comm 0,0"
     run --forward 133456789012345.25,0 $zeros && grep -qx 'forward_default: 266913578024690.5' "$folder/out" &&
         run --forward 0,0.00002 $zeros && grep -qx 'forward_default: 0.00004' "$folder/out" &&
@@ -44,11 +41,11 @@ plain_numbers() {
         ! grep -q '[0-9]e' "$folder/out"
 }
 
-one_layer() {
+one_layer() { # test
     run --forward 1,1 --recompute 0,0 --backward 1,1 --comm 0,1 && grep -q '^backward_fine: 4$' "$folder/out"
 }
 
-timeline() {
+timeline() { # test
     run $lists --comm 2,2,2,2 --timeline "$folder/t.json" || return 1
     for name in F1a cF4b R4a B4a cB4a B1b cB1b compute comm; do
         grep -q "\"$name\"" "$folder/t.json" || { echo "no $name"; return 1; }
@@ -56,12 +53,12 @@ timeline() {
     command -v python3 >/dev/null 2>&1 || return 0
     python3 -c 'import json,sys; json.load(open(sys.argv[1]))' "$folder/t.json"
 }
-timeline_unwritable() {
+timeline_unwritable() { # test
     run $lists --comm 2,2,2,2 --timeline /nonexistent/t.json
     [ $? -eq 1 ] && grep -q "cannot be written" "$folder/err"
 }
 
-help_text() { run --help && grep -q -e "--degrees-profile" "$folder/out"; }
+help() { run --help && grep -q -e "--degrees-profile" "$folder/out"; } # test
 
 # Exit status 2, nothing on standard output, one line that contains TEXT.
 refuses() { # TEXT ARGUMENT...
@@ -72,7 +69,7 @@ refuses() { # TEXT ARGUMENT...
     cat "$folder/err"
     [ $code -eq 2 ] && [ ! -s "$folder/out" ] && [ "$(wc -l <"$folder/err")" -eq 1 ] && grep -q -e "$text" "$folder/err"
 }
-refusals() {
+refusals() { # test
     refuses "four lists" &&
         refuses "is missing" --forward 1,1 --recompute 1,1 --backward 1,1 &&
         refuses "has 3 times" --forward 1,1 --recompute 1,1,1 --backward 1,1 --comm 1,1 &&
@@ -116,7 +113,7 @@ profile() { # MEMORY
     done
 }
 
-degrees() {
+degrees() { # test
     profile 0 >"$folder/profile"
     run --degrees-profile "$folder/profile" --output "$folder/degrees" || return 1
     cat "$folder/out"
@@ -126,7 +123,7 @@ degrees() {
         grep -q '^optimal: 1$' "$folder/out" && grep -q '^solve_s: ' "$folder/out" &&
         [ "$(sed -n 1p "$folder/degrees")" = "memo degrees 1" ] && grep -q '^block 3 2$' "$folder/degrees"
 }
-within_memory() {
+within_memory() { # test
     profile 4200 >"$folder/profile"
     run --degrees-profile "$folder/profile" || return 1
     cat "$folder/out"
@@ -134,18 +131,18 @@ within_memory() {
     grep -q '^block_[0-3]: 4$' "$folder/out" && grep -q '^optimal: 1$' "$folder/out" &&
         [ -n "$step_s" ] && grep -qx "lower_bound_s: $step_s" "$folder/out"
 }
-too_small() {
+memory_too_small() { # test
     profile 100 >"$folder/profile"
     run --degrees-profile "$folder/profile"
     [ $? -eq 1 ] && grep -q "memory_bytes: too small (100); the smallest plan needs 3100" "$folder/err"
 }
-bad_profile() {
+damaged_profile() { # test
     { profile 100; echo "block 0 3 1 1 1 1 1 1 1 1"; } >"$folder/profile"
     refuses "profile:14: unexpected \`block\` after the last block" --degrees-profile "$folder/profile"
 }
 
 # The estimate is a profile: planning from its file gives the same plan; times there are whole nanoseconds.
-estimate() {
+an_estimate_is_a_profile() { # test
     run --estimate 4,4096,4096,64 --cluster 3090-pcie --gpus 8 --profile-output "$folder/estimated" || return 1
     cp "$folder/out" "$folder/direct"
     run --degrees-profile "$folder/estimated" || return 1
@@ -155,14 +152,14 @@ estimate() {
         grep -q '^degrees 1 2 4 8$' "$folder/estimated" && [ "$(grep -c '^block_' "$folder/out")" = 8 ]
 }
 
-output_unwritable() {
+output_unwritable() { # test
     profile 0 >"$folder/profile"
     run --degrees-profile "$folder/profile" --output "$folder/no/degrees"
     [ $? -eq 1 ] && grep -q "no/degrees: cannot be written" "$folder/err"
 }
 
 # By any name.
-outputs_replace_nothing() {
+outputs_replace_nothing() { # test
     profile 0 >"$folder/own"
     ln -sf own "$folder/link"
     ln -f "$folder/own" "$folder/twin"
@@ -174,25 +171,9 @@ outputs_replace_nothing() {
         --timeline "$folder/../degrees_plan/new" && [ ! -e "$folder/new" ]
 }
 
-test_is published_vector_c_2 published_2
-test_is published_vector_c_5 published_5
-test_is no_communication no_comm
-test_is fractions fractions
-test_is plain_numbers plain_numbers
-test_is one_layer one_layer
-test_is timeline timeline
-test_is timeline_unwritable timeline_unwritable
-test_is help help_text
-test_is refusals refusals
-test_is degrees degrees
-test_is within_memory within_memory
-test_is memory_too_small too_small
-test_is damaged_profile bad_profile
-test_is an_estimate_is_a_profile estimate
-test_is output_unwritable output_unwritable
-test_is outputs_replace_nothing outputs_replace_nothing
-old_name_works() {
+# The first name of the tool, tmp_plan, still runs it.
+the_old_name_works() { # test
     build/examples/tmp_plan $lists --comm 2,2,2,2 >"$folder/old" && run $lists --comm 2,2,2,2 && cmp "$folder/old" "$folder/out"
 }
-test_is "the tool's first name, tmp_plan, still runs it" old_name_works
+tests_of tests/test_degrees_plan.sh
 tap_end

@@ -5,20 +5,21 @@ set -u
 . tests/tap.sh
 
 tool=build/examples/plan_trace
+needs_program $tool
 tap_folder build/tests/plan_trace
 
 value() { # KEY FILE
     sed -n "s/^$1: //p" "$2"
 }
 
-prints_keys() {
+prints_keys() { # test
     run 0 examples/layer.trace || return 1
     for key in buffers lower_bound_bytes peak_bytes gap_bytes gap_percent proof engine solve_seconds; do
         [ -n "$(value $key "$folder/out")" ] || return 1
     done
 }
 
-writes_files() {
+writes_files() { # test
     run 0 examples/layer.trace --csv "$folder/a.csv" --plan "$folder/a.plan" --svg "$folder/a.svg" \
         --json "$folder/a.json" --compare-caching || return 1
     [ "$(head -n 1 "$folder/a.csv")" = id,lower,upper,size,offset ] || return 1
@@ -76,7 +77,7 @@ snapshot_makes_the_round_trip() {
     run 0 "$folder/s.trace" && [ "$(value peak_bytes "$folder/out")" = "$peak" ]
 }
 
-caching_allocator() {
+caching_allocator() { # test
     run 0 examples/layer.trace --compare-caching || return 1
     for key in caching_allocated_bytes caching_reserved_bytes caching_fragmentation_percent \
         caching_over_plan_percent caching_least_capacity_bytes; do
@@ -105,7 +106,7 @@ rows_do_not_overlap() {
         END { exit bad || top != peak }' "$1"
 }
 
-csv_has_every_column() {
+csv_has_every_column() { # test
     printf 'id,lower,upper,size,alignment,offset,gaps\nx,0,10,4,4,,3-5 7-8\ny,3,5,4,,0,\nz,7,8,8,1,,\n' \
         >"$folder/in.csv"
     run 0 "$folder/in.csv" --csv "$folder/b.csv" || return 1
@@ -115,7 +116,7 @@ csv_has_every_column() {
 
 # Quotes, the mark of UTF-8, line ends of two bytes, a comment and blank lines before the heading, columns in any
 # order, ids that recur or are empty; the rows come back in the file's order.
-csv_as_others_write_it() {
+csv_as_others_write_it() { # test
     printf '\357\273\277# made, by hand\r\n\r\nsize, upper ,lower,id,note\r\n' >"$folder/in.csv"
     printf '5,9,4,"a,""b""",x\r\n4,\t3,0, c d ,"y, z"\r\n4,2,1,,\r\n4,2,1,c d,' >>"$folder/in.csv"
     run 0 "$folder/in.csv" --csv "$folder/b.csv" || return 1
@@ -126,7 +127,7 @@ csv_as_others_write_it() {
 }
 
 # One layer of 16 bytes that its backward needs, and 4 that it does not.
-makes_layers() {
+makes_layers() { # test
     printf '%s\n' 'malloc 1 8' 'mark layer 0 forward begin' 'malloc 2 16' 'malloc 3 4' 'free 3 4' 'malloc 4 8' \
         'mark layer 0 forward end' 'mark layer 0 backward begin' 'free 1 8' 'free 2 16' 'mark layer 0 backward end' \
         'free 4 8' >"$folder/one.trace"
@@ -141,17 +142,17 @@ makes_layers() {
     run 2 "$folder/one.trace" --layers 0 && grep -q 'layers.*not a whole number from 1' "$folder/err"
 }
 
-zero_byte_is_refused() {
+zero_byte_is_refused() { # test
     printf 'id,lower,upper,size\na,0,3,4\0\nb,1,2,5\n' >"$folder/bad"
     run 2 "$folder/bad" && grep -q 'bad:2: ' "$folder/err"
 }
 
-fault_of_several_rows_names_the_file() {
+fault_of_several_rows_names_the_file() { # test
     printf 'id,lower,upper,size,offset\na,0,3,4,0\nb,1,2,5,3\n' >"$folder/bad"
     run 2 "$folder/bad" && grep -q 'bad: buffers 0 (id 0) and 1 (id 1)' "$folder/err"
 }
 
-capacity_of_any_size() {
+capacity_of_any_size() { # test
     for capacity in 9 4611686018427387904 9223372036854775807; do
         printf 'id,lower,upper,size\na,0,3,4\nb,1,2,5\n' | "$tool" - --capacity $capacity >"$folder/out" || return 1
         [ "$(value peak_bytes "$folder/out")" = 9 ] || return 1
@@ -159,7 +160,7 @@ capacity_of_any_size() {
 }
 
 # A link stays a link; another name of standard output is written to, not replaced.
-writes_through_links() {
+writes_through_links() { # test
     ln -s target.csv "$folder/link.csv" && ln -s /proc/self/fd/1 "$folder/stdout.csv" || return 1
     run 0 examples/layer.trace --csv "$folder/link.csv" && [ -L "$folder/link.csv" ] && [ -s "$folder/target.csv" ] || return 1
     run 0 examples/layer.trace --csv "$folder/link.csv" && [ -L "$folder/link.csv" ] || return 1
@@ -168,7 +169,7 @@ writes_through_links() {
     grep -q '^peak_bytes: ' "$folder/out" && grep -q '^id,lower,upper' "$folder/out"
 }
 
-outputs_do_not_replace_each_other() {
+outputs_do_not_replace_each_other() { # test
     cp examples/layer.trace "$folder/own.trace"
     ln -s own.trace "$folder/own.link"
     run 2 "$folder/own.trace" --csv "$folder/own.trace" && run 2 "$folder/own.trace" --svg "$folder/own.link" || return 1
@@ -182,18 +183,18 @@ outputs_do_not_replace_each_other() {
     run 0 "$folder/own.trace" --csv /dev/null --json /dev/null
 }
 
-standard_input() {
+standard_input() { # test
     status=0
     printf 'malloc 1 100\nmalloc 2 50\nfree 1 100\nmalloc 3 100\nfree 2 50\nfree 3 100\n' |
         "$tool" - >"$folder/out" || return 1
     [ "$(value peak_bytes "$folder/out")" = 150 ]
 }
 
-endless_file() {
+endless_file_is_refused() { # test
     run 2 /dev/zero && grep -q '^plan_trace: /dev/zero: larger than 1024 MiB$' "$folder/err"
 }
 
-capacity_not_met() {
+capacity_not_met() { # test
     run 1 examples/layer.trace --capacity 1 && grep -q capacity "$folder/err"
 }
 
@@ -202,14 +203,14 @@ refuses() { # TEXT PATTERN
     run 2 "$folder/bad" && grep -q "$2" "$folder/err" && [ ! -s "$folder/out" ]
 }
 
-refuses_arguments() {
+refuses_arguments() { # test
     run 2 && run 2 "$folder/no_such_file" && run 2 examples/layer.trace --align 3 &&
         run 2 examples/layer.trace --engine none && run 2 examples/layer.trace --seed &&
         run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --svg --csv "$folder/x.csv" &&
         grep -q -e '--svg: no value' "$folder/err" && [ ! -e ./--csv ] && run 2 examples/layer.trace --csv "$folder/no/where.csv"
 }
 
-recorded_traces() {
+recorded_traces() { # test
     for trace in tests/data/*.trace; do
         run 0 "$trace" --csv "$folder/c.csv" || return 1
         [ "$(value proof "$folder/out")" = optimal ] || return 1
@@ -227,15 +228,7 @@ public_instances() {
     done
 }
 
-if [ ! -x $tool ]; then
-    echo "not ok 1 - $tool is not built"
-    echo "1..1"
-    exit 1
-fi
-test_is prints_keys prints_keys
-test_is "makes layers" makes_layers
-test_is writes_files writes_files
-test_is caching_allocator caching_allocator
+tests_of tests/test_plan_trace.sh
 if command -v python3 >/dev/null 2>&1; then
     test_is snapshot_is_what_the_viewer_reads snapshot_is_what_the_viewer_reads
     test_is snapshot_makes_the_round_trip snapshot_makes_the_round_trip
@@ -243,16 +236,6 @@ else
     skip snapshot_is_what_the_viewer_reads "python3 is not there"
     skip snapshot_makes_the_round_trip "python3 is not there"
 fi
-test_is csv_has_every_column csv_has_every_column
-test_is csv_as_others_write_it csv_as_others_write_it
-test_is zero_byte_is_refused zero_byte_is_refused
-test_is fault_of_several_rows_names_the_file fault_of_several_rows_names_the_file
-test_is capacity_of_any_size capacity_of_any_size
-test_is writes_through_links writes_through_links
-test_is outputs_do_not_replace_each_other outputs_do_not_replace_each_other
-test_is standard_input standard_input
-test_is capacity_not_met capacity_not_met
-test_is endless_file_is_refused endless_file
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'
@@ -262,8 +245,6 @@ test_is gap_outside_is_refused refuses 'id,lower,upper,size,gaps\nx,1,5,3,0-2\n'
 test_is column_named_twice_is_refused refuses 'id,lower,upper,size,size\nx,1,5,3,4\n' 'bad:1: '
 test_is heading_is_refused refuses 'id,start,upper,size\nx,1,5,3\n' 'bad:1: '
 test_is unknown_free_is_refused refuses 'malloc 1 4\nfree 2 4\n' 'bad:2: '
-test_is refuses_arguments refuses_arguments
-test_is recorded_traces recorded_traces
 if [ -d ../shared/minimalloc ]; then
     test_is public_instances public_instances
 else

@@ -125,7 +125,7 @@ END
 }
 
 plain="malloc 0 1000\nmalloc 1 50\nfree 0 1000\nmalloc 2 700\n"
-exact() {
+exact() { # test
     run 0 "$folder/plain.pickle" && is_trace "$plain" || return 1
     cat >"$folder/exact" <<'END'
 memo trace 1
@@ -139,7 +139,7 @@ END
     diff "$folder/exact" "$folder/out"
 }
 
-output_file() {
+output_file() { # test
     echo old >"$folder/step.trace"
     run 0 "$folder/plain.pickle" -o "$folder/step.trace" && [ ! -s "$folder/out" ] || return 1
     run 0 "$folder/plain.pickle" --output - && cmp "$folder/out" "$folder/step.trace" || return 1
@@ -156,23 +156,23 @@ output_file() {
     [ -z "$(find "$folder" -name 'step.trace.*' -o -name 'a_folder.*')" ]
 }
 
-streams() {
+streams() { # test
     run 0 "$folder/streams.pickle" && is_trace "malloc 0 10\nmalloc 1 20 transient 1\nmalloc 2 30 transient 2
 malloc 3 40 transient 1\nfree 0 10\nfree 1 20\n" &&
         refuses 'at most 64 streams' "$folder/too_many.pickle"
 }
 
-free_requested() {
+free_requested() { # test
     run 0 "$folder/streams.pickle" --free requested && is_trace "malloc 0 10\nmalloc 1 20 transient 1
 malloc 2 30 transient 2\nfree 0 10\nmalloc 3 40 transient 1\nfree 1 20\n"
 }
 
-one_kind_of_free() {
+one_kind_of_free() { # test
     refuses 'no free_completed entry' "$folder/requested_only.pickle" &&
         run 0 "$folder/requested_only.pickle" --free requested && is_trace "malloc 0 5\nfree 0 5\n"
 }
 
-blocks_from_before() {
+blocks_from_before() { # test
     run 0 "$folder/before.pickle" && is_trace "malloc 0 12\n" &&
         grep -q '; 4 blocks from before are not' "$folder/out" &&
         run 0 "$folder/before.pickle" --resident && is_trace "malloc 0 11\nmalloc 1 13 transient 1
@@ -181,7 +181,7 @@ malloc 2 400 persistent\nmalloc 3 33 persistent\nfree 0 11\nmalloc 4 12\nfree 1 
 malloc 2 400 persistent\nfree 0 11\nmalloc 3 12\nfree 1 13\n"
 }
 
-marks() {
+marks() { # test
     run 0 "$folder/marks.pickle" --from-mark "step 1 begin" --to-mark "step 1 end" && is_trace "mark step 1 begin
 malloc 0 200\nmark layer 0 forward begin\nmalloc 1 300\nmark layer 0 forward end\nfree 1 300\nfree 0 200
 mark step 1 end\n" || return 1
@@ -199,20 +199,20 @@ malloc 0 5\nmark a b  end\n" || return 1
         refuses 'no block' "$folder/marks.pickle" --from-mark "step 1 end"
 }
 
-devices() {
+devices() { # test
     run 0 "$folder/second_device.pickle" --device 1 && is_trace "malloc 0 77\n" &&
         refuses 'device 0 has no history (there is one of device 1)' "$folder/second_device.pickle" &&
         refuses 'device 2 has no history' "$folder/second_device.pickle" --device 2 &&
         refuses 'device -1 has no history' "$folder/second_device.pickle" --device -1
 }
 
-lost_free() { run 0 "$folder/lost_free.pickle" && is_trace "malloc 0 5\nfree 0 5\nmalloc 1 6\nfree 1 6\n"; }
+lost_free() { run 0 "$folder/lost_free.pickle" && is_trace "malloc 0 5\nfree 0 5\nmalloc 1 6\nfree 1 6\n"; } # test
 
-empty_history() {
+empty_history() { # test
     refuses '_record_memory_history' "$folder/empty.pickle" && refuses 'no alloc entry' "$folder/only_frees.pickle"
 }
 
-no_code_is_run() {
+no_code_is_run() { # test
     here=$(pwd)
     cd "$folder" || return 1
     status=0
@@ -222,7 +222,7 @@ no_code_is_run() {
         refuses 'collections.OrderedDict' "$folder/evil_class.pickle"
 }
 
-damaged() {
+damaged() { # test
     for file in "$folder"/cut.*; do
         refuses 'not a whole pickle' "$file" || return 1
     done
@@ -233,7 +233,7 @@ damaged() {
         refuses 'No such file' "$folder/no_such_file" && refuses 'Is a directory' "$folder"
 }
 
-options() {
+options() { # test
     refuses 'required: snapshot' && refuses 'unrecognized.*--resid;' "$folder/plain.pickle" --resid &&
         refuses 'invalid choice' "$folder/plain.pickle" --free never &&
         refuses 'invalid int' "$folder/plain.pickle" --device x &&
@@ -246,17 +246,5 @@ if ! command -v python3 >/dev/null 2>&1 || ! python3 -c 'import sys; sys.exit(sy
     exit
 fi
 make_snapshots || exit 1
-test_is exact exact
-test_is output_file output_file
-test_is streams streams
-test_is free_requested free_requested
-test_is one_kind_of_free one_kind_of_free
-test_is blocks_from_before blocks_from_before
-test_is marks marks
-test_is devices devices
-test_is lost_free lost_free
-test_is empty_history empty_history
-test_is no_code_is_run no_code_is_run
-test_is damaged damaged
-test_is options options
+tests_of tests/test_snapshot_to_trace.sh
 tap_end

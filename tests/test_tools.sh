@@ -47,7 +47,7 @@ piped() {
     return "$(cat "$folder/code")"
 }
 
-output_that_works() {
+output_that_works() { # test
     commands >"$folder/commands"
     while read -r line; do
         $line >"$folder/out" 2>"$folder/err" </dev/null || { echo "$line"; cat "$folder/err"; return 1; }
@@ -55,7 +55,7 @@ output_that_works() {
 }
 
 # The log and the file of spilled rows get nothing that is printed, and the log is whole.
-closed_output_stays_out_of_files() {
+closed_output_stays_out_of_files() { # test
     printf '%0500d' 0 >"$folder/text"
     set -- build/examples/train_gpt --text "$folder/text" --layers 6 --hidden 8 --heads 1 --seq 32 --batch 1 --tile 8 --steps 30
     "$@" --policy keep --loss-log "$folder/open.log" >"$folder/out" || return 1
@@ -70,24 +70,22 @@ closed_output_stays_out_of_files() {
 }
 
 # An output file gets its own content only.
-closed_output_stays_out_of_a_csv() {
+closed_output_stays_out_of_a_csv() { # test
     build/examples/plan_trace examples/layer.trace --csv "$folder/open.csv" >"$folder/out" || return 1
     build/examples/plan_trace examples/layer.trace --csv "$folder/closed.csv" >&- 2>"$folder/err" && return 1
     [ ! -e "$folder/closed.csv" ] || cmp "$folder/open.csv" "$folder/closed.csv"
 }
 
-test_is output_that_works output_that_works
-if [ -c /dev/full ]; then
-    test_is full_output_is_a_failure each full
-else
-    skip full_output_is_a_failure "/dev/full is not there"
-fi
-test_is closed_output_is_a_failure each closed
-test_is output_that_nobody_reads_is_a_failure each piped
-test_is closed_output_stays_out_of_files closed_output_stays_out_of_files
-test_is closed_output_stays_out_of_a_csv closed_output_stays_out_of_a_csv
+# The run of the tests itself.
+a_stopped_test_takes_its_children_along() { # test
+    printf '(sleep 3; echo late >"%s/late") &\nsleep 100\n' "$folder" >"$folder/stopped.sh"
+    MEMO_TEST_TIMEOUT=1 sh tests/run.sh "$folder/logs" "$folder/stopped.sh" && return 1
+    sleep 3
+    [ ! -e "$folder/late" ]
+}
+
 # The pictures of docs/memory.md are whole; a folder that does not exist is named.
-pictures() {
+pictures_of_memory_are_drawn() { # test
     build/examples/draw_memory "$folder" >"$folder/out" || return 1
     for name in rows arena tiers length; do
         [ "$(tail -n 1 "$folder/memory-$name.svg")" = "</svg>" ] || { echo "memory-$name.svg is not whole"; return 1; }
@@ -95,5 +93,13 @@ pictures() {
     build/examples/draw_memory "$folder/missing" 2>"$folder/err" && return 1
     grep -q "missing/memory-rows.svg" "$folder/err"
 }
-test_is pictures_of_memory_are_drawn pictures
+
+tests_of tests/test_tools.sh
+if [ -c /dev/full ]; then
+    test_is full_output_is_a_failure each full
+else
+    skip full_output_is_a_failure "/dev/full is not there"
+fi
+test_is closed_output_is_a_failure each closed
+test_is output_that_nobody_reads_is_a_failure each piped
 tap_end

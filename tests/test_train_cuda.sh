@@ -10,10 +10,7 @@ set -u
 
 folder=$PWD/build/tests/train_cuda
 host=${TRAIN_GPT:-build/examples/train_gpt}
-if [ ! -x "$host" ]; then
-    echo "Bail out! $host is not built; make examples"
-    exit 1
-fi
+needs_program "$host"
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 tap_folder "$folder"
 

@@ -343,9 +343,7 @@ progress_on_a_terminal() {
     grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
 }
 
-for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_train_files.sh"); do
-    test_is "$(echo $name | tr _ ' ')" judged $name
-done
+tests_of "$sources/tests/test_train_files.sh" judged
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
     test_is "progress on a terminal" judged progress_on_a_terminal
 else

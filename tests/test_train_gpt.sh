@@ -824,11 +824,5 @@ default_text() { # test
     expect_out "the project's own sources"
 }
 
-for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
-    test_is "$(echo $name | tr _ ' ')" judged $name
-done
-# Plans of models with a million tokens, and of many slices.
-for name in $(sed -n 's/^\([a-z_0-9]*\)() { # slow test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
-    slow_test_is "$(echo $name | tr _ ' ')" judged $name
-done
+tests_of "$sources/tests/test_train_gpt.sh" judged
 tap_end

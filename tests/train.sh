@@ -2,10 +2,7 @@
 
 program=${TRAIN_GPT:-build/examples/train_gpt}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
-if [ ! -x "$program" ]; then
-    echo "Bail out! $program is not built; make examples"
-    exit 1
-fi
+needs_program "$program"
 sources=$PWD
 directory=$(mktemp -d) || exit 1
 trap 'rm -rf "$directory"' EXIT
