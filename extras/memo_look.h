@@ -1594,44 +1594,21 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
 /* ---- >>simulation -------------------------------------------------------------------------------
  * Knows: durations, links, order.  Knows nothing of bytes. */
 
+/* An op under way.  It has until `mark`: a time while its duration lasts, then the bytes that its
+ * link has sent at its end. */
 typedef struct memoi_moment {
-    double mark; /* a time, or bytes */
     int64_t op;
+    int32_t link; /* 0: its duration */
+    double mark;
 } memoi_moment;
 
-/* Ops under way, in any order.  Flow 0 has those that take duration_s, and when they end.  Flow k
- * is of link k: all transfers on it have the same rate, so one number gives the progress of each,
- * the bytes that an op active from the start would have sent.  An op ends when this number reaches
- * its mark. */
+/* All n transfers on a link have the same rate, so one number gives the progress of each: the bytes
+ * that an op active from the start would have sent. */
 typedef struct memoi_flow {
-    memoi_moment* list; /* an op runs on a stream, so there is room for n_streams */
     int64_t n;
     double sent_bytes; /* at time since_s */
     double since_s;
 } memoi_flow;
-
-MEMOI void memoi_simulation_add(memoi_flow* flow, double mark, int64_t op) {
-    flow->list[flow->n].mark = mark;
-    flow->list[flow->n++].op = op;
-}
-
-/* The op with the least mark, of these the first; there is one. */
-MEMOI memoi_moment* memoi_simulation_first(const memoi_flow* flow) {
-    memoi_moment* first = flow->list;
-    for (int64_t i = 1; i < flow->n; i++) {
-        memoi_moment* moment = &flow->list[i];
-        if (moment->mark < first->mark || (moment->mark <= first->mark && moment->op < first->op))
-            first = moment;
-    }
-    return first;
-}
-
-MEMOI int64_t memoi_simulation_take_first(memoi_flow* flow) {
-    memoi_moment* first = memoi_simulation_first(flow);
-    int64_t op = first->op;
-    *first = flow->list[--flow->n];
-    return op;
-}
 
 typedef struct memoi_simulator {
     const memo_schedule* schedule;
@@ -1641,10 +1618,11 @@ typedef struct memoi_simulator {
     /* Lists of ops, each + 1, 0: the end.  Of each op: those that wait for its end, and what
      * follows it in its own list.  ended: those that wait for these are next. */
     int64_t *waiting, *next, ended;
-    memoi_flow* flows;
+    memoi_moment* active; /* in any order; an op runs on a stream: at most n_streams */
+    int64_t n_active;
+    memoi_flow* flows;   /* of each link, from 1 */
     memob_arrays arrays; /* all of these */
 } memoi_simulator;
-
 /* start_s owns the memory of all arrays, and of two numbers for each stream behind them. */
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
                                           memo_error* error) {
@@ -1691,16 +1669,15 @@ MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* 
 }
 
 /* Bytes a second of each op on link; there is one. */
-MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
+MEMOI double memoi_simulation_rate(const memoi_simulator* s, int64_t link) {
     return s->schedule->links[link - 1].bytes_per_s / (double)s->flows[link].n;
 }
 
-/* Before the number of ops on link changes. */
-MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
-    memoi_flow* flow = &s->flows[link];
-    if (flow->n && s->now > flow->since_s)
-        flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
-    flow->since_s = s->now;
+MEMOI void memoi_simulation_begin(memoi_simulator* s, int64_t op, int32_t link, double mark) {
+    memoi_moment* moment = &s->active[s->n_active++];
+    moment->op = op;
+    moment->link = link;
+    moment->mark = mark;
 }
 
 MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
@@ -1717,11 +1694,14 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
         memoi_simulation_end_op(s, i);
         return;
     }
-    memoi_simulation_flow_update(s, op->link);
-    if (!flow->n) flow->sent_bytes = 0;
-    memoi_simulation_add(flow, flow->sent_bytes + (double)op->link_bytes, i);
+    if (!flow->n)
+        flow->sent_bytes = 0;
+    else if (s->now > flow->since_s)
+        flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_rate(s, op->link);
+    flow->since_s = s->now;
+    flow->n++;
+    memoi_simulation_begin(s, i, op->link, flow->sent_bytes + (double)op->link_bytes);
 }
-
 /* What takes no time: it is reached after the ops before it, and passes with those it waits for. */
 MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* order,
                                     memo_simulation* simulation, int64_t i) {
@@ -1756,62 +1736,61 @@ MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
     }
     s->simulation->start_s[i] = s->now;
     if (op->duration_s > 0)
-        memoi_simulation_add(&s->flows[0], s->now + op->duration_s, i);
+        memoi_simulation_begin(s, i, 0, s->now + op->duration_s);
     else
         memoi_simulation_send_op(s, i);
 }
 
+/* When an op's duration or transfer ends, if nothing else begins before. */
+MEMOI double memoi_simulation_end_s(const memoi_simulator* s, const memoi_moment* moment) {
+    const memoi_flow* flow = &s->flows[moment->link];
+    if (!moment->link) return moment->mark;
+    return flow->since_s +
+           fmax(0, moment->mark - flow->sent_bytes) / memoi_simulation_rate(s, moment->link);
+}
+
 MEMOI void memoi_simulator_run(memoi_simulator* s) {
-    int64_t i, op;
-    for (i = 0; i < s->schedule->n_ops; i++) memoi_simulation_try_op(s, i);
+    for (int64_t i = 0; i < s->schedule->n_ops; i++) memoi_simulation_try_op(s, i);
     for (;;) {
-        int64_t next = -1; /* the flow whose event is next */
-        memoi_flow* flow = s->flows;
-        double time = 0;
+        int64_t next = 0, i, following;
+        double time_s = INFINITY;
+        memoi_moment first;
 
         /* All ops that can start now.  This takes no simulated time. */
         while (s->ended) {
             i = s->waiting[s->ended - 1];
             s->ended = s->next[s->ended - 1];
-            for (; i; i = op) {
-                op = s->next[i - 1];
+            for (; i; i = following) {
+                following = s->next[i - 1];
                 memoi_simulation_try_op(s, i - 1);
             }
         }
+        if (!s->n_active) return;
 
-        /* The next event: the end of a duration, or of a transfer on a link. */
-        for (i = 0; i <= s->schedule->n_links; i++, flow++) {
-            double done;
-            if (!flow->n) continue;
-            done = memoi_simulation_first(flow)->mark;
-            if (i > 0)
-                done = flow->since_s +
-                       fmax(0, done - flow->sent_bytes) / memoi_simulation_flow_rate(s, i);
-            if (next >= 0 && done >= time) continue;
-            time = done;
-            next = i;
+        /* The next end.  Time never goes back, whatever rounding does. */
+        for (int64_t k = 0; k < s->n_active; k++) {
+            const double end_s = memoi_simulation_end_s(s, &s->active[k]);
+            if (k > 0 && end_s >= time_s) continue;
+            time_s = end_s;
+            next = k;
         }
-        if (next < 0) return;
-
-        /* Advance to it.  Time never goes back, whatever rounding does. */
-        if (time > s->now) s->now = time;
-        flow = &s->flows[next];
-        if (next == 0) {
-            memoi_simulation_send_op(s, memoi_simulation_take_first(flow));
+        first = s->active[next];
+        s->active[next] = s->active[--s->n_active];
+        s->now = fmax(s->now, time_s);
+        if (!first.link) {
+            memoi_simulation_send_op(s, first.op);
             continue;
         }
-        memoi_simulation_flow_update(s, next);
-        flow->sent_bytes = memoi_simulation_first(flow)->mark;
-        while (flow->n && memoi_simulation_first(flow)->mark <= flow->sent_bytes)
-            memoi_simulation_end_op(s, memoi_simulation_take_first(flow));
+        s->flows[first.link].sent_bytes = first.mark;
+        s->flows[first.link].since_s = s->now;
+        s->flows[first.link].n--;
+        memoi_simulation_end_op(s, first.op);
     }
 }
-
 memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
-    const int64_t n_ops = schedule->n_ops, n_flows = (int64_t)schedule->n_links + 1;
+    const int64_t n_ops = schedule->n_ops;
     memoi_simulator s = MEMO_ZERO(memoi_simulator);
-    memoi_moment* moments;
     memo_status status;
     *simulation = NULL;
     s.schedule = schedule;
@@ -1825,12 +1804,11 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     status = memoi_order_make(schedule, &s.order, &s.arrays, error);
     s.waiting = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
     s.next = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
-    s.flows = MEMOB_ARRAY(&s.arrays, memoi_flow, n_flows);
-    moments = MEMOB_ARRAY(&s.arrays, memoi_moment, n_flows * schedule->n_streams);
+    s.flows = MEMOB_ARRAY(&s.arrays, memoi_flow, (int64_t)schedule->n_links + 1);
+    s.active = MEMOB_ARRAY(&s.arrays, memoi_moment, schedule->n_streams);
     if (!status && s.arrays.failed) status = memob_no_memory(error, "a simulation");
     if (!status) status = memoi_simulation_create(schedule, &s.simulation, error);
     if (!status) {
-        for (int64_t i = 0; i < n_flows; i++) s.flows[i].list = moments + i * schedule->n_streams;
         for (int64_t i = 0; i < n_ops; i++) s.simulation->end_s[i] = -1;
         memoi_simulator_run(&s);
         memoi_simulation_sum(schedule, s.simulation);
