@@ -16,10 +16,6 @@ typedef struct options {
     const char *file, *svg, *chrome; /* NULL: not given */
 } options;
 
-static int refuse(const char* option, const char* what, const char* value) {
-    return tool_refuse(stderr, "check_schedule", option, what, value);
-}
-
 static void print_help(void) {
     puts(
         "usage: check_schedule FILE [options]\n"
@@ -35,40 +31,12 @@ static void print_help(void) {
         "that cannot be written");
 }
 
-static int check_files(const options* o) {
-    tool_file files[3];
-    memo_error error;
-    memset(files, 0, sizeof files);
-    files[0].option = "FILE";
-    files[0].path = o->file;
-    files[1].option = "--svg";
-    files[1].path = o->svg;
-    files[2].option = "--chrome";
-    files[2].path = o->chrome;
-    files[1].is_output = files[2].is_output = 1;
-    return tool_check_files(files, 3, &error) ? refuse(error.message, NULL, NULL) : 0;
-}
-
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
+    const tool_option known[] = {TOOL_OUTPUT("--svg", &o->svg),
+                                 TOOL_OUTPUT("--chrome", &o->chrome)};
     memset(o, 0, sizeof *o);
-    for (int i = 1; i < argc; i++) {
-        const char* name = argv[i];
-        int is_svg = !strcmp(name, "--svg");
-        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
-        if (is_svg || !strcmp(name, "--chrome")) {
-            if (++i == argc || !strncmp(argv[i], "--", 2)) return refuse(name, "no value", NULL);
-            *(is_svg ? &o->svg : &o->chrome) = argv[i];
-        } else if (name[0] == '-' && name[1]) {
-            return refuse(name, "unknown option", NULL);
-        } else if (o->file) {
-            return refuse("FILE", "more than one", name);
-        } else {
-            o->file = name;
-        }
-    }
-    if (!o->file) return refuse("FILE", "missing", NULL);
-    return check_files(o);
+    return tool_read_options(stderr, "check_schedule", argc, argv, known, 2, &o->file);
 }
 
 static void print_waits(const memo_schedule* schedule, const char* what, const int64_t* waits,

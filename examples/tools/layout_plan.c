@@ -17,42 +17,33 @@
 #include "layout_runs.h"
 #include "tool_files.h"
 
-#define GIB 1073741824.0
-
 /* ---- options --------------------------------------------------------------------------------- */
-
-/* Values as the user enters them, in the units of --help. */
-typedef struct numbers {
-    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, v_head_size;
-    double vocabulary, n_experts, active_experts, latent, expert_ranks, sequence, batch,
-        micro_batch;
-    double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
-    double latency, deviation, processors, memory_bandwidth, host_memory, host_link, shared_bus;
-    double zero, max_pipeline, chunks, ulysses_groups, loss_tile, mlp_tile, window, document, top;
-} numbers;
-
-typedef struct options {
-    numbers n;
-    int activations; /* -1: all */
-    int kv_heads_must_divide, rounds_gradients, optimizer_on_host, has_zero;
-    int is_explained, is_published;
-    const cluster_preset* cluster;
-    memo_parallel_layout explained;
-} options;
 
 typedef struct preset {
     const char* name;
-    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, vocabulary;
+    memo_parallel_model model;
 } preset;
-static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000},
-                                 {"llama3-8b", 32, 4096, 14336, 3, 32, 8, 128256},
-                                 {"llama3-70b", 80, 8192, 28672, 3, 64, 8, 128256},
-                                 {"llama3-405b", 126, 16384, 53248, 3, 128, 8, 128256},
-                                 {"gpt-7b", 32, 4096, 16384, 2, 32, 32, 50257},
-                                 {"gpt-13b", 40, 5120, 20480, 2, 40, 40, 50257},
-                                 {"gpt-30b", 48, 7168, 28672, 2, 56, 56, 50257},
-                                 {"gpt-65b", 80, 8192, 32768, 2, 64, 64, 50257}};
+static const preset presets[] = {
+    {"llama2-7b", {32, 4096, 11008, 32, 32, 0, 0, 3, 0, 32000, 0, 0, 0}},
+    {"llama3-8b", {32, 4096, 14336, 32, 8, 0, 0, 3, 0, 128256, 0, 0, 0}},
+    {"llama3-70b", {80, 8192, 28672, 64, 8, 0, 0, 3, 0, 128256, 0, 0, 0}},
+    {"llama3-405b", {126, 16384, 53248, 128, 8, 0, 0, 3, 0, 128256, 0, 0, 0}},
+    {"gpt-7b", {32, 4096, 16384, 32, 32, 0, 0, 2, 0, 50257, 0, 0, 0}},
+    {"gpt-13b", {40, 5120, 20480, 40, 40, 0, 0, 2, 0, 50257, 0, 0, 0}},
+    {"gpt-30b", {48, 7168, 28672, 56, 56, 0, 0, 2, 0, 50257, 0, 0, 0}},
+    {"gpt-65b", {80, 8192, 32768, 64, 64, 0, 0, 2, 0, 50257, 0, 0, 0}}};
 enum { N_PRESETS = sizeof presets / sizeof *presets };
+
+typedef struct options {
+    memo_parallel_desc desc;
+    const preset* model;
+    const cluster_preset* cluster;
+    int activations, zero; /* -1: all */
+    int rounds_gradients, is_explained, is_published;
+    int32_t expert_ranks;
+    int64_t n_top;
+    memo_parallel_layout explained;
+} options;
 
 static void print_help(FILE* out) {
     fputs("usage: layout_plan [options]\n"
@@ -131,10 +122,6 @@ static void print_help(FILE* out) {
         out);
 }
 
-static int refuse(FILE* err, const char* option, const char* what, const char* value) {
-    return tool_refuse(err, "layout_plan", option, what, value);
-}
-
 /* Reads a number from 0; "64K" and "1M" are powers of 1024. */
 static int parse_number(const char* text, double* value) {
     char* end;
@@ -148,13 +135,55 @@ static int parse_number(const char* text, double* value) {
     return *end == 0;
 }
 
-static int parse_layout(const char* text, memo_parallel_layout* l) {
-    int32_t* degrees[5];
-    degrees[0] = &l->data;
-    degrees[1] = &l->pipeline;
-    degrees[2] = &l->tensor;
-    degrees[3] = &l->ulysses;
-    degrees[4] = &l->ring;
+/* In the option's range; whole if it has no unit. */
+static int read_number(const tool_option* option, const char* value, double* number) {
+    return parse_number(value, number) && *number >= option->least && *number <= option->most &&
+           (option->unit > 0 || floor(*number) >= *number);
+}
+static int read_int32(const tool_option* option, const char* value) {
+    double number;
+    if (!read_number(option, value, &number)) return 0;
+    *(int32_t*)option->to = (int32_t)number;
+    return 1;
+}
+static int read_int64(const tool_option* option, const char* value) {
+    double number;
+    if (!read_number(option, value, &number)) return 0;
+    if (option->unit > 0) number *= option->unit;
+    *(int64_t*)option->to = (int64_t)fmin(number, 9e18);
+    return 1;
+}
+static int read_real(const tool_option* option, const char* value) {
+    double number;
+    if (!read_number(option, value, &number)) return 0;
+    *(double*)option->to = number * option->unit;
+    return 1;
+}
+
+static int read_model(const tool_option* option, const char* value) {
+    int k = 0;
+    while (k < N_PRESETS && strcmp(value, presets[k].name)) k++;
+    if (k < N_PRESETS) *(const preset**)option->to = &presets[k];
+    return k < N_PRESETS;
+}
+static int read_cluster(const tool_option* option, const char* value) {
+    const int k = cluster_find(value);
+    if (k < N_CLUSTERS) *(const cluster_preset**)option->to = &clusters[k];
+    return k < N_CLUSTERS;
+}
+static int read_activations(const tool_option* option, const char* value) {
+    int k = 0;
+    while (k < MEMO_PARALLEL_N_ACTIVATIONS &&
+           strcmp(value, memo_parallel_activations_name((memo_parallel_activations)k)))
+        k++;
+    *(int*)option->to = k;
+    return k < MEMO_PARALLEL_N_ACTIVATIONS;
+}
+static int read_layout(const tool_option* option, const char* text) {
+    options* o = (options*)option->to;
+    memo_parallel_layout* l = &o->explained;
+    int32_t* const degrees[] = {&l->data, &l->pipeline, &l->tensor, &l->ulysses, &l->ring};
+    o->is_explained = 1;
     for (int i = 0; i < 5; i++) {
         char* end;
         long degree;
@@ -167,216 +196,103 @@ static int parse_layout(const char* text, memo_parallel_layout* l) {
     return 1;
 }
 
-static void take_preset(numbers* n, const preset* p) {
-    n->layers = p->layers;
-    n->hidden = p->hidden;
-    n->ffn = p->ffn;
-    n->ffn_matrices = p->ffn_matrices;
-    n->heads = p->heads;
-    n->kv_heads = p->kv_heads;
-    n->vocabulary = p->vocabulary;
-}
-
-static void take_cluster(numbers* n, const cluster_preset* c) {
-    n->per_node = c->per_node;
-    n->memory = c->memory;
-    n->flops = c->flops;
-    n->link = c->link;
-    n->nic = c->nic;
-    n->processors = c->processors;
-    n->memory_bandwidth = c->memory_bandwidth;
-    n->host_link = c->host_link;
-    n->shared_bus = c->shared_bus;
-}
-
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o, FILE* err) {
-    numbers* n = &o->n;
-    const struct {
-        const char* name;
-        double *value, low, high; /* in the option's unit */
-        int is_whole;
-    } known[] = {{"--layers", &n->layers, 1, 1e6, 1},
-                 {"--hidden", &n->hidden, 1, 1e8, 1},
-                 {"--ffn", &n->ffn, 0, 1e9, 1},
-                 {"--ffn-matrices", &n->ffn_matrices, 2, 3, 1},
-                 {"--heads", &n->heads, 1, 1e6, 1},
-                 {"--kv-heads", &n->kv_heads, 1, 1e6, 1},
-                 {"--head-size", &n->head_size, 0, 1e6, 1},
-                 {"--v-head-size", &n->v_head_size, 0, 1e6, 1},
-                 {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
-                 {"--experts", &n->n_experts, 0, 1e6, 1},
-                 {"--active-experts", &n->active_experts, 0, 1e6, 1},
-                 {"--latent", &n->latent, 0, 1 << 24, 1},
-                 {"--expert-ranks", &n->expert_ranks, 1, 1 << 20, 1},
-                 {"--sequence", &n->sequence, 1, 1e12, 1},
-                 {"--batch", &n->batch, 1, 1e12, 1},
-                 {"--micro-batch", &n->micro_batch, 1, 1e12, 1},
-                 {"--gpus", &n->gpus, 1, 1 << 20, 1},
-                 {"--per-node", &n->per_node, 1, 1 << 20, 1},
-                 {"--memory", &n->memory, 0.001, 1e8, 0},
-                 {"--flops", &n->flops, 0.001, 1e9, 0},
-                 {"--gemm", &n->gemm, 0.001, 1, 0},
-                 {"--attention-forward", &n->attention_forward, 0.001, 1, 0},
-                 {"--attention-backward", &n->attention_backward, 0.001, 1, 0},
-                 {"--link", &n->link, 0.001, 1e9, 0},
-                 {"--nic", &n->nic, 0.001, 1e9, 0},
-                 {"--latency", &n->latency, 0, 1e9, 0},
-                 {"--processors", &n->processors, 0, 1e6, 1},
-                 {"--speed-deviation", &n->deviation, 0, 1, 0},
-                 {"--mlp-tile", &n->mlp_tile, 0, 1e18, 0},
-                 {"--window", &n->window, 0, 1e12, 1},
-                 {"--document", &n->document, 0, 1e12, 1},
-                 {"--memory-bandwidth", &n->memory_bandwidth, 0.001, 1e9, 0},
-                 {"--host-memory", &n->host_memory, 0, 1e8, 0},
-                 {"--host-link", &n->host_link, 0.001, 1e9, 0},
-                 {"--shared-bus", &n->shared_bus, 0, 1, 1},
-                 {"--zero", &n->zero, 0, 3, 1},
-                 {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
-                 {"--chunks", &n->chunks, 1, 1 << 20, 1},
-                 {"--loss-tile", &n->loss_tile, 0, 1e18, 0},
-                 {"--ulysses-groups", &n->ulysses_groups, 0, 1e6, 1},
-                 {"--top", &n->top, 0, 1e9, 1}};
-    const int n_known = (int)(sizeof known / sizeof *known);
-    int j;
-
-    /* Defaults. */
+    memo_parallel_desc* desc = &o->desc;
+    memo_parallel_model* m = &desc->model;
+    memo_parallel_cluster* c = &desc->cluster;
+    const tool_option known[] = {
+        TOOL_VALUE("--model", read_model, &o->model, "no such preset"),
+        TOOL_VALUE("--cluster", read_cluster, &o->cluster, "no such preset"),
+        TOOL_NUMBER("--layers", read_int32, &m->n_layers, 1, 1e6, 0),
+        TOOL_NUMBER("--hidden", read_int32, &m->hidden, 1, 1e8, 0),
+        TOOL_NUMBER("--ffn", read_int32, &m->ffn, 0, 1e9, 0),
+        TOOL_NUMBER("--ffn-matrices", read_int32, &m->n_ffn_matrices, 2, 3, 0),
+        TOOL_NUMBER("--heads", read_int32, &m->n_q_heads, 1, 1e6, 0),
+        TOOL_NUMBER("--kv-heads", read_int32, &m->n_kv_heads, 1, 1e6, 0),
+        TOOL_NUMBER("--head-size", read_int32, &m->head_size, 0, 1e6, 0),
+        TOOL_NUMBER("--v-head-size", read_int32, &m->v_head_size, 0, 1e6, 0),
+        TOOL_NUMBER("--vocabulary", read_int64, &m->vocabulary, 0, 1e12, 0),
+        TOOL_NUMBER("--experts", read_int32, &m->n_experts, 0, 1e6, 0),
+        TOOL_NUMBER("--active-experts", read_int32, &m->n_active_experts, 0, 1e6, 0),
+        TOOL_NUMBER("--latent", read_int32, &m->latent_size, 0, 1 << 24, 0),
+        TOOL_NUMBER("--expert-ranks", read_int32, &o->expert_ranks, 1, 1 << 20, 0),
+        TOOL_NUMBER("--sequence", read_int64, &desc->sequence, 1, 1e12, 0),
+        TOOL_NUMBER("--batch", read_int64, &desc->global_batch, 1, 1e12, 0),
+        TOOL_NUMBER("--micro-batch", read_int64, &desc->micro_batch, 1, 1e12, 0),
+        TOOL_NUMBER("--gpus", read_int32, &c->n_gpus, 1, 1 << 20, 0),
+        TOOL_NUMBER("--per-node", read_int32, &c->gpus_per_node, 1, 1 << 20, 0),
+        TOOL_NUMBER("--memory", read_int64, &c->device_bytes, 0.001, 1e8, GIB),
+        TOOL_NUMBER("--flops", read_real, &c->peak_flops_per_s, 0.001, 1e9, 1e12),
+        TOOL_NUMBER("--gemm", read_real, &c->gemm_efficiency, 0.001, 1, 1),
+        TOOL_NUMBER("--attention-forward", read_real, &c->attention_forward_efficiency, 0.001, 1,
+                    1),
+        TOOL_NUMBER("--attention-backward", read_real, &c->attention_backward_efficiency, 0.001, 1,
+                    1),
+        TOOL_NUMBER("--link", read_real, &c->link_bytes_per_s, 0.001, 1e9, 1e9),
+        TOOL_NUMBER("--nic", read_real, &c->nic_bytes_per_s, 0.001, 1e9, 1e9),
+        TOOL_NUMBER("--latency", read_real, &c->collective_s, 0, 1e9, 1e-6),
+        TOOL_NUMBER("--processors", read_int32, &c->n_processors, 0, 1e6, 0),
+        TOOL_NUMBER("--speed-deviation", read_real, &c->speed_deviation, 0, 1, 1),
+        TOOL_NUMBER("--mlp-tile", read_real, &desc->mlp_tile_bytes, 0, 1e18, 1),
+        TOOL_NUMBER("--window", read_int64, &desc->window, 0, 1e12, 0),
+        TOOL_NUMBER("--document", read_int64, &desc->document, 0, 1e12, 0),
+        TOOL_NUMBER("--memory-bandwidth", read_real, &c->device_memory_bytes_per_s, 0.001, 1e9,
+                    1e9),
+        TOOL_NUMBER("--host-memory", read_int64, &c->host_bytes, 0, 1e8, GIB),
+        TOOL_NUMBER("--host-link", read_real, &c->host_bytes_per_s, 0.001, 1e9, 1e9),
+        TOOL_NUMBER("--shared-bus", read_int32, &c->is_shared_bus, 0, 1, 0),
+        TOOL_NUMBER("--zero", read_int32, &o->zero, 0, 3, 0),
+        TOOL_NUMBER("--max-pipeline", read_int32, &desc->max_pipeline, 0, 1 << 20, 0),
+        TOOL_NUMBER("--chunks", read_int32, &desc->max_chunks, 1, 1 << 20, 0),
+        TOOL_NUMBER("--loss-tile", read_real, &desc->loss_tile_bytes, 0, 1e18, 1),
+        TOOL_NUMBER("--ulysses-groups", read_int32, &desc->max_ulysses_groups, 0, 1e6, 0),
+        TOOL_NUMBER("--top", read_int64, &o->n_top, 0, 1e9, 0),
+        TOOL_VALUE("--activations", read_activations, &o->activations,
+                   "not keep, recompute, swap or offload"),
+        TOOL_VALUE("--explain", read_layout, o, "not five degrees, such as 1,1,2,4,1"),
+        TOOL_FLAG("--kv-heads-must-divide", &desc->kv_heads_must_divide),
+        TOOL_FLAG("--optimizer-on-host", &desc->optimizer_on_host),
+        TOOL_FLAG("--rounds-gradients", &o->rounds_gradients),
+        TOOL_FLAG("--published", &o->is_published)};
+    int status = 0;
     memset(o, 0, sizeof *o);
-    take_preset(n, &presets[1]);
-    n->sequence = 65536;
-    n->gpus = 8;
+    o->model = &presets[1];
     o->cluster = &clusters[0];
-    take_cluster(n, o->cluster);
-    n->latency = n->top = 20;
-    n->deviation = CLUSTER_SPEED_DEVIATION;
-    n->batch = n->micro_batch = n->chunks = n->expert_ranks = 1;
-    o->activations = -1;
 
-    /* Reads the presets first, so that the order of the options does not matter. */
-    for (int i = 1; i + 1 < argc; i++) {
-        if (!strncmp(argv[i + 1], "--", 2)) continue;
-        if (!strcmp(argv[i], "--model")) {
-            for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
-            if (j == N_PRESETS) return refuse(err, "--model", "no such preset", argv[i + 1]);
-            take_preset(n, &presets[j]);
-        } else if (!strcmp(argv[i], "--cluster")) {
-            j = cluster_find(argv[i + 1]);
-            if (j == N_CLUSTERS) return refuse(err, "--cluster", "no such preset", argv[i + 1]);
-            o->cluster = &clusters[j];
-            take_cluster(n, o->cluster);
-        }
+    /* Twice, because figures of a preset must not replace those of options before it. */
+    for (int round = 0; round < 2 && !status; round++) {
+        memset(desc, 0, sizeof *desc);
+        desc->model = o->model->model;
+        desc->cluster = cluster_of_preset(o->cluster);
+        desc->sequence = 65536;
+        desc->cluster.n_gpus = 8;
+        desc->global_batch = desc->micro_batch = desc->max_chunks = o->expert_ranks = 1;
+        o->n_top = 20;
+        o->zero = o->activations = -1;
+        status = tool_read_options(err, "layout_plan", argc, argv, known,
+                                   (int)(sizeof known / sizeof *known), NULL);
     }
-
-    /* The options. */
-    for (int i = 1; i < argc; i++) {
-        const char* name = argv[i];
-        const char* value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
-        if (!strcmp(name, "--kv-heads-must-divide")) {
-            o->kv_heads_must_divide = 1;
-            continue;
-        }
-        if (!strcmp(name, "--rounds-gradients")) {
-            o->rounds_gradients = 1;
-            continue;
-        }
-        if (!strcmp(name, "--optimizer-on-host")) {
-            o->optimizer_on_host = 1;
-            continue;
-        }
-        if (!strcmp(name, "--published")) {
-            o->is_published = 1;
-            continue;
-        }
-        for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
-        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
-            strcmp(name, "--activations") && strcmp(name, "--explain"))
-            return refuse(err, name, "unknown option", NULL);
-        if (!value || !strncmp(value, "--", 2)) return refuse(err, name, "no value", NULL);
-
-        i++;
-        if (j < n_known) {
-            char what[100];
-            (void)snprintf(what, sizeof what, "not a %snumber from %.15g to %.15g",
-                           known[j].is_whole ? "whole " : "", known[j].low, known[j].high);
-            if (!parse_number(value, known[j].value) || *known[j].value < known[j].low ||
-                *known[j].value > known[j].high ||
-                (known[j].is_whole && floor(*known[j].value) < *known[j].value))
-                return refuse(err, name, what, value);
-            o->has_zero |= known[j].value == &n->zero;
-        } else if (!strcmp(name, "--activations")) {
-            for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
-                if (!strcmp(value, memo_parallel_activations_name((memo_parallel_activations)j)))
-                    o->activations = j;
-            if (o->activations < 0)
-                return refuse(err, name, "not keep, recompute, swap or offload", value);
-        } else if (!strcmp(name, "--explain")) {
-            o->is_explained = 1;
-            if (!parse_layout(value, &o->explained))
-                return refuse(err, name, "not five degrees, such as 1,1,2,4,1", value);
-        }
-    }
-    return 0;
+    return status;
 }
 
-static memo_parallel_desc make_desc(const options* o) {
-    memo_parallel_desc desc = {0};
-    const numbers* n = &o->n;
-    const double keys = n->window > 0 ? fmin(n->window, n->sequence) : n->sequence;
-    const cluster_rates rates =
-        cluster_rates_of(o->cluster, n->document > 0 ? fmin(n->document, keys) : keys);
-
-    /* The model and the cluster. */
-    desc.model.n_layers = (int32_t)n->layers;
-    desc.model.hidden = (int32_t)n->hidden;
-    desc.model.ffn = (int32_t)n->ffn;
-    desc.model.n_ffn_matrices = (int32_t)n->ffn_matrices;
-    desc.model.n_q_heads = (int32_t)n->heads;
-    desc.model.n_kv_heads = (int32_t)n->kv_heads;
-    desc.model.head_size = (int32_t)n->head_size;
-    desc.model.v_head_size = (int32_t)n->v_head_size;
-    desc.model.vocabulary = (int64_t)n->vocabulary;
-    desc.model.n_experts = (int32_t)n->n_experts;
-    desc.model.n_active_experts = (int32_t)n->active_experts;
-    desc.model.latent_size = (int32_t)n->latent;
-    desc.cluster.n_gpus = (int32_t)n->gpus;
-    desc.cluster.gpus_per_node = (int32_t)n->per_node;
-    desc.cluster.is_shared_bus = (int32_t)n->shared_bus;
-    desc.cluster.device_bytes = (int64_t)(n->memory * GIB < 9e18 ? n->memory * GIB : 9e18);
-    desc.cluster.peak_flops_per_s = n->flops * 1e12;
-    desc.cluster.gemm_efficiency = n->gemm > 0 ? n->gemm : rates.products;
-    desc.cluster.attention_forward_efficiency =
-        n->attention_forward > 0 ? n->attention_forward : rates.forward;
-    desc.cluster.attention_backward_efficiency =
-        n->attention_backward > 0 ? n->attention_backward : rates.backward;
-    desc.cluster.n_processors = (int32_t)n->processors;
-    desc.cluster.speed_deviation = n->deviation;
-    desc.cluster.link_bytes_per_s = n->link * 1e9;
-    desc.cluster.nic_bytes_per_s = n->nic * 1e9;
-    desc.cluster.collective_s = desc.cluster.block_s = n->latency * 1e-6;
-    desc.cluster.device_memory_bytes_per_s = n->memory_bandwidth * 1e9;
-    desc.cluster.host_bytes = (int64_t)(n->host_memory * GIB < 9e18 ? n->host_memory * GIB : 9e18);
-    desc.cluster.host_bytes_per_s = n->host_link * 1e9;
-
-    /* The step. */
-    desc.sequence = (int64_t)n->sequence;
-    desc.global_batch = (int64_t)n->batch;
-    desc.micro_batch = (int64_t)n->micro_batch;
-    desc.loss_tile_bytes = n->loss_tile;
-    desc.mlp_tile_bytes = n->mlp_tile;
-    desc.window = (int64_t)n->window;
-    desc.document = (int64_t)n->document;
-    desc.optimizer_on_host = o->optimizer_on_host;
-    desc.kv_heads_must_divide = o->kv_heads_must_divide;
-    if (o->rounds_gradients) desc.kv_gradient_bytes = 2;
+/* What depends on several options. */
+static void finish_desc(options* o) {
+    memo_parallel_desc* desc = &o->desc;
+    memo_parallel_cluster* c = &desc->cluster;
+    const double sequence = (double)desc->sequence;
+    const double window = desc->window > 0 ? fmin((double)desc->window, sequence) : sequence;
+    const cluster_rates rates = cluster_rates_of(
+        o->cluster, desc->document > 0 ? fmin((double)desc->document, window) : window);
+    if (c->gemm_efficiency <= 0) c->gemm_efficiency = rates.products;
+    if (c->attention_forward_efficiency <= 0) c->attention_forward_efficiency = rates.forward;
+    if (c->attention_backward_efficiency <= 0) c->attention_backward_efficiency = rates.backward;
+    c->block_s = c->collective_s;
+    if (o->rounds_gradients) desc->kv_gradient_bytes = 2;
 
     /* Without these options, the planner chooses. */
-    if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
-    if (o->activations >= 0) desc.activations = 1u << o->activations;
-    desc.max_pipeline = (int32_t)n->max_pipeline;
-    desc.max_chunks = (int32_t)n->chunks;
-    desc.max_ulysses_groups = (int32_t)n->ulysses_groups;
-    return desc;
+    if (o->zero >= 0) desc->zero_stages = 1u << o->zero;
+    if (o->activations >= 0) desc->activations = 1u << o->activations;
 }
 
 /* Replaces the planner's field names by options. */
@@ -405,18 +321,18 @@ static int refuse_desc(FILE* err, const memo_error* error) {
 
 /* ---- one layout ------------------------------------------------------------------------------ */
 
-static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
+static int explain(const options* o, FILE* out, FILE* err) {
     memo_parallel_layout l = o->explained;
     memo_parallel_prediction p;
     memo_error error;
     memo_status status;
 
-    l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
-    l.chunks = (int32_t)o->n.chunks;
-    l.experts = (int32_t)o->n.expert_ranks;
+    l.zero_stage = o->zero >= 0 ? o->zero : memo_parallel_zero_default(&l);
+    l.chunks = o->desc.max_chunks;
+    l.experts = o->expert_ranks;
     l.activations =
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
-    status = memo_parallel_predict(desc, &l, &p, &error);
+    status = memo_parallel_predict(&o->desc, &l, &p, &error);
 
     /* An illegal layout is a result, not bad input. */
     if (status == MEMO_STATUS_INFEASIBLE) {
@@ -439,8 +355,8 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
             p.memory.parameters_bytes / GIB, p.memory.gathered_bytes / GIB,
             p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
             p.memory.activations_bytes / GIB, p.memory.attention_bytes / GIB,
-            p.memory.logits_bytes / GIB, p.memory.device_bytes / GIB, o->n.memory,
-            p.fits ? "fits" : "does not fit");
+            p.memory.logits_bytes / GIB, p.memory.device_bytes / GIB,
+            (double)o->desc.cluster.device_bytes / GIB, p.fits ? "fits" : "does not fit");
 
     if (p.memory.host_bytes > 0)
         fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
@@ -486,13 +402,13 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
             p->fits ? "" : "  does not fit");
 }
 
-static int print_list(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
+static int print_list(const options* o, FILE* out, FILE* err) {
     memo_parallel_list* list;
     memo_error error;
     int64_t n;
     int status;
-    if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
-    n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
+    if (memo_plan_layouts(&o->desc, &list, &error)) return refuse_desc(err, &error);
+    n = o->n_top > 0 && list->n_legal > o->n_top ? o->n_top : list->n_legal;
     fprintf(out, "data pipe chunks experts tensor ulysses ring ZeRO activations attention    GiB "
                  "host GiB  GB inside  between    step s MFU %%\n");
     for (int64_t i = 0; i < n; i++) print_entry(&list->entries[i], out);
@@ -507,7 +423,6 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
 }
 
 static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
-    memo_parallel_desc desc;
     options o;
     int status = parse_options(argc, argv, &o, err);
     if (status < 0) {
@@ -519,8 +434,8 @@ static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
         runs_print(out);
         return 0;
     }
-    desc = make_desc(&o);
-    return o.is_explained ? explain(&desc, &o, out, err) : print_list(&desc, &o, out, err);
+    finish_desc(&o);
+    return o.is_explained ? explain(&o, out, err) : print_list(&o, out, err);
 }
 
 int main(int argc, char** argv) {

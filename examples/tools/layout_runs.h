@@ -8,6 +8,8 @@
 
 #include "clusters.h"
 
+#define GIB 1073741824.0
+
 typedef struct published_run {
     const char *name, *source;
     memo_parallel_model model;
@@ -138,6 +140,23 @@ typedef enum run_mechanism {
 static const char* const run_mechanisms[] = {"all",  "rates", "shapes",  "chunks",
                                              "host", "tiles", "overlap", "stragglers"};
 
+/* GPUs of this kind, without host memory; rates are those that cluster_rates_of has for all. */
+static inline memo_parallel_cluster cluster_of_preset(const cluster_preset* preset) {
+    memo_parallel_cluster c = MEMO_ZERO(memo_parallel_cluster);
+    c.gpus_per_node = (int32_t)preset->per_node;
+    c.is_shared_bus = (int32_t)preset->shared_bus;
+    c.device_bytes = (int64_t)(preset->memory * GIB);
+    c.peak_flops_per_s = preset->flops * 1e12;
+    c.n_processors = (int32_t)preset->processors;
+    c.speed_deviation = CLUSTER_SPEED_DEVIATION;
+    c.link_bytes_per_s = preset->link * 1e9;
+    c.nic_bytes_per_s = preset->nic * 1e9;
+    c.device_memory_bytes_per_s = preset->memory_bandwidth * 1e9;
+    c.host_bytes_per_s = preset->host_link * 1e9;
+    c.collective_s = c.block_s = 20e-6;
+    return c;
+}
+
 static inline memo_status run_predict(const published_run* run, run_mechanism without,
                                       memo_parallel_prediction* prediction, memo_error* error) {
     const cluster_preset* preset = &clusters[cluster_find("h100")];
@@ -145,21 +164,14 @@ static inline memo_status run_predict(const published_run* run, run_mechanism wi
     memo_parallel_layout layout = run->layout;
     const cluster_rates rates =
         cluster_rates_of(without == RUN_NO_RATES ? NULL : preset, (double)run->sequence);
+    desc.cluster = cluster_of_preset(preset);
     desc.cluster.n_gpus = run->n_gpus;
-    desc.cluster.speed_deviation = without == RUN_NO_STRAGGLERS ? 0 : CLUSTER_SPEED_DEVIATION;
-    desc.cluster.gpus_per_node = (int32_t)preset->per_node;
-    desc.cluster.device_bytes = (int64_t)(preset->memory * 1073741824.0);
-    desc.cluster.peak_flops_per_s = preset->flops * 1e12;
+    desc.cluster.host_bytes = (int64_t)(run->host_gib * GIB);
     desc.cluster.gemm_efficiency = rates.products;
     desc.cluster.attention_forward_efficiency = rates.forward;
     desc.cluster.attention_backward_efficiency = rates.backward;
-    desc.cluster.n_processors = without == RUN_NO_SHAPES ? 0 : (int32_t)preset->processors;
-    desc.cluster.link_bytes_per_s = preset->link * 1e9;
-    desc.cluster.nic_bytes_per_s = preset->nic * 1e9;
-    desc.cluster.device_memory_bytes_per_s = preset->memory_bandwidth * 1e9;
-    desc.cluster.host_bytes_per_s = preset->host_link * 1e9;
-    desc.cluster.collective_s = desc.cluster.block_s = 20e-6;
-    desc.cluster.host_bytes = (int64_t)(run->host_gib * 1073741824.0);
+    if (without == RUN_NO_STRAGGLERS) desc.cluster.speed_deviation = 0;
+    if (without == RUN_NO_SHAPES) desc.cluster.n_processors = 0;
     desc.model = run->model;
     desc.sequence = run->sequence;
     desc.global_batch = run->batch;
@@ -194,7 +206,7 @@ static inline void runs_print(FILE* out) {
                 fprintf(out, " %8s", "illegal");
             else
                 fprintf(out, " %*.1f%s", k ? 7 : 8, 100 * p.mfu, p.fits ? " " : "*");
-            if (k == 0) fprintf(out, " %8.1f", p.memory.device_bytes / 1073741824.0);
+            if (k == 0) fprintf(out, " %8.1f", p.memory.device_bytes / GIB);
         }
         fprintf(out, "  %s\n", run->source);
     }

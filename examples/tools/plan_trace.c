@@ -21,34 +21,13 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-enum {
-    ENGINE,
-    CAPACITY,
-    ALIGN,
-    TIME_LIMIT,
-    SEED,
-    THREADS,
-    LAYERS,
-    CSV,
-    PLAN,
-    SVG,
-    JSON,
-    PICKLE,
-    N_OPTIONS
-};
-
 typedef struct options {
-    const char* file;
-    const char* outputs[N_OPTIONS]; /* from CSV on; NULL: not given */
+    const char *file, *csv, *plan, *svg, *json, *pickle; /* NULL: not given */
     memo_plan_desc solve;
-    int64_t alignment_bytes;
+    int64_t alignment_bytes, seed;
     int64_t n_layers; /* to make from the trace; 0: as it is */
     int is_quiet, compare_caching;
 } options;
-
-static int refuse(const char* option, const char* what, const char* value) {
-    return tool_refuse(stderr, "plan_trace", option, what, value);
-}
 
 static void print_help(void) {
     puts(
@@ -91,24 +70,6 @@ static void print_help(void) {
         "file, or output that cannot be written");
 }
 
-static const char* const option_names[N_OPTIONS] = {
-    "--engine", "--capacity", "--align", "--time-limit", "--seed", "--threads",
-    "--layers", "--csv",      "--plan",  "--svg",        "--json", "--pickle"};
-
-static int check_files(const options* o) {
-    tool_file files[N_OPTIONS + 1];
-    memo_error error;
-    memset(files, 0, sizeof files);
-    for (int k = CSV; k < N_OPTIONS; k++) {
-        files[k].option = option_names[k];
-        files[k].path = o->outputs[k];
-        files[k].is_output = 1;
-    }
-    files[N_OPTIONS].option = "FILE";
-    files[N_OPTIONS].path = o->file;
-    return tool_check_files(files, N_OPTIONS + 1, &error) ? refuse(error.message, NULL, NULL) : 0;
-}
-
 static int parse_count(const char* text, int64_t* value) {
     char* end;
     long long number;
@@ -118,86 +79,75 @@ static int parse_count(const char* text, int64_t* value) {
     return end != text && *end == 0 && errno == 0 && number >= 0;
 }
 
-/* Returns the index of an option with a value; N_OPTIONS: none. */
-static int find_option(const char* name) {
+static int read_count(const tool_option* option, const char* value) {
+    return parse_count(value, (int64_t*)option->to);
+}
+
+static int read_above_0(const tool_option* option, const char* value) {
+    return read_count(option, value) && *(int64_t*)option->to > 0;
+}
+
+static int read_power(const tool_option* option, const char* value) {
+    return read_above_0(option, value) &&
+           (*(int64_t*)option->to & (*(int64_t*)option->to - 1)) == 0;
+}
+
+static int read_threads(const tool_option* option, const char* value) {
+    int64_t n = 0;
+    if (!parse_count(value, &n) || n < (int64_t)option->least || n > (int64_t)option->most)
+        return 0;
+    *(int32_t*)option->to = (int32_t)n;
+    return 1;
+}
+
+static int read_seconds(const tool_option* option, const char* value) {
+    double* seconds = (double*)option->to;
+    char* end;
+    *seconds = strtod(value, &end);
+    return !*end && end != value && *seconds > 0;
+}
+
+static int read_engine(const tool_option* option, const char* value) {
+    static const struct {
+        const char* name;
+        memo_plan_engine engine;
+    } engines[] = {{"auto", MEMO_PLAN_ENGINE_AUTO},
+                   {"greedy", MEMO_PLAN_ENGINE_GREEDY},
+                   {"mip", MEMO_PLAN_ENGINE_MIP},
+                   {"bilevel", MEMO_PLAN_ENGINE_BILEVEL}};
     int k = 0;
-    while (k < N_OPTIONS && strcmp(name, option_names[k]) != 0) k++;
-    return k;
+    while (k < 4 && strcmp(value, engines[k].name)) k++;
+    if (k < 4) *(memo_plan_engine*)option->to = engines[k].engine;
+    return k < 4;
 }
 
 /* Returns 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
-    int which;
-
+    const tool_option known[] = {
+        TOOL_VALUE("--engine", read_engine, &o->solve.engine, "not auto, greedy, bilevel or mip"),
+        TOOL_VALUE("--capacity", read_above_0, &o->solve.capacity_bytes,
+                   "not a number of bytes above 0"),
+        TOOL_VALUE("--align", read_power, &o->alignment_bytes, "not a power of two"),
+        TOOL_VALUE("--time-limit", read_seconds, &o->solve.time_limit_s,
+                   "not a number of seconds above 0"),
+        TOOL_VALUE("--seed", read_count, &o->seed, "not a whole number from 0"),
+        TOOL_NUMBER("--threads", read_threads, &o->solve.n_threads, 1, 64, 0),
+        TOOL_VALUE("--layers", read_above_0, &o->n_layers, "not a whole number from 1"),
+        TOOL_OUTPUT("--csv", &o->csv),
+        TOOL_OUTPUT("--plan", &o->plan),
+        TOOL_OUTPUT("--svg", &o->svg),
+        TOOL_OUTPUT("--json", &o->json),
+        TOOL_OUTPUT("--pickle", &o->pickle),
+        TOOL_FLAG("--compare-caching", &o->compare_caching),
+        TOOL_FLAG("--quiet", &o->is_quiet)};
+    int status;
     memset(o, 0, sizeof *o);
     o->solve = MEMO_ZERO(memo_plan_desc);
     o->alignment_bytes = 1;
-    for (int i = 1; i < argc; i++) {
-        const char* name = argv[i];
-        const char* value = i + 1 < argc ? argv[i + 1] : NULL;
-        int64_t number = 0;
-        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
-
-        /* Flags and the file have no value. */
-        if (!strcmp(name, "--quiet")) {
-            o->is_quiet = 1;
-            continue;
-        }
-        if (!strcmp(name, "--compare-caching")) {
-            o->compare_caching = 1;
-            continue;
-        }
-        if (name[0] != '-' || !name[1]) {
-            if (o->file) return refuse("FILE", "more than one", name);
-            o->file = name;
-            continue;
-        }
-
-        which = find_option(name);
-        if (which == N_OPTIONS) return refuse(name, "unknown option", NULL);
-        if (!value || !strncmp(value, "--", 2)) return refuse(name, "no value", NULL);
-        i++;
-
-        if (which == ENGINE) {
-            if (!strcmp(value, "auto"))
-                o->solve.engine = MEMO_PLAN_ENGINE_AUTO;
-            else if (!strcmp(value, "greedy"))
-                o->solve.engine = MEMO_PLAN_ENGINE_GREEDY;
-            else if (!strcmp(value, "mip"))
-                o->solve.engine = MEMO_PLAN_ENGINE_MIP;
-            else if (!strcmp(value, "bilevel"))
-                o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
-            else
-                return refuse(name, "not auto, greedy, bilevel or mip", value);
-        } else if (which == CAPACITY) {
-            if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
-                return refuse(name, "not a number of bytes above 0", value);
-        } else if (which == ALIGN) {
-            if (!parse_count(value, &o->alignment_bytes) || o->alignment_bytes == 0 ||
-                (o->alignment_bytes & (o->alignment_bytes - 1)))
-                return refuse(name, "not a power of two", value);
-        } else if (which == TIME_LIMIT) {
-            char* end;
-            o->solve.time_limit_s = strtod(value, &end);
-            if (*end || end == value || !(o->solve.time_limit_s > 0))
-                return refuse(name, "not a number of seconds above 0", value);
-        } else if (which == SEED) {
-            if (!parse_count(value, &number))
-                return refuse(name, "not a whole number from 0", value);
-            o->solve.seed = (uint64_t)number;
-        } else if (which == THREADS) {
-            if (!parse_count(value, &number) || number < 1 || number > 64)
-                return refuse(name, "not a whole number from 1 to 64", value);
-            o->solve.n_threads = (int32_t)number;
-        } else if (which == LAYERS) {
-            if (!parse_count(value, &o->n_layers) || o->n_layers == 0)
-                return refuse(name, "not a whole number from 1", value);
-        } else {
-            o->outputs[which] = value;
-        }
-    }
-
-    return o->file ? check_files(o) : refuse("FILE", "missing", NULL);
+    status = tool_read_options(stderr, "plan_trace", argc, argv, known,
+                               (int)(sizeof known / sizeof *known), &o->file);
+    o->solve.seed = (uint64_t)o->seed;
+    return status;
 }
 
 /* ---- input ----------------------------------------------------------------------------------- */
@@ -786,12 +736,11 @@ int main(int argc, char** argv) {
 
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
     if (!status) status = tool_flush(&error);
-    if (!status && o.outputs[CSV]) status = write_csv(&in, o.outputs[CSV], &error);
-    if (!status && o.outputs[PLAN]) status = memo_plan_write(in.plan, o.outputs[PLAN], &error);
-    if (!status && o.outputs[SVG])
-        status = memo_plan_write_svg(in.plan, in.trace, o.file, o.outputs[SVG], &error);
-    if (!status && o.outputs[JSON]) status = write_snapshot(&in, o.outputs[JSON], 0, &error);
-    if (!status && o.outputs[PICKLE]) status = write_snapshot(&in, o.outputs[PICKLE], 1, &error);
+    if (!status && o.csv) status = write_csv(&in, o.csv, &error);
+    if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
+    if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
+    if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
+    if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);
 
     if (status) fprintf(stderr, "plan_trace: %s\n", error.message);
     close_input(&in);

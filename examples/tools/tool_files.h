@@ -1,5 +1,6 @@
-/* tool_files.h - what every tool does with its command line: it refuses wrong options in one form
- * of words, and no output overwrites an input, another output or a standard stream.
+/* tool_files.h - what every tool does with its command line: it reads options from a table, refuses
+ * wrong options in one form of words, and no output overwrites an input, another output or a
+ * standard stream.
  *
  * Single translation unit: everything is static. */
 #ifndef TOOL_FILES_H
@@ -155,6 +156,90 @@ static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_fi
         }
     }
     return MEMO_STATUS_OK;
+}
+
+/* ---- tables of options ---- */
+
+typedef struct tool_option tool_option;
+struct tool_option {
+    const char* name;
+    /* Sets what `to` points to; returns 0 if the value is wrong.  NULL: a flag, an int to set. */
+    int (*read)(const tool_option* option, const char* value);
+    void* to;
+    const char* fault;  /* what a wrong value is; NULL: it is outside of the range */
+    double least, most; /* of a number */
+    double unit;        /* of a number that may have a fraction; 0: a whole number */
+};
+
+#define TOOL_FLAG(name, to)                                                                        \
+    { name, NULL, to, NULL, 0, 0, 0 }
+#define TOOL_OUTPUT(name, to)                                                                      \
+    { name, tool_read_output, to, NULL, 0, 0, 0 }
+#define TOOL_VALUE(name, read, to, fault)                                                          \
+    { name, read, to, fault, 0, 0, 0 }
+#define TOOL_NUMBER(name, read, to, least, most, unit)                                             \
+    { name, read, to, NULL, least, most, unit }
+
+/* The path of an output. */
+static MEMO_UNUSED int tool_read_output(const tool_option* option, const char* value) {
+    *(const char**)option->to = value;
+    return 1;
+}
+
+/* Outputs of the table against each other, against the file, and against standard input. */
+static MEMO_UNUSED memo_status tool_check_outputs(const tool_option* options, int n_options,
+                                                  const char* file, memo_error* error) {
+    tool_file files[32];
+    int n = 0;
+    memset(files, 0, sizeof files);
+    for (int k = 0; k < n_options && n < 31; k++) {
+        if (options[k].read != tool_read_output) continue;
+        files[n].option = options[k].name;
+        files[n].path = *(const char**)options[k].to;
+        files[n++].is_output = 1;
+    }
+    files[n].option = "FILE";
+    files[n++].path = file;
+    return tool_check_files(files, n, error);
+}
+
+/* Reads the command line.  *file: gets the argument that is no option; NULL: there is none.
+ * Returns 0, or the exit status; -1 for help. */
+static MEMO_UNUSED int tool_read_options(FILE* err, const char* tool, int argc, char** argv,
+                                         const tool_option* options, int n_options,
+                                         const char** file) {
+    memo_error error;
+    for (int i = 1; i < argc; i++) {
+        const char* name = argv[i];
+        const char* value = i + 1 < argc ? argv[i + 1] : NULL;
+        char range[100];
+        int k = 0;
+        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
+        if (file && (name[0] != '-' || !name[1])) {
+            if (*file) return tool_refuse(err, tool, "FILE", "more than one", name);
+            *file = name;
+            continue;
+        }
+
+        while (k < n_options && strcmp(name, options[k].name)) k++;
+        if (k == n_options) return tool_refuse(err, tool, name, "unknown option", NULL);
+        if (!options[k].read) {
+            *(int*)options[k].to = 1;
+            continue;
+        }
+        if (!value || !strncmp(value, "--", 2))
+            return tool_refuse(err, tool, name, "no value", NULL);
+        i++;
+        if (options[k].read(&options[k], value)) continue;
+        snprintf(range, sizeof range, "not a %snumber from %.15g to %.15g",
+                 options[k].unit > 0 ? "" : "whole ", options[k].least, options[k].most);
+        return tool_refuse(err, tool, name, options[k].fault ? options[k].fault : range, value);
+    }
+
+    if (file && !*file) return tool_refuse(err, tool, "FILE", "missing", NULL);
+    return tool_check_outputs(options, n_options, file ? *file : NULL, &error)
+               ? tool_refuse(err, tool, error.message, NULL, NULL)
+               : 0;
 }
 
 #endif
