@@ -162,65 +162,6 @@ TEST(another_stream_keeps_a_buffer) {
     CHECK_IS(plan->n_times, ==, 4);
 }
 
-/* Do the operations of stream `on` from request `later` on come after those of `stream` before
- * request `use`?  Walks forward and keeps the streams and events that come after the use. */
-static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
-                       int64_t later) {
-    char behind[MEMOB_STREAMS], carries[16];
-    memset(behind, 0, sizeof behind);
-    memset(carries, 0, sizeof carries);
-    behind[stream] = 1;
-    for (int64_t i = use + 1; i < later; i++) {
-        const memo_request* request = &trace->requests[i];
-        if (request->kind == MEMO_REQUEST_RECORD) carries[request->id] = behind[request->stream];
-        if (request->kind == MEMO_REQUEST_WAIT && carries[request->id]) behind[request->stream] = 1;
-    }
-    return behind[on];
-}
-
-/* Do all operations on the buffer of malloc m come after it?  A stream may use the buffer from m
- * on, unless it waits for the buffer's own stream before its use. */
-static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64_t m) {
-    int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
-    for (int64_t i = m + 1; i < trace->n_requests && is_behind; i++)
-        if (trace->requests[i].kind == MEMO_REQUEST_USE && memob_request_origin(trace, i) == m &&
-            !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
-            is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
-    return is_behind;
-}
-
-/* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use
- * that does not come before all operations on the other. */
-TEST(holds_wait_for_all_streams) {
-    int n_held = 0;
-    for (int round = 0; round < 300; round++) {
-        own_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
-        int64_t i, k, m, n = 0, number[200];
-        own_plan* plan = plan_of_trace(trace, 1);
-        for (i = 0; i < trace->n_requests; i++)
-            if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
-        for (i = 0; i < trace->n_requests; i++) {
-            int64_t origin = memob_request_origin(trace, i);
-            if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
-            for (m = i + 1; m < trace->n_requests; m++) {
-                int may = 1;
-                if (trace->requests[m].kind != MEMO_REQUEST_MALLOC) continue;
-                for (k = origin + 1; k <= i && may; k++)
-                    may = memob_request_origin(trace, k) != origin ||
-                          may_share(trace, k,
-                                    k == i ? trace->requests[origin].stream
-                                           : trace->requests[k].stream,
-                                    m);
-                n_held += !may;
-                CHECK_CASE(slow_holds(plan, number[origin], number[m]) == !may,
-                           "round %d, buffers %lld and %lld", round, (long long)number[origin],
-                           (long long)number[m]);
-            }
-        }
-    }
-    CHECK_CASE(n_held > 1000, "%d held", n_held);
-}
-
 /* --- preparing --- */
 
 TEST(preparing_sorts_and_sums) {
@@ -422,21 +363,65 @@ static void engine_with_a_0_byte_is_refused(void) {
     CHECK_CASE(strstr(error.message, "1 to 15 bytes") && error.line == 8, "%s", error.message);
 }
 
-TEST(bad_plans_are_named) {
+static int64_t count(const char* text, const char* what) {
+    int64_t n = 0;
+    for (text = strstr(text, what); text; text = strstr(text + 1, what)) n++;
+    return n;
+}
+
 #define HEAD "alignment 1\ntimes 4\nbody 0\npeak 20\nbound 20\nproof feasible\nengine x\n"
-    /* The first is given a persistent buffer. */
-    static const char* const waits[][2] = {{"wait 0 1 0 1 0", "a buffer is persistent"},
-                                           {"wait 2 1 0 1 0", "a buffer is out of range"},
-                                           {"wait 0 -1 0 1 0", "a buffer is out of range"},
-                                           {"wait 1 0 0 1 0", "the request comes before the free"},
-                                           {"wait 0 1 1 1 0", "streams are equal"},
-                                           {"wait 0 1 0 64 0", "to: out of range (64)"},
-                                           {"wait 0 1 0 1 -1", "cost"}};
+
+/* The lines about buffers, gaps, holds and waits, each kind announced by its number. */
+static void refuses_lines(const char* lines, int64_t line, const char* reason) {
+    char text[512];
+    snprintf(text, sizeof text, HEAD "buffers %d\ngaps %d\nholds %d\nwaits %d\n%s",
+             (int)count(lines, "buffer "), (int)count(lines, "gap "), (int)count(lines, "hold "),
+             (int)count(lines, "wait "), lines);
+    refuses(text, 12 + count(lines, "\n") - count(lines, "# "), line, reason);
+}
+
+TEST(bad_plans_are_named) {
+#define ONE "buffer 1 0 3 20 0 0 0 0 0 transient\n"
+#define TWO "buffer 1 0 2 20 0 0 0 0 0 transient\nbuffer 2 2 4 20 0 0 0 1 1 transient\n"
+    static const struct {
+        const char* lines;
+        int64_t line;
+        const char* reason;
+    } cases[] = {
+        {"buffer 1 0 4 20 0 0 2 0 0 transient\n", 13, "fixed: out of range (2)"},
+        {"buffer 1 0 4 20 0 0 0 99 0 transient\n", 13, "stream: out of range (99)"},
+        {"buffer 1 0 4 20 0 0 0 0 0\n", 13, "class is missing"},
+        {"buffer 1 4 0 20 0 0 0 0 0 transient\n", 13,
+         "not a valid plan: buffer 0 (id 1): its lifetime is empty"},
+        {"buffer 1 0 4 10 10 0 0 0 0 transient\n", 13, "lower_bound_bytes: wrong (20)"},
+        {"buffer 1 0 5 20 0 0 0 0 0 transient\n", 13, "after the last time"},
+        {"buffer 1 0 4 20 0 0 0 0 -1 transient\n", 13, "lane: out of range (-1)"},
+        {"# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\nbuffer 2 1 4 10 9 0 0 0 0 transient\n", 15,
+         "peak_bytes: wrong (20)"},
+        {"# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\nbuffer 2 1 4 10 10 0 0 0 0 transient\n", 15,
+         "share bytes"},
+        {"buffer 1 1 4 10 0 0 0 0 0 transient\nbuffer 2 0 4 10 10 0 0 0 0 transient\n", 14,
+         "it begins before"},
+        {ONE "gap 5 1 2\n", 14, "gaps[0].buffer: out of range (5)"},
+        {ONE "hold 1 0 4\n", 14, "holds[0].buffer: out of range (1)"},
+        {ONE "hold 0 0 3\n", 13, "a hold must end after the lifetime"},
+        {ONE "hold 0 1 4\nhold 0 1 4\n", 13, "its holds are not in order"},
+        {ONE "gap 0 1 2\nhold 0 0 4\n", 15, "the plan has gaps and 1 holds"},
+        {"buffer 1 0 2 20 0 0 0 0 0 transient\nbuffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
+         14, "lane 1 may not reuse the first before time 4"},
+        {"buffer 1 0 2 20 0 0 0 0 0 persistent\nbuffer 2 2 4 20 0 0 0 1 1 transient\n"
+         "wait 0 1 0 1 0\n",
+         15, "a buffer is persistent"},
+        {TWO "wait 2 1 0 1 0\n", 15, "a buffer is out of range"},
+        {TWO "wait 0 -1 0 1 0\n", 15, "a buffer is out of range"},
+        {TWO "wait 1 0 0 1 0\n", 15, "the request comes before the free"},
+        {TWO "wait 0 1 1 1 0\n", 15, "streams are equal"},
+        {TWO "wait 0 1 0 64 0\n", 15, "to: out of range (64)"},
+        {TWO "wait 0 1 0 1 -1\n", 15, "cost"},
+        {TWO "wait 0 1 0 1 0\nwait 0 1 0 1 0\n", 16, "waits[1]: not in order"}};
     memo_plan* plan;
-    const char* newer = "memo plan 2\n";
-    const char* trace = "memo trace 1\n";
-    CHECK_IS(parse(newer, 12, &plan), ==, MEMO_STATUS_VERSION);
-    CHECK_ERROR(parse(trace, 13, &plan), FORMAT, "`memo plan` was expected");
+    CHECK_IS(parse("memo plan 2\n", 12, &plan), ==, MEMO_STATUS_VERSION);
+    CHECK_ERROR(parse("memo trace 1\n", 13, &plan), FORMAT, "`memo plan` was expected");
     CHECK_IS(parse("", 0, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK_ERROR(parse("memo plan 1\n", 12, &plan), FORMAT, "truncated");
     refuses("alignment x\n", 0, 2, "the alignment `x` is not");
@@ -452,73 +437,16 @@ TEST(bad_plans_are_named) {
             "1234567890123456\n",
             0, 8, "1 to 15 bytes");
     engine_with_a_0_byte_is_refused();
+
+    /* Numbers that are not those of the lines. */
     refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\nwaits 0\n", 0, 12, "do not fit");
     refuses(HEAD "buffers -1\ngaps 0\nholds 0\nwaits 0\n", 0, 9, "buffers: out of range (-1)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4,
-            14, "wrong count");
-    refuses(HEAD "buffers 0\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 12,
-            13, "more lines than");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 14,
-            13, "a line `buffer` is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 13,
-            13, "fixed: out of range (2)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 13,
-            13, "stream: out of range (99)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 13, 13,
-            "class is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 13,
-            13, "not a valid plan: buffer 0 (id 1): its lifetime is empty");
-    refuses(HEAD
-            "buffers 1\ngaps 1\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n",
-            14, 14, "gaps[0].buffer: out of range (5)");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
-                 "buffer 2 1 4 10 9 0 0 0 0 transient\n",
-            14, 15, "peak_bytes: wrong (20)");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
-                 "buffer 2 1 4 10 10 0 0 0 0 transient\n",
-            14, 15, "share bytes");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\nbuffer 1 1 4 10 0 0 0 0 0 transient\n"
-                 "buffer 2 0 4 10 10 0 0 0 0 transient\n",
-            14, 14, "it begins before");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 13,
-            13, "lower_bound_bytes: wrong (20)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 13,
-            13, "after the last time");
-    refuses(HEAD "buffers 1\ngaps 0\nholds -1\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0,
-            11, "holds: out of range (-1)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 13,
-            13, "lane: out of range (-1)");
-    refuses(
-        HEAD
-        "buffers 1\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
-        14, 14, "holds[0].buffer: out of range (1)");
-    refuses(
-        HEAD
-        "buffers 1\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
-        14, 13, "a hold must end after the lifetime");
-    refuses(HEAD
-            "buffers 1\ngaps 0\nholds 2\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
-            "hold 0 1 4\n",
-            15, 13, "its holds are not in order");
-    refuses(HEAD
-            "buffers 1\ngaps 1\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
-            "hold 0 0 4\n",
-            15, 15, "the plan has gaps and 1 holds");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
-                 "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
-            15, 14, "lane 1 may not reuse the first before time 4");
-    for (int i = 0; i < (int)(sizeof waits / sizeof *waits); i++) {
-        char lines[512];
-        snprintf(lines, sizeof lines,
-                 HEAD "buffers 2\ngaps 0\nholds 0\nwaits 1\n"
-                      "buffer 1 0 2 20 0 0 0 0 0 %s\nbuffer 2 2 4 20 0 0 0 1 1 transient\n%s\n",
-                 i ? "transient" : "persistent", waits[i][0]);
-        refuses(lines, 15, 15, waits[i][1]);
-    }
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 2\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
-                 "buffer 2 3 4 20 0 0 0 0 1 transient\nwait 0 1 0 1 0\nwait 0 1 0 1 0\n",
-            16, 16, "waits[1]: not in order");
-#undef HEAD
+    refuses(HEAD "buffers 1\ngaps 0\nholds -1\nwaits 0\n" ONE, 0, 11, "holds: out of range (-1)");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\n" ONE, 4, 14, "wrong count");
+    refuses(HEAD "buffers 0\ngaps 0\nholds 0\nwaits 0\n" ONE, 12, 13, "more lines than");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\n" ONE, 14, 13, "a line `buffer` is missing");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses_lines(cases[i].lines, cases[i].line, cases[i].reason);
 }
 
 static int accepts(const char* text, int64_t n_bytes) {
@@ -562,12 +490,6 @@ TEST(invalid_plans_are_not_written) {
 }
 
 /* --- pictures --- */
-
-static int64_t count(const char* text, const char* what) {
-    int64_t n = 0;
-    for (text = strstr(text, what); text; text = strstr(text + 1, what)) n++;
-    return n;
-}
 
 static int n_classes(const memo_plan* plan) {
     int is_there[3] = {0, 0, 0};

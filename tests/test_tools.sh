@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_tools.sh - all tools with standard streams that are full, closed or missing.  Output: TAP.
+# test_tools.sh - all tools with standard streams that are full, closed or missing; the run of the tests.  Output: TAP.
 set -u
 
 . tests/tap.sh
