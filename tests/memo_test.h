@@ -31,7 +31,8 @@ static struct {
     uint64_t seed, state;
     int n_tests, n_failed, failures; /* failures: of the test that runs */
     const char* skip_reason;
-    int is_inside; /* a test runs, and `leave` ends it */
+    char case_name[600]; /* of the checks; empty: unnamed */
+    int is_inside;       /* a test runs, and `leave` ends it */
     jmp_buf leave;
 } memo_test;
 
@@ -72,6 +73,7 @@ static inline double memo_test_worst(double a, double b) { return b <= a || a !=
 static inline int memo_test_fails(const char* file, int line, const char* condition) {
     if (++memo_test.failures > 10) return 0;
     printf("# %s:%d: CHECK(%s) is false", file, line, condition);
+    if (memo_test.case_name[0]) printf(", %s", memo_test.case_name);
     return 1;
 }
 
@@ -79,6 +81,9 @@ static inline int memo_test_fails(const char* file, int line, const char* condit
     do {                                                                                           \
         if (!(condition) && memo_test_fails(__FILE__, __LINE__, #condition)) printf("\n");         \
     } while (0)
+
+/* Names the case of the following checks, until another or the end of the test. */
+#define IN_CASE(...) ((void)snprintf(memo_test.case_name, sizeof memo_test.case_name, __VA_ARGS__))
 
 /* CHECK with a printf message that says which case it was. */
 #define CHECK_CASE(condition, ...)                                                                 \
@@ -235,6 +240,7 @@ static inline void memo_test_run(const memo_test_entry* test) {
     if (memo_test.filter && !strstr(test->name, memo_test.filter)) return;
     memo_test.failures = 0;
     memo_test.skip_reason = NULL;
+    memo_test.case_name[0] = 0;
     memo_test.state = memo_test.seed;
     memo_test.n_tests++;
     begin = clock();

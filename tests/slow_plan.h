@@ -5,6 +5,16 @@
 #ifndef SLOW_PLAN_H
 #define SLOW_PLAN_H
 
+/* Buffer i of the plan, with id i. */
+static MEMO_UNUSED memo_buffer* put_buffer(memo_plan* plan, int64_t i, int64_t begin, int64_t end,
+                                           int64_t size_bytes) {
+    plan->buffers[i].id = i;
+    plan->buffers[i].begin = begin;
+    plan->buffers[i].end = end;
+    plan->buffers[i].size_bytes = size_bytes;
+    return &plan->buffers[i];
+}
+
 /* A full rectangle cut into n buffers; the next to be cut is the largest of `of` random ones. */
 static MEMO_UNUSED void cut_rectangle(memo_buffer* buffers, int64_t n, int64_t height, int of) {
     int64_t made = 1;
@@ -124,6 +134,12 @@ static MEMO_UNUSED int64_t slow_bound(const memo_plan* plan) {
         if (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes + slow_size(plan, i) > bound)
             bound = plan->buffers[i].offset_bytes + slow_size(plan, i);
     return bound;
+}
+
+/* Its peak is this, and proven. */
+static MEMO_UNUSED void expect_optimal(const memo_plan* plan, int64_t peak_bytes) {
+    CHECK_IS(plan->peak_bytes, ==, peak_bytes);
+    CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
 }
 
 /* What is wrong with a plan whose problem is valid, or NULL. */

@@ -832,6 +832,31 @@ static void wait_for_all(world* all) {
     if (!all->is_alone) pthread_barrier_wait(&all->barrier);
 }
 
+/* Without device, stream, shardings and attention. */
+static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_mesh* mesh,
+                                           latent_args* latent) {
+    memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
+    desc.ring = mesh->ring;
+    desc.ulysses = mesh->ulysses;
+    desc.n_batch = c->n_batch;
+    desc.n_masks = c->others ? c->n_batch : 0;
+    desc.n_q_heads = c->n_q_heads;
+    desc.n_kv_heads = c->n_kv_heads;
+    desc.head_size = c->head_size;
+    desc.v_head_size = c->v_head_size;
+    desc.softcap = (float)c->softcap;
+    desc.type = c->type;
+    desc.sends_again = c->sends_again;
+    desc.rounds_gradients = c->rounds_gradients;
+    desc.ulysses_groups = c->ulysses_groups;
+    desc.latent.size = c->latent_size;
+    desc.latent.n_heads = c->latent_heads;
+    desc.latent.expand = latent_expand;
+    desc.latent.reduce = latent_reduce;
+    desc.latent.user = latent;
+    return desc;
+}
+
 /* host: of the local attention; device: the same, or a recorder on it. */
 static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_device* device,
                               memo_stream stream, memo_recorder* recorder, memo_mesh* mesh,
@@ -841,7 +866,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
                                                       share_bytes;
     memo_host_attention state = {host, 0};
-    memo_sp_attention_desc desc = MEMO_ZERO(memo_sp_attention_desc);
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
@@ -866,28 +890,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     }
     if (sharding_of_case(c, &sharding, error) || key_sharding_of_case(c, &key_sharding, error))
         return error->status;
-    if (c->others) desc.n_masks = c->n_batch;
+    memo_sp_attention_desc desc = desc_of_case(c, mesh, &latent);
     desc.device = device;
     desc.stream = stream;
-    desc.ring = mesh->ring;
-    desc.ulysses = mesh->ulysses;
     desc.sharding = sharding;
-    desc.n_batch = c->n_batch;
-    desc.n_q_heads = c->n_q_heads;
-    desc.n_kv_heads = c->n_kv_heads;
     if (c->n_keys) desc.key_sharding = key_sharding;
-    desc.head_size = c->head_size;
-    desc.v_head_size = c->v_head_size;
-    desc.softcap = (float)c->softcap;
-    desc.type = c->type;
-    desc.sends_again = c->sends_again;
-    desc.rounds_gradients = c->rounds_gradients;
-    desc.ulysses_groups = c->ulysses_groups;
-    desc.latent.size = c->latent_size;
-    desc.latent.n_heads = c->latent_heads;
-    desc.latent.expand = latent_expand;
-    desc.latent.reduce = latent_reduce;
-    desc.latent.user = &latent;
     latent.fails = rank == all->failing_rank ? all->fails_latent : 0;
 #ifdef CASE_ATTENTION
     desc.attention = CASE_ATTENTION(&desc, host);

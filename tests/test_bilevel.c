@@ -210,8 +210,9 @@ TEST(kinds_do_not_grow_with_layers) {
             own_plan* plan = plan_of_trace(trace, 1);
             find_layers(&bilevel, plan, trace);
             if (n_kinds == 0) n_kinds = bilevel.n_kinds;
-            CHECK_CASE(bilevel.n_kinds == n_kinds && n_kinds > 1, "%d layers, marks %d: %lld kinds",
-                       n_layers, marks, (long long)bilevel.n_kinds);
+            IN_CASE("%d layers, marks %d", n_layers, marks);
+            CHECK_IS(bilevel.n_kinds, ==, n_kinds);
+            CHECK_IS(n_kinds, >, 1);
             CHECK(n_groups == 0 || bilevel.n_groups > 2 * n_groups - 8);
             n_groups = bilevel.n_groups;
             memob_arrays_free(&bilevel.arrays);
@@ -310,11 +311,8 @@ TEST(the_traces_meet_their_bound) {
                 marks < 0 ? MEMO_PLAN_ENGINE_AUTO : MEMO_PLAN_ENGINE_BILEVEL;
             plan_with(plan, marks > 0 ? trace : NULL, engine, marks < 0 ? 0 : 1 << 20);
             CHECK_OK(memo_plan_check(plan, trace, &error));
-            CHECK_CASE((k % 2 || plan->lower_bound_bytes == bound) &&
-                           plan->peak_bytes == plan->lower_bound_bytes &&
-                           plan->proof == MEMO_PROOF_OPTIMAL,
-                       "%s, marks %d: %lld", traces[k / 2].name, marks,
-                       (long long)plan->peak_bytes);
+            IN_CASE("%s, marks %d", traces[k / 2].name, marks);
+            expect_optimal(plan, k % 2 ? plan->lower_bound_bytes : bound);
         }
         if (k % 2) CHECK_IS(bilevel_peak(plan, trace, 1 << 20), ==, plan->lower_bound_bytes);
     }

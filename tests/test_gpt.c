@@ -173,7 +173,7 @@ static void check_adamw(memo_type states) {
     run_adamw(&p, &moments[0], &moments[1], states, &g, 0.5, desc, first, 1);
     CHECK_IS(fabs((double)gpt_load(&moments[0], states, 0) / em - 1), <, unit);
     CHECK_IS(fabs((double)gpt_load(&moments[1], states, 0) / ev - 1), <, unit);
-    CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
+    CHECK_IS(fabs((double)p - expected), <, 1e-6);
 }
 TEST(adamw_matches_its_paper) {
     check_adamw(GPT_REAL_TYPE);
@@ -305,18 +305,20 @@ static history train_kept(const gpt_config* config) {
     return result;
 }
 
-static void check_rows(const gpt_desc* desc, const char* name, const history* expected) {
-    const int64_t n = gpt_n_parameters(&desc->config);
+/* All but the gradients, whose digests have every bit; n_bytes of parameters. */
+static void check_equal(const history* result, const history* expected, int64_t n_bytes) {
+    CHECK(!memcmp(result->loss, expected->loss, sizeof result->loss));
+    CHECK(!memcmp(result->gradient_norm, expected->gradient_norm, sizeof result->gradient_norm));
+    CHECK(!memcmp(result->digests, expected->digests, sizeof result->digests));
+    CHECK(!memcmp(result->parameters, expected->parameters, (size_t)n_bytes));
+}
+
+static void check_rows(const gpt_desc* desc, const history* expected) {
+    const int64_t n_bytes = gpt_n_parameters(&desc->config) * (int64_t)sizeof(gpt_real);
     own_history result = history_make(&desc->config);
     train_anew(desc, N_STEPS, &result);
-    CHECK_CASE(
-        !memcmp(result.loss, expected->loss, sizeof result.loss) &&
-            !memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm) &&
-            !memcmp(result.digests, expected->digests, sizeof result.digests) &&
-            !memcmp(result.gradients, expected->gradients,
-                    (size_t)(N_STEPS * n) * sizeof(gpt_real)) &&
-            !memcmp(result.parameters, expected->parameters, (size_t)n * sizeof(gpt_real)),
-        "%s", name);
+    check_equal(&result, expected, n_bytes);
+    CHECK(!memcmp(result.gradients, expected->gradients, (size_t)(N_STEPS * n_bytes)));
 }
 
 static void check_policies(gpt_config config) {
@@ -330,11 +332,10 @@ static void check_policies(gpt_config config) {
     CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
     for (int i = 0; i < 7; i++) {
         const gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
-        char name[64];
-        snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
-                 cases[i].alpha, config.n_layers);
+        IN_CASE("policy %d, alpha %g, %d layers", (int)cases[i].policy, cases[i].alpha,
+                config.n_layers);
         gpt_helpers_begin(1 + i % 3); /* nor does the number of threads change a bit */
-        check_rows(&desc, name, &expected);
+        check_rows(&desc, &expected);
         gpt_helpers_end();
     }
 }
@@ -378,13 +379,11 @@ TEST(policies_give_the_same_bits_in_slices) {
     config.slice_rows = desc.config.slice_rows = 40;
     CHECK_IS(gpt_n_slices(&config), ==, 5);
     train_anew(&desc, 1, &sliced);
-    CHECK_CASE(at_once.loss[0] == sliced.loss[0], "%.17g instead of %.17g", sliced.loss[0],
-               at_once.loss[0]);
+    CHECK_IS(sliced.loss[0], ==, at_once.loss[0]);
     for (int64_t i = 0; i < n; i++)
         largest =
             memo_test_worst(largest, fabs((double)(at_once.gradients[i] - sliced.gradients[i])));
-    CHECK_CASE(largest < 1e-6 * at_once.gradient_norm[0], "%g of %g", largest,
-               at_once.gradient_norm[0]);
+    CHECK_IS(largest, <, 1e-6 * at_once.gradient_norm[0]);
     check_policies(config);
 }
 /* Products large enough for a BLAS library to use its threads; under instruments there is none, and
@@ -452,8 +451,9 @@ static void check_tables(gpt_config config, int n_tables) {
     own_history expected = train_kept(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     for (; n_tables > 0; n_tables--) {
+        IN_CASE("table %d of %d layers", n_tables, config.n_layers);
         desc.rows = random_rows(&config);
-        check_rows(&desc, "a table", &expected);
+        check_rows(&desc, &expected);
     }
 }
 
@@ -487,7 +487,7 @@ TEST(an_mlp_in_chunks_is_the_same_mlp) {
     const gpt_desc in_chunks =
         gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), MEMO_POLICY_RECOMPUTE, 0);
     own_history expected = train_kept(&config);
-    check_rows(&in_chunks, "in chunks", &expected);
+    check_rows(&in_chunks, &expected);
 }
 
 /* Of the arena in a dry run. */
@@ -536,8 +536,7 @@ TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk) {
     const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
     const arena_bytes whole = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE);
     const arena_bytes in_chunks = arena_bytes_of(mlp_in_chunks(config, 128), MEMO_POLICY_RECOMPUTE);
-    CHECK_CASE(in_chunks.peak <= whole.peak - config.sequence * row + 128 * 2 * row,
-               "%lld of %lld bytes", (long long)in_chunks.peak, (long long)whole.peak);
+    CHECK_IS(in_chunks.peak, <=, whole.peak - config.sequence * row + 128 * 2 * row);
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
 }
 
@@ -608,8 +607,8 @@ static void check_near(gpt_config config, gpt_config other, memo_policy policy, 
     own_history a = history_make(&config), b = history_make(&other);
     train_anew(&descs[0], 1, &a);
     train_anew(&descs[1], 1, &b);
-    CHECK_CASE(a.loss[0] != b.loss[0] && fabs(a.loss[0] / b.loss[0] - 1) < loss_bound,
-               "%g instead of %g", a.loss[0], b.loss[0]);
+    CHECK_IS(a.loss[0], !=, b.loss[0]);
+    CHECK_IS(fabs(a.loss[0] / b.loss[0] - 1), <, loss_bound);
     CHECK_IS(gpt_test_distance(a.gradients, b.gradients, gpt_n_parameters(&config)), <,
              gradient_bound);
 }
@@ -661,11 +660,11 @@ TEST(e4m3_rounds_to_the_nearest_number) {
                     nearest = number;
             }
             /* Of two as near, either. */
-            CHECK_CASE(
-                fabsf(fabsf(rounded[i]) - fabsf(x[i])) == fabsf(nearest / scale - fabsf(x[i])) &&
-                    (rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0)) && coded == rounded[i],
-                "%.9g of %.9g: %.9g, not %.9g", (double)x[i], (double)most, (double)rounded[i],
-                (double)(nearest / scale));
+            IN_CASE("%.9g of %.9g", (double)x[i], (double)most);
+            CHECK_IS(fabsf(fabsf(rounded[i]) - fabsf(x[i])), ==,
+                     fabsf(nearest / scale - fabsf(x[i])));
+            CHECK(rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0));
+            CHECK_IS(coded, ==, rounded[i]);
         }
     }
 }
@@ -732,18 +731,11 @@ TEST(bf16_is_close_to_float) {
 /* Each policy below the one before; the sizes promised are the sizes used. */
 TEST(policies_save_memory) {
     const gpt_config config = gpt_test_config(6, 64, 4, 4, 256, 1, 16, 0);
-    const struct {
-        memo_policy policy;
-        double alpha;
-    } cases[4] = {{MEMO_POLICY_KEEP, 0},
-                  {MEMO_POLICY_SWAP, 0},
-                  {MEMO_POLICY_ALPHA, 0.25},
-                  {MEMO_POLICY_ALPHA, 0}};
-    int64_t peaks[4] = {0, 0, 0, 0};
-    for (int i = 0; i < 4; i++) {
-        peaks[i] = gpt_test_peak(config, cases[i].policy, cases[i].alpha);
-        CHECK_CASE(i == 0 || peaks[i] < peaks[i - 1], "case %d: %lld", i, (long long)peaks[i]);
-    }
+    const int64_t peaks[] = {gpt_test_peak(config, MEMO_POLICY_KEEP, 0),
+                             gpt_test_peak(config, MEMO_POLICY_SWAP, 0),
+                             gpt_test_peak(config, MEMO_POLICY_ALPHA, 0.25),
+                             gpt_test_peak(config, MEMO_POLICY_ALPHA, 0)};
+    for (int i = 1; i < 4; i++) CHECK_IS(peaks[i], <, peaks[i - 1]);
 }
 
 /* What the copies of a stream move. */
@@ -839,8 +831,7 @@ TEST(a_model_chooses_its_rows) {
     CHECK(profile.forward_s[0] > 0);
     for (int t = 0; t < GPT_N_TENSORS; t++)
         if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
-            CHECK_CASE(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s > 0,
-                       "%s", tensors[t].name);
+            CHECK_IS(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s, >, 0);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
         memo_session_get_info(gpt_session(run.model), &info);
@@ -902,20 +893,15 @@ TEST(any_budget_gives_the_same_bits) {
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         if (!run.model || !kept.model) continue;
         CHECK_OK(train(run.model, &config, N_STEPS, &result));
-        CHECK_CASE(
-            !memcmp(result.loss, expected.loss, sizeof result.loss) &&
-                !memcmp(result.gradient_norm, expected.gradient_norm,
-                        sizeof result.gradient_norm) &&
-                !memcmp(result.digests, expected.digests, sizeof result.digests) &&
-                !memcmp(result.parameters, expected.parameters, (size_t)gpt_n_bytes(run.model, n)),
-            "trial %d: %lld of %lld bytes, %d streamed", trial, (long long)budgets.device_bytes,
-            (long long)all, (int)run.step->n_streamed);
+        IN_CASE("trial %d: %lld of %lld bytes, %d streamed", trial, (long long)budgets.device_bytes,
+                (long long)all, (int)run.step->n_streamed);
+        check_equal(&result, &expected, gpt_n_bytes(run.model, n));
         for (int k = 0; k < 8; k++) { /* nothing waits between these steps */
             gpt_model* model = k % 2 ? run.model : kept.model;
             CHECK_OK(gpt_test_step(model, &config, k / 2 % N_STEPS, N_ACCUMULATED, NULL, NULL,
                                    &losses[k % 2][k / 2], NULL, &error));
         }
-        CHECK_CASE(!memcmp(losses[0], losses[1], sizeof losses[0]), "trial %d: later steps", trial);
+        CHECK(!memcmp(losses[0], losses[1], sizeof losses[0])); /* of later steps */
         for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++) {
             const int64_t n_bytes = gpt_array_bytes(run.model, array, n);
             gpt_copy_array(run.model, 0, array, gpt_rows_make(0, n), moments);

@@ -110,16 +110,16 @@ TEST(slices_over_ranks_do_what_one_rank_does) {
         config.zero = cases[k][3];
         config.slice_rows = 4;
         own_training keep = trained(config, MEMO_POLICY_KEEP, 1);
-        CHECK_CASE(loss_difference(&one, &keep) < 1e-6 && gradient_difference(&one, &keep) < 2e-6 &&
-                       copies_are_equal(&keep),
-                   "case %d: losses differ by %g, gradients by %g", (int)k,
-                   loss_difference(&one, &keep), gradient_difference(&one, &keep));
+        IN_CASE("case %d", (int)k);
+        CHECK_IS(loss_difference(&one, &keep), <, 1e-6);
+        CHECK_IS(gradient_difference(&one, &keep), <, 2e-6);
+        CHECK(copies_are_equal(&keep));
         own_training memo = trained(config, MEMO_POLICY_MEMO, 1);
-        CHECK_CASE(are_the_same(&keep, &memo), "case %d", (int)k);
+        CHECK(are_the_same(&keep, &memo));
         config.type = MEMO_TYPE_BF16;
         own_training narrow = trained(config, MEMO_POLICY_KEEP, 1);
         own_training swapped = trained(config, MEMO_POLICY_SWAP, 1);
-        CHECK_CASE(are_the_same(&narrow, &swapped), "case %d", (int)k);
+        CHECK(are_the_same(&narrow, &swapped));
     }
 }
 
@@ -161,9 +161,9 @@ TEST(groups_of_heads_give_the_same_bits) {
                 t.records = 1;
                 t.n_races = -1;
                 CHECK_OK(train_all(&t, &error));
-                CHECK_CASE(are_the_same(&whole, &t) && t.n_races == 0,
-                           "ring %d, policy %d: other bits, or %d races", (int)ring, (int)policy,
-                           (int)t.n_races);
+                IN_CASE("ring %d, policy %d", (int)ring, (int)policy);
+                CHECK(are_the_same(&whole, &t));
+                CHECK_IS(t.n_races, ==, 0);
             }
             n_group_queries = 65536;
         }
@@ -223,9 +223,10 @@ TEST(sums_run_beside_the_backward) {
         own_training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
         t.records = 1;
         CHECK_OK(train_all(&t, &error));
-        CHECK_CASE(t.n_races == 0 && t.n_sums == 5 && t.n_sums_beside == 4,
-                   "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
-                   (int)t.n_sums_beside, (int)t.n_sums);
+        IN_CASE("zero %d", zero);
+        CHECK_IS(t.n_races, ==, 0);
+        CHECK_IS(t.n_sums, ==, 5);
+        CHECK_IS(t.n_sums_beside, ==, 4);
     }
 }
 

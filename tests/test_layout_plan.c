@@ -193,6 +193,7 @@ TEST(lists_are_whole_and_sorted) {
         desc.max_chunks = memo_test_int(0, 1) ? 5 : 0;
         own_list *list = list_of(&desc), *again = list_of(&desc);
         int n = desc.cluster.n_gpus;
+        IN_CASE("round %d", round);
         int64_t n_expected, n_legal = 0, *codes;
         /* Of 1, 2 and 4 chunks, layouts without a pipeline have one number. */
         n_expected =
@@ -205,8 +206,8 @@ TEST(lists_are_whole_and_sorted) {
             int legal = is_legal(&desc, l->data, l->pipeline, l->tensor, l->ulysses, l->ring,
                                  l->zero_stage, (int)l->activations, l->chunks);
             CHECK_IS(l->data * l->pipeline * l->tensor * l->ulysses * l->ring, ==, n);
-            CHECK_CASE(legal == (e->reason[0] == 0), "round %d: %d-%d-%d-%d-%d zero %d act %d: %s",
-                       round, (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
+            CHECK_CASE(legal == (e->reason[0] == 0), "%d-%d-%d-%d-%d zero %d act %d: %s",
+                       (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
                        (int)l->ring, (int)l->zero_stage, (int)l->activations, e->reason);
             CHECK_IS(legal, ==, (i < list->n_legal));
             CHECK(!legal || e->prediction.fits == (i < list->n_fitting));
@@ -221,8 +222,7 @@ TEST(lists_are_whole_and_sorted) {
         CHECK_IS(n_legal, ==, list->n_legal);
         qsort(codes, (size_t)list->n_entries, sizeof *codes, compare_codes);
         for (int64_t i = 1; i < list->n_entries; i++) CHECK_IS(codes[i], !=, codes[i - 1]);
-        CHECK_CASE(n_expected == list->n_entries, "round %d: %lld, not %lld", round,
-                   (long long)list->n_entries, (long long)n_expected);
+        CHECK_IS(list->n_entries, ==, n_expected);
         free(codes);
     }
     memo_parallel_list_destroy(NULL);
@@ -236,7 +236,7 @@ TEST(lists_can_be_narrowed) {
     own_list* list = list_of(&desc);
     /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees,
      * and less). */
-    CHECK_CASE(list->n_entries == 2 * (126 - 10 - 4 - 1), "%lld", (long long)list->n_entries);
+    CHECK_IS(list->n_entries, ==, 2 * (126 - 10 - 4 - 1));
     for (int64_t i = 0; i < list->n_entries; i++) {
         const memo_parallel_layout* l = &list->entries[i].layout;
         CHECK(l->zero_stage % 2 == 1 && l->activations == MEMO_PARALLEL_SWAP && l->pipeline <= 4);
@@ -309,8 +309,7 @@ TEST(few_key_heads_are_replicated_or_refused) {
     double head = 2.0 * 65536 / 16 * 128, sent = head * (30 + 2 * 15 + 30);
     sent += head * (30 + 2 * 2 * 15 + 30); /* dK, dV in fp32 */
     sent += 4.0 * 65536 / 16 * 30;         /* row dots */
-    CHECK_CASE(fabs(p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent) - 1) < 1e-12, "%g",
-               p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent));
+    CHECK_IS(fabs(p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent) - 1), <, 1e-12);
     CHECK_IS(p.memory.activations_bytes, >, q.memory.activations_bytes);
     d.kv_heads_must_divide = 1;
     refused(&d, l, "tensor x ulysses: 16 does not divide the 8 key/value heads");
@@ -420,6 +419,7 @@ TEST(bytes_sent_are_the_formulas) {
         int q, k;
         if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_KEEP) continue;
         n++;
+        IN_CASE("round %d", round);
         memo_parallel_prediction p = predict(&d, &l);
         S = (double)d.sequence * (double)d.micro_batch;
         h = d.model.hidden;
@@ -450,28 +450,18 @@ TEST(bytes_sent_are_the_formulas) {
         P = 0;
         for (int at = 0; at < l.pipeline; at++) P = fmax(P, stage_parameters(&d, &l, at));
         stay = P * (N - 1) / N;
-        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_TENSOR], tensor), "round %d", round);
-        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], ulysses), "round %d: %g, not %g",
-                   round, p.sent_bytes[MEMO_PARALLEL_ULYSSES], ulysses);
-        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_RING], ring), "round %d", round);
-        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_GRADIENTS], 4 * stay *
-                                                                   (l.zero_stage == 0   ? 2
-                                                                    : l.zero_stage == 1 ? 1
-                                                                                        : runs)),
-                   "round %d", round);
-        CHECK_CASE(
-            near(p.sent_bytes[MEMO_PARALLEL_PARAMETERS], 2 * stay *
-                                                             (l.zero_stage == 0   ? 0
-                                                              : l.zero_stage == 3 ? 2 * micros
-                                                                                  : 1)),
-            "round %d", round);
-        CHECK_CASE(
-            near(p.sent_bytes[MEMO_PARALLEL_PIPELINE],
-                 l.pipeline > 1 ? micros * fmax(l.chunks, 1) * 2 * 2 * S / (T * U * R) * h : 0),
-            "round %d", round);
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_TENSOR], tensor));
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], ulysses));
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], ring));
+        const double gathers = l.zero_stage == 0 ? 0 : l.zero_stage == 3 ? 2 * micros : 1;
+        const double sums = l.zero_stage == 0 ? 2 : l.zero_stage == 1 ? 1 : runs;
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_GRADIENTS], 4 * stay * sums));
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_PARAMETERS], 2 * stay * gathers));
+        const double pipeline = micros * fmax(l.chunks, 1) * 2 * 2 * S / (T * U * R) * h;
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_PIPELINE], l.pipeline > 1 ? pipeline : 0));
         CHECK(p.sent_bytes[MEMO_PARALLEL_HOST] <= 0 && p.alpha <= 0);
     }
-    CHECK_CASE(n > 100, "%d", n);
+    CHECK_IS(n, >, 100);
 }
 
 /* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention,
@@ -598,8 +588,8 @@ TEST(the_fastest_groups_that_fit_are_taken) {
     for (int n = 2; n <= 4; n *= 2) {
         d.cluster.device_bytes = (int64_t)(p.memory.device_bytes - 1);
         p = predict(&d, &l);
-        CHECK_CASE(p.ulysses_groups == n && p.fits && p.time.step_s > last_s, "%d groups, not %d",
-                   (int)p.ulysses_groups, n);
+        CHECK_IS(p.ulysses_groups, ==, n);
+        CHECK(p.fits && p.time.step_s > last_s);
         last_s = p.time.step_s;
     }
 }
@@ -612,7 +602,7 @@ TEST(query_heads_of_a_key_head_make_groups) {
     memo_parallel_prediction whole = predict(&d, &l), p;
     d.max_ulysses_groups = 0;
     p = predict(&d, &l);
-    CHECK_CASE(p.ulysses_groups == 4, "%d groups", (int)p.ulysses_groups);
+    CHECK_IS(p.ulysses_groups, ==, 4);
     CHECK(p.time.ulysses_s < 0.5 * whole.time.ulysses_s);
     d.cluster.n_gpus = 16;
     l.ring = 2;
@@ -710,9 +700,8 @@ TEST(memory_shrinks_with_every_degree) {
             /* Of uneven stages, more may hold more. */
             if (degree == 1 && d.model.n_layers % (twice.pipeline * chunks_of(&l))) continue;
             n++;
-            CHECK_CASE(p.memory.device_bytes <= before * (1 + 1e-12),
-                       "round %d, degree %d: %g > %g", round, degree, p.memory.device_bytes,
-                       before);
+            IN_CASE("round %d, degree %d", round, degree);
+            CHECK_IS(p.memory.device_bytes, <=, before * (1 + 1e-12));
         }
     }
     CHECK_CASE(n > 300, "%d", n);
@@ -876,14 +865,14 @@ TEST(bubbles_match_a_run_of_the_schedule) {
                 run_s;
         n_equal += is_equal;
         n_uneven += !is_equal;
-        CHECK_CASE(is_equal ? fabs(ratio - 1) < 1e-6 : ratio > 0.85 && ratio < 1.1,
-                   "round %d: %d stages of %d chunks, %d layers, %d micro-batches: %g", round,
-                   pipeline, chunks, (int)d.model.n_layers, n_micro, ratio);
+        IN_CASE("round %d: %d stages of %d chunks, %d layers, %d micro-batches", round, pipeline,
+                chunks, d.model.n_layers, n_micro);
+        CHECK_IS(ratio, >, is_equal ? 1 - 1e-6 : 0.85);
+        CHECK_IS(ratio, <, is_equal ? 1 + 1e-6 : 1.1);
         d.micro_batch = 1;
         for (int s = 0; s < pipeline; s++) {
             const memoi_parallel_stage stage = memoi_parallel_stage_of(&d, &l, s);
-            CHECK_CASE(near(held[s], stage.n_held * chunks), "round %d: stage %d: %d, %g", round, s,
-                       held[s], stage.n_held * chunks);
+            CHECK_IS(fabs(held[s] - stage.n_held * chunks), <, 1e-6);
             CHECK(near(stage.n_layers, layers_of(&d, &l, s)));
         }
     }
@@ -1037,13 +1026,11 @@ TEST(published_runs_are_within_15_percent) {
         const published_run* run = &published_runs[i];
         memo_parallel_prediction p, without;
         CHECK_OK(run_predict(run, RUN_ALL, &p, &error));
-        CHECK_CASE(p.fits, "%s: %.1f GiB", run->name, p.memory.device_bytes / GIB);
-        if (run->mfu_percent > 0)
-            CHECK_CASE(fabs(100 * p.mfu / run->mfu_percent - 1) <= 0.15, "%s: %.1f %%, not %.1f",
-                       run->name, 100 * p.mfu, run->mfu_percent);
-        if (run->step_s > 0)
-            CHECK_CASE(fabs(p.time.step_s / run->step_s - 1) <= 0.15, "%s: %.1f s, not %.1f",
-                       run->name, p.time.step_s, run->step_s);
+        IN_CASE("%s: %.1f GiB, %.1f %%, %.1f s", run->name, p.memory.device_bytes / GIB,
+                100 * p.mfu, p.time.step_s);
+        CHECK(p.fits);
+        if (run->mfu_percent > 0) CHECK_IS(fabs(100 * p.mfu / run->mfu_percent - 1), <=, 0.15);
+        if (run->step_s > 0) CHECK_IS(fabs(p.time.step_s / run->step_s - 1), <=, 0.15);
         for (int k = 1; k < RUN_N_MECHANISMS; k++) {
             CHECK_OK(run_predict(run, (run_mechanism)k, &without, &error));
             CHECK(without.time.step_s > 0);
@@ -1092,7 +1079,7 @@ TEST(products_take_whole_waves_or_their_bytes) {
         bytes_s = 2.0 * (double)(rows * inner + inner * columns + rows * columns) / 1.5e12;
         n_waves += best_s > bytes_s;
         n_bytes += best_s < bytes_s;
-        CHECK_CASE(fabs(product_s / fmax(best_s, bytes_s) - 1) < 1e-9, "round %d", round);
+        CHECK_IS(fabs(product_s / fmax(best_s, bytes_s) - 1), <, 1e-9);
         CHECK(product_s >= ideal_s * (1 - 1e-12));
     }
     CHECK_CASE(n_waves > 50 && n_bytes > 5, "%d, %d", n_waves, n_bytes);
@@ -1106,8 +1093,7 @@ TEST(few_tokens_are_inefficient) {
     d.cluster.collective_s = 0;
     double alike = predict(&d, &l).time.gemm_s;
     d.cluster.n_processors = 108;
-    CHECK_CASE(predict(&d, &l).time.gemm_s > 2.5 * alike, "%g",
-               predict(&d, &l).time.gemm_s / alike);
+    CHECK_IS(predict(&d, &l).time.gemm_s, >, 2.5 * alike);
     for (; d.sequence <= 1 << 14; d.sequence *= 2) { /* longer is more efficient */
         double mfu = predict(&d, &l).mfu;
         CHECK_IS(mfu, >, last);
@@ -1169,8 +1155,7 @@ TEST(experts_are_shared_among_ranks) {
     double all = memo_parallel_parameters(&d.model), layer, active;
     layer = memo_parallel_layer_parameters(&d.model) - 128 * mlp;
     active = 48 * (layer + 8 * mlp) + 2 * vocabulary;
-    CHECK_CASE(fabs(all / 30.5e9 - 1) < 0.01 && fabs(active / 3.3e9 - 1) < 0.02, "%g, %g", all,
-               active);
+    CHECK(fabs(all / 30.5e9 - 1) < 0.01 && fabs(active / 3.3e9 - 1) < 0.02);
     memo_parallel_prediction p = predict(&d, &l);
     CHECK(near(p.flops, 65536 * (6 * (active - vocabulary) + 6.0 * 48 * 65536 * 4096)));
     CHECK(near(p.memory.parameters_bytes, 2 * all) && p.time.experts_s <= 0);
@@ -1265,10 +1250,9 @@ TEST(masks_leave_keys_out) {
         d.document = document;
         p = predict(&all, &l);
         q = predict(&d, &l);
-        CHECK_CASE(
-            fabs(q.time.attention_s / p.time.attention_s / (seen / (0.5 * (double)n * (double)n)) -
-                 1) < 2e-3,
-            "round %d: documents of %d, window %d", round, (int)document, (int)window);
+        IN_CASE("round %d: documents of %d, window %d", round, (int)document, (int)window);
+        seen /= 0.5 * (double)n * (double)n;
+        CHECK_IS(fabs(q.time.attention_s / p.time.attention_s / seen - 1), <, 2e-3);
         CHECK(q.flops <= p.flops && q.time.step_s <= p.time.step_s);
         CHECK(q.sent_bytes[MEMO_PARALLEL_RING] <= p.sent_bytes[MEMO_PARALLEL_RING]);
     }
@@ -1300,11 +1284,11 @@ TEST(times_are_monotonic) {
             if (k == 3) worse.cluster.collective_s *= 2;
             if (k == 4) worse.cluster.nic_bytes_per_s /= 2;
             if (l.activations == MEMO_PARALLEL_SWAP && k) continue; /* slower hides more copies */
-            CHECK_CASE(predict(&worse, &l).time.step_s >= p.time.step_s * (1 - 1e-9),
-                       "round %d, %d", round, k);
+            IN_CASE("round %d, %d", round, k);
+            CHECK_IS(predict(&worse, &l).time.step_s, >=, p.time.step_s * (1 - 1e-9));
         }
     }
-    CHECK_CASE(n > 100, "%d", n);
+    CHECK_IS(n, >, 100);
     double last = 0;
     for (int gpus = 1; gpus < 1 << 20; gpus *= 2) {
         CHECK(memoi_parallel_expected_most(gpus) >= last);
@@ -1372,9 +1356,9 @@ TEST(groups_of_heads_hide_the_all_to_all) {
                 for (int way = 0; way < 2; way++)
                     sum_s += grouped[way].compute_s + grouped[way].all_to_all_s +
                              grouped[way].hops_s + grouped[way].blocks_s;
-                CHECK_CASE(p.ulysses_groups == best && near(sum_s, best_s),
-                           "%d tokens, ring %d: %d groups, %g s, not %d, %g s", (int)lengths[i],
-                           ring, (int)p.ulysses_groups, sum_s, best, best_s);
+                IN_CASE("%d tokens, ring %d", (int)lengths[i], ring);
+                CHECK_IS(p.ulysses_groups, ==, best);
+                CHECK_IS(fabs(sum_s / best_s - 1), <, 1e-9);
             }
             CHECK(p.time.step_s <= none.time.step_s * (1 + 1e-9));
             CHECK(memcmp(p.sent_bytes, none.sent_bytes, sizeof p.sent_bytes) == 0);
@@ -1749,9 +1733,9 @@ TEST(tool_explains) {
 }
 
 static void tool_refuses(const char* line, const char* words) {
-    CHECK_CASE(tool(line) == 2, "%s", line);
-    CHECK_CASE(!tool_out[0], "%s", line);
-    CHECK_CASE(strstr(tool_err, words) && n_lines(tool_err) == 1, "%s: %s", line, tool_err);
+    IN_CASE("%s", line);
+    CHECK(tool(line) == 2 && !tool_out[0] && n_lines(tool_err) == 1);
+    CHECK_TEXT(tool_err, words);
 }
 
 TEST(tool_refuses_in_words) {

@@ -69,8 +69,7 @@ TEST(the_rule_s_gradient_matches_central_differences) {
             x[i] = at - h;
             double down = row_loss(&r, x, n, label, ignored);
             x[i] = at;
-            CHECK_CASE(fabs((up - down) / (2 * h) - gradient[i]) <= 1e-7,
-                       "case %d: %g by differences, not %g", k, (up - down) / (2 * h), gradient[i]);
+            CHECK_IS(fabs((up - down) / (2 * h) - gradient[i]), <=, 1e-7);
         }
     }
 }
@@ -91,6 +90,7 @@ TEST(kernels_match_the_reference) {
         const int32_t n_parts = (int32_t)memo_test_int(1, MAX_PARTS);
         const double spread = k % 5 == 0 ? 100 : 4;
         const float scale = (float)memo_test_real();
+        IN_CASE("case %d", k);
         memo_cross_entropy_desc desc[MAX_PARTS];
         const rule r = random_rule();
         float parts[12 * MEMO_LOSS_NUMBERS * MAX_PARTS], losses[12];
@@ -110,25 +110,24 @@ TEST(kernels_match_the_reference) {
                 borders[q - 1] = other;
             }
         for (p = 0; p < n_parts; p++) {
-            memo_cross_entropy_desc* d = &desc[p];
-            memset(d, 0, sizeof *d);
             at[p] = (char*)memory[p] + memo_test_int(0, 4) * 4;
-            d->logits = d->d_logits = at[p];
-            d->type = type;
-            d->n_rows = n_rows;
-            d->n_columns = borders[p + 1] - borders[p];
-            d->first_column = borders[p];
-            d->stride = d->n_columns + memo_test_int(0, 8);
-            d->labels = labels;
-            d->parts = parts;
-            d->losses = losses;
-            d->sums = sums;
-            d->n_parts = n_parts;
-            d->part = p;
-            d->scale = scale;
-            d->vocabulary = n;
-            d->softcap = (float)r.softcap;
-            d->z_weight = (float)r.z_weight;
+            desc[p] = (memo_cross_entropy_desc){.logits = at[p],
+                                                .d_logits = at[p],
+                                                .type = type,
+                                                .n_rows = n_rows,
+                                                .n_columns = borders[p + 1] - borders[p],
+                                                .first_column = borders[p],
+                                                .labels = labels,
+                                                .parts = parts,
+                                                .losses = losses,
+                                                .sums = sums,
+                                                .n_parts = n_parts,
+                                                .part = p,
+                                                .scale = scale,
+                                                .vocabulary = n,
+                                                .softcap = (float)r.softcap,
+                                                .z_weight = (float)r.z_weight};
+            desc[p].stride = desc[p].n_columns + memo_test_int(0, 8);
         }
         for (row = 0; row < n_rows; row++)
             labels[row] = memo_test_int(0, 5) ? (int32_t)memo_test_int(0, n - 1) : -100;
@@ -164,9 +163,8 @@ TEST(kernels_match_the_reference) {
                 CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc[p], &error));
             CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc[0], &error));
             for (row = 0; row < n_rows; row++) {
-                CHECK_CASE(fabs((double)losses[row] - expected_loss[row]) <=
-                               2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]),
-                           "case %d: loss %g, not %g", k, (double)losses[row], expected_loss[row]);
+                CHECK_IS(fabs((double)losses[row] - expected_loss[row]), <=,
+                         2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]));
                 for (p = 0; p < n_parts; p++)
                     for (i = 0; i < desc[p].n_columns; i++) {
                         double d = typed_at(at[p], row * desc[p].stride + i, type);
@@ -180,9 +178,8 @@ TEST(kernels_match_the_reference) {
             }
             CHECK_IS(sums[1], ==, 5 + (double)n_labels);
             CHECK_IS(sums[2], ==, 7);
-            CHECK_CASE(fabs(sums[0] - sum) <=
-                           2e-6 * (1 + spread / 2) * (double)(n_rows + 1) + 2e-6 * fabs(sum),
-                       "case %d: sum %g, not %g", k, sums[0], sum);
+            CHECK_IS(fabs(sums[0] - sum), <=,
+                     2e-6 * (1 + spread / 2) * (double)(n_rows + 1) + 2e-6 * fabs(sum));
         }
     }
 }
@@ -442,7 +439,7 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
 
 static float* floats(int64_t n) { return (float*)calloc((size_t)n + 1, sizeof(float)); }
 
-static void check_tiles(tiles_case* c, int number) {
+static void check_tiles(tiles_case* c) {
     own_memory double *logits = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
                       *gradient = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
                       *d_x = (double*)calloc((size_t)(c->n_rows * c->n_in), sizeof(double)),
@@ -469,8 +466,7 @@ static void check_tiles(tiles_case* c, int number) {
                 }
         }
         for (int32_t r = 0; r < c->n_ranks; r++) {
-            CHECK_CASE(fabs((double)c->losses[r][row] - loss) <= tolerance * 4,
-                       "case %d: loss %g, not %g", number, (double)c->losses[r][row], loss);
+            CHECK_IS(fabs((double)c->losses[r][row] - loss), <=, tolerance * 4);
             CHECK(memcmp(&c->losses[r][row], &c->losses[0][row], 4) == 0);
         }
     }
@@ -487,14 +483,12 @@ static void check_tiles(tiles_case* c, int number) {
     for (int64_t i = 0; i < c->n_rows * c->n_in; i++) {
         double d = 0;
         for (int32_t r = 0; r < c->n_ranks; r++) d += (double)c->d_x[r][i];
-        CHECK_CASE(fabs(d - d_x[i]) <= tolerance * 2 * (double)c->scale, "case %d: d_x %g, not %g",
-                   number, d, d_x[i]);
+        CHECK_IS(fabs(d - d_x[i]), <=, tolerance * 2 * (double)c->scale);
     }
     for (int64_t i = 0; i < c->vocabulary * c->n_in; i++) {
         double d = 0;
         for (int32_t r = 0; r < c->n_ranks; r++) d += (double)c->d_weights[r][i];
-        CHECK_CASE(fabs(d - d_weights[i]) <= tolerance * 2 * (double)(c->scale * (float)c->n_rows),
-                   "case %d: d_weights %g, not %g", number, d, d_weights[i]);
+        CHECK_IS(fabs(d - d_weights[i]), <=, tolerance * 2 * (double)(c->scale * (float)c->n_rows));
     }
 }
 
@@ -527,7 +521,8 @@ TEST(tiles_match_the_reference) {
             c.d_weights[r] = floats(c.vocabulary * c.n_in);
         }
         CHECK_OK(thread_ranks_run(c.n_ranks, tiles_rank, &c, &error));
-        check_tiles(&c, k);
+        IN_CASE("case %d", k);
+        check_tiles(&c);
         for (r = 0; r < c.n_ranks; r++) {
             free(c.losses[r]);
             free(c.d_x[r]);
@@ -658,9 +653,8 @@ TEST(sizes_and_refusals) {
     desc.tensor = &many;
     for (desc.vocabulary = 2; desc.vocabulary <= 1 << 17; desc.vocabulary *= 8) {
         CHECK_OK(memo_loss_desc_get_sizes(&desc, &sizes, &error));
-        CHECK_CASE(sizes.device_bytes <= 136 << 20 && sizes.device_bytes >= 60 << 20,
-                   "vocabulary %lld: %lld bytes", (long long)desc.vocabulary,
-                   (long long)sizes.device_bytes);
+        CHECK_IS(sizes.device_bytes, <=, 136 << 20);
+        CHECK_IS(sizes.device_bytes, >=, 60 << 20);
     }
     desc.tensor = NULL;
     desc.vocabulary = INT32_MAX;

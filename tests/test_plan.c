@@ -64,8 +64,9 @@ static int64_t rounded(int64_t value, int64_t alignment) {
 
 /* The plan of this desc, NULL: the default, is valid. */
 static void solve_valid(memo_plan* plan, const memo_plan_desc* desc, int k) {
+    IN_CASE("case %d", k);
     CHECK_OK(memo_plan_solve(plan, desc, &error));
-    CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k, error.message);
+    CHECK_OK(memo_plan_validate(plan, &error));
 }
 
 /* The same desc gives the same offsets again, whatever was there before. */
@@ -77,9 +78,8 @@ static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = -7;
     }
     solve_valid(plan, desc, k);
-    CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
-    for (int64_t i = 0; i < n; i++)
-        CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d, buffer %d", k, (int)i);
+    CHECK_IS(plan->peak_bytes, ==, peak);
+    for (int64_t i = 0; i < n; i++) CHECK_IS(plan->buffers[i].offset_bytes, ==, offsets[i]);
 }
 
 static void pose(memo_plan* plan, memoi_problem* problem) {
@@ -191,8 +191,8 @@ TEST(lowest_offset_is_lowest) {
                     key[best] = top;
                     continue;
                 }
-                CHECK_CASE(greedy.offsets[best] == lowest, "case %d, run %d: %lld, not %lld", k,
-                           run, (long long)greedy.offsets[best], (long long)lowest);
+                IN_CASE("case %d, run %d", k, run);
+                CHECK_IS(greedy.offsets[best], ==, lowest);
                 offsets[best] = greedy.offsets[best];
                 n_placed++;
             }
@@ -235,10 +235,8 @@ TEST(sweeps_keep_queues_dense) {
         own_problem problem;
         own_plan* plan = new_plan(8000, 0, 1);
         for (int64_t i = 0; i < plan->n_buffers; i++) {
-            memo_buffer* buffer = &plan->buffers[i];
-            buffer->begin = buffer->id = i;
-            buffer->end = i + 500 + (k % 2 ? memo_test_int(0, 50) : 0);
-            buffer->size_bytes = memo_test_int(1, 2000);
+            const int64_t size_bytes = memo_test_int(1, 2000);
+            put_buffer(plan, i, i, i + 500 + (k % 2 ? memo_test_int(0, 50) : 0), size_bytes);
         }
         pose(plan, &problem);
         own_solution best = new_solution(&problem);
@@ -265,7 +263,7 @@ TEST(search_fills_cut_rectangles) {
         n_met += plan->peak_bytes == 1000;
         solve_again(plan, &desc, k);
     }
-    CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
+    CHECK_IS(n_met, ==, 40);
 }
 
 /* Cuts a block into n = 4 k + 1 buffers: four around a fifth, each of which is cut again.  No cut
@@ -326,11 +324,7 @@ TEST(tilings_are_proven) {
 TEST(a_part_has_a_bound_of_its_own) {
     own_problem problem, part;
     own_plan* plan = new_plan(4, 0, 1);
-    for (int64_t i = 0; i < 4; i++) {
-        plan->buffers[i].size_bytes = 10;
-        plan->buffers[i].begin = i > 0;
-        plan->buffers[i].end = 1 + (i > 0);
-    }
+    for (int64_t i = 0; i < 4; i++) put_buffer(plan, i, i > 0, 1 + (i > 0), 10);
     plan->buffers[0].is_fixed = 1;
     plan->buffers[0].offset_bytes = 1000;
     pose(plan, &problem);
@@ -349,11 +343,8 @@ TEST(no_effort_is_left_over) {
         cut_rectangle(plan->buffers, HARD, 5000, 1);
         for (int64_t i = 0; i < HARD; i++)
             plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
-        for (int64_t i = HARD; i < HARD + EASY; i++) {
-            plan->buffers[i].begin = 4 * HARD + i;
-            plan->buffers[i].end = plan->buffers[i].begin + 1;
-            plan->buffers[i].size_bytes = memo_test_int(1, 1000);
-        }
+        for (int64_t i = HARD; i < HARD + EASY; i++)
+            put_buffer(plan, i, 4 * HARD + i, 4 * HARD + i + 1, memo_test_int(1, 1000));
         pose(plan, &problem);
         memo_log log = {0};
         memoi_effort effort = {
@@ -375,9 +366,7 @@ TEST(search_meets_brute_force) {
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
         solve_valid(plan, &desc, k);
         int64_t least = brute_force(plan);
-        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == least,
-                   "case %d: search %lld, brute force %lld", k, (long long)plan->peak_bytes,
-                   (long long)least);
+        expect_optimal(plan, least);
         desc.capacity_bytes = least - 1;
         if (least > 1) CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
     }
@@ -409,8 +398,8 @@ TEST(proofs_halve_what_is_open) {
         memo_plan_desc desc = {
             .node_limit = 3000, .time_limit_s = 1000, .n_threads = (int32_t)memo_test_int(1, 3)};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "case %d: %lld of %lld", k,
-                   (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
+        IN_CASE("case %d", k);
+        CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
         n_above += plan->peak_bytes > plan->lower_bound_bytes + 2000;
     }
     CHECK_CASE(n_above > 10, "%d above the bound", n_above);
@@ -439,9 +428,8 @@ TEST(cores_meet_brute_force) {
             CHECK(memoi_neighbors_list(&problem) == 1);
             CHECK(memoi_cores_create(&cores, &problem, &effort));
             CHECK(memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &best));
-            CHECK_CASE(verdict == (capacity < least ? MEMOI_FAILED : MEMOI_FOUND),
-                       "case %d: verdict %d at %lld of %lld", k, (int)verdict, (long long)capacity,
-                       (long long)least);
+            IN_CASE("case %d", k);
+            CHECK_IS(verdict, ==, (capacity < least ? MEMOI_FAILED : MEMOI_FOUND));
             if (verdict == MEMOI_FOUND) {
                 CHECK_IS(best.peak, ==, least);
                 memoi_plan_store(plan, &problem, &best, "cores");
@@ -477,9 +465,8 @@ TEST(alignments_leave_holes_in_a_stack) {
         int64_t n = memo_test_int(2, 5), sum = 0, i, base;
         own_plan* plan = new_plan(n, 0, 1);
         for (i = 0; i < n; i++) {
-            plan->buffers[i].end = 1;
-            plan->buffers[i].size_bytes = memo_test_int(1, 12);
-            plan->buffers[i].alignment_bytes = (int64_t)1 << memo_test_int(0, 3);
+            memo_buffer* buffer = put_buffer(plan, i, 0, 1, memo_test_int(1, 12));
+            buffer->alignment_bytes = (int64_t)1 << memo_test_int(0, 3);
         }
         pose(plan, &problem);
         CHECK(memoi_neighbors_list(&problem) == 1);
@@ -527,9 +514,7 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     int k;
     own_plan* plan = new_plan(N, N * N * N, 1);
     for (int64_t i = 0; i < N; i++) {
-        plan->buffers[i].id = i;
-        plan->buffers[i].size_bytes = 64 * memo_test_int(1, 100) + 1;
-        plan->buffers[i].end = N * (N - 1) / 2;
+        put_buffer(plan, i, 0, N * (N - 1) / 2, 64 * memo_test_int(1, 100) + 1);
         sum += plan->buffers[i].size_bytes;
         for (j = 0, time = 0; j < N; j++)
             for (k = 0; k < j; k++, time++) {
@@ -542,10 +527,8 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     plan->n_gaps = n_gaps;
     memo_plan_desc desc = {.node_limit = 1};
     solve_valid(plan, &desc, k);
-    CHECK_IS(plan->peak_bytes, ==, sum);
-    CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
-    CHECK_CASE(plan->lower_bound_bytes < sum / 4, "live at most %lld of %lld",
-               (long long)plan->lower_bound_bytes, (long long)sum);
+    expect_optimal(plan, sum);
+    CHECK_IS(plan->lower_bound_bytes, <, sum / 4);
 }
 
 /* An alignment that divides all sizes holds by itself, whatever the others are. */
@@ -554,12 +537,8 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
     for (int k = 0; k < 4; k++) {
         own_problem problem;
         own_plan* plan = new_plan(3, 0, 1);
-        for (int i = 0; i < 3; i++) {
-            plan->buffers[i].id = i;
-            plan->buffers[i].size_bytes = 64 * (3 + 2 * i);
-            plan->buffers[i].alignment_bytes = alignments[k][i];
-            plan->buffers[i].end = 1;
-        }
+        for (int i = 0; i < 3; i++)
+            put_buffer(plan, i, 0, 1, 64 * (3 + 2 * i))->alignment_bytes = alignments[k][i];
         pose(plan, &problem);
         CHECK_IS(problem.unit_bytes, ==, 64);
         for (int i = 0; i < 3; i++)
@@ -610,9 +589,8 @@ TEST(first_fit_is_first_fit) {
             CHECK(memoi_greedy_run(&greedy));
             memoi_solution_offer(&problem, greedy.offsets, &best);
             slow_fit(&problem, greedy.ranked, offsets);
-            for (i = 0; i < n; i++)
-                CHECK_CASE(greedy.offsets[i] == offsets[i], "case %d, item %d: %lld and %lld", k,
-                           (int)i, (long long)greedy.offsets[i], (long long)offsets[i]);
+            IN_CASE("case %d, order %d", k, order);
+            for (i = 0; i < n; i++) CHECK_IS(greedy.offsets[i], ==, offsets[i]);
 
             /* The first in the order that ends above the bound. */
             for (i = 0; i < n; i++) greedy.offsets[i] = problem.items[i].fixed;
@@ -775,8 +753,8 @@ TEST(full_sections_come_first) {
         n_open += best.peak > problem.lower_bound;
         CHECK_OK(memoi_full_solve(&problem, 80, 0.3, problem.lower_bound, &effort, &best, &bound,
                                   &error));
-        CHECK_CASE(best.peak == bound, "case %d: %lld, bound %lld", k, (long long)best.peak,
-                   (long long)bound);
+        IN_CASE("case %d", k);
+        CHECK_IS(best.peak, ==, bound);
         memoi_plan_store(plan, &problem, &best, "search");
         CHECK_OK(memo_plan_validate(plan, &error));
     }
@@ -819,9 +797,8 @@ TEST(threads_give_the_same_plan_twice) {
         solve_again(plan, &desc, k);
         desc.n_threads = 1;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(plan->peak_bytes >= bound, "case %d: %lld, several had %lld", k,
-                   (long long)plan->peak_bytes, (long long)peak);
-        CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes <= peak, "case %d", k);
+        CHECK_IS(plan->peak_bytes, >=, bound);
+        CHECK(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes <= peak);
         for (i = 0; i < n && plan->buffers[i].offset_bytes == offsets[i];) i++;
         n_other += i < n;
         desc.n_threads = 65;
@@ -833,7 +810,7 @@ TEST(threads_give_the_same_plan_twice) {
 #ifdef MEMO_LP_SOLVE
 /* The program alone, from the worst plan: every item on top of the earlier ones.  Greedy orders
  * leave it nothing to do in such small problems. */
-static void check_program(const memo_plan* plan, int k) {
+static void check_program(const memo_plan* plan) {
     own_problem problem;
     memoi_solution best;
     int64_t stacked[8], offsets[8], top = 0, i;
@@ -848,9 +825,8 @@ static void check_program(const memo_plan* plan, int k) {
     memoi_solution_begin(&best, offsets);
     memoi_solution_offer(&problem, stacked, &best);
     CHECK_OK(memoi_mip_solve(&problem, HUGE_VAL, &best, &error));
-    CHECK_CASE(best.is_optimal && best.peak * problem.unit_bytes == brute_force(plan),
-               "case %d: program %lld, brute force %lld", k,
-               (long long)(best.peak * problem.unit_bytes), (long long)brute_force(plan));
+    CHECK(best.is_optimal);
+    CHECK_IS(best.peak * problem.unit_bytes, ==, brute_force(plan));
 }
 #endif
 
@@ -861,21 +837,15 @@ TEST(mip_meets_brute_force) {
         own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
         memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
         solve_valid(plan, &desc, k);
-        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == brute_force(plan),
-                   "case %d: mip %lld, brute force %lld", k, (long long)plan->peak_bytes,
-                   (long long)brute_force(plan));
-        if (k < 200) check_program(plan, k);
+        expect_optimal(plan, brute_force(plan));
+        if (k < 200) check_program(plan);
     }
 #else
     int64_t i;
     /* greedy needs 5 here, the bound is 4: were it at the bound, no MIP would be asked */
     static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
     own_plan* plan = new_plan(5, 0, 1);
-    for (i = 0; i < 5; i++) {
-        plan->buffers[i].begin = rows[i][0];
-        plan->buffers[i].end = rows[i][1];
-        plan->buffers[i].size_bytes = rows[i][2];
-    }
+    for (i = 0; i < 5; i++) put_buffer(plan, i, rows[i][0], rows[i][1], rows[i][2]);
     memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_MIP};
     i = (int64_t)memo_plan_solve(plan, &desc, &error);
     CHECK(i == MEMO_STATUS_OK || i == MEMO_STATUS_UNSUPPORTED);
@@ -910,15 +880,12 @@ TEST(odd_problems_are_answered) {
     memo_plan_destroy(plan);
 
     CHECK_OK(memo_plan_create(2, 0, 16, &plan, &error));
-    plan->buffers[0].id = 7;
-    plan->buffers[0].size_bytes = 20;
-    plan->buffers[0].end = 2;
-    plan->buffers[0].is_fixed = 1;
-    plan->buffers[0].offset_bytes = 16;
-    plan->buffers[1] = plan->buffers[0];
-    plan->buffers[1].id = 8;
-    plan->buffers[1].begin = 1;
-    plan->buffers[1].offset_bytes = 32;
+    for (int i = 0; i < 2; i++) {
+        memo_buffer* buffer = put_buffer(plan, i, i, 2, 20);
+        buffer->id = 7 + i;
+        buffer->is_fixed = 1;
+        buffer->offset_bytes = 16 + 16 * i;
+    }
     CHECK_ERROR(memo_plan_solve(plan, NULL, &error), INVALID_ARGUMENT, "7");
     CHECK_TEXT(error.message, "8");
     plan->buffers[1].offset_bytes = 48;
@@ -939,10 +906,7 @@ TEST(odd_problems_are_answered) {
 
     /* Sizes that a double cannot hold exactly. */
     CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
-    plan->buffers[0].size_bytes = ((int64_t)1 << 60) + 1;
-    plan->buffers[1].size_bytes = ((int64_t)1 << 60) + 2;
-    plan->buffers[2].size_bytes = 3;
-    plan->buffers[0].end = plan->buffers[1].end = plan->buffers[2].end = 1;
+    for (int i = 0; i < 3; i++) put_buffer(plan, i, 0, 1, i < 2 ? ((int64_t)1 << 60) + 1 + i : 3);
     solve_valid(plan, NULL, 0);
     CHECK_IS(plan->peak_bytes, ==, ((int64_t)1 << 61) + 6);
 }

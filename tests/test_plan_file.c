@@ -167,15 +167,7 @@ TEST(another_stream_keeps_a_buffer) {
 TEST(preparing_sorts_and_sums) {
     own_plan* plan = new_plan(3, 2, 0);
     CHECK_IS(plan->alignment_bytes, ==, 1);
-    plan->buffers[0].id = 7;
-    plan->buffers[0].begin = 5;
-    plan->buffers[0].end = 9;
-    plan->buffers[0].size_bytes = 10;
-    plan->buffers[1] = plan->buffers[0];
-    plan->buffers[1].id = 8;
-    plan->buffers[1].begin = 2;
-    plan->buffers[2] = plan->buffers[0];
-    plan->buffers[2].id = 9;
+    for (int i = 0; i < 3; i++) put_buffer(plan, i, i == 1 ? 2 : 5, 9, 10)->id = 7 + i;
     plan->gaps[0].buffer = 1;
     plan->gaps[0].begin = 7;
     plan->gaps[0].end = 9;
@@ -285,14 +277,8 @@ TEST(validator_demands_a_plan) {
 TEST(large_plans_validate_quickly) {
     const int64_t n = 100000, n_lanes = 20000;
     own_plan* plan = new_plan(n, 0, 512);
-    for (int64_t i = 0; i < n; i++) {
-        memo_buffer* buffer = &plan->buffers[i];
-        buffer->id = i;
-        buffer->size_bytes = 512;
-        buffer->begin = i;
-        buffer->end = i + n_lanes;
-        buffer->offset_bytes = i * 7919 % n_lanes * 512;
-    }
+    for (int64_t i = 0; i < n; i++)
+        put_buffer(plan, i, i, i + n_lanes, 512)->offset_bytes = i * 7919 % n_lanes * 512;
     CHECK_OK(memo_plan_prepare(plan, &error));
     set_peak(plan);
     CHECK_IS(plan->peak_bytes, ==, plan->lower_bound_bytes);
@@ -523,12 +509,8 @@ TEST(pictures_are_well_formed) {
 
 TEST(pictures_of_large_plans_stay_small) {
     own_plan* plan = new_plan(50000, 0, 512);
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        plan->buffers[i].begin = i;
-        plan->buffers[i].end = i + 3;
-        plan->buffers[i].size_bytes = 512;
-        plan->buffers[i].offset_bytes = i % 3 * 512;
-    }
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        put_buffer(plan, i, i, i + 3, 512)->offset_bytes = i % 3 * 512;
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_FAILS(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error), INVALID_STATE);
     set_peak(plan);
@@ -543,12 +525,8 @@ TEST(pictures_show_buffers_of_a_part_of_the_step) {
     for (int persistent = 0; persistent < 2; persistent++) {
         own_plan* plan = new_plan(2, 0, 1);
         double height = 0;
-        for (int64_t i = 0; i < 2; i++) {
-            plan->buffers[i].begin = i;
-            plan->buffers[i].end = 4 - i;
-            plan->buffers[i].size_bytes = i ? 1000 : 99000;
-            plan->buffers[i].offset_bytes = i ? 99000 : 0;
-        }
+        for (int64_t i = 0; i < 2; i++)
+            put_buffer(plan, i, i, 4 - i, i ? 1000 : 99000)->offset_bytes = i ? 99000 : 0;
         if (persistent) plan->buffers[0].memory_class = MEMO_CLASS_PERSISTENT;
         CHECK_OK(memo_plan_prepare(plan, &error));
         set_peak(plan);

@@ -322,20 +322,14 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
             elapsed_s = now_s() - begin_s;
             if (elapsed_s > longest_s) longest_s = elapsed_s;
             other = 1 - r;
-            CHECK_CASE(ranks[r].status && ranks[r].error.message[0],
-                       "fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
+            IN_CASE("fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
+            CHECK(ranks[r].status && ranks[r].error.message[0]);
             if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other rank's time-out */
-                CHECK_CASE(strstr(ranks[r].error.message, "on purpose") != NULL,
-                           "fault %d, ring %d, rank %d, call %d: %s", fault, (int)ring, r, (int)k,
-                           ranks[r].error.message);
+                CHECK_TEXT(ranks[r].error.message, "on purpose");
             /* The other may have had all that it needs. */
-            CHECK_CASE(ranks[other].status ? ranks[other].error.message[0] != 0
-                                           : is_right(&ranks[other], &expected[other]),
-                       "fault %d, ring %d, rank %d, call %d: the other has status %d", fault,
-                       (int)ring, r, (int)k, (int)ranks[other].status);
-            if (ranks[other].status)
-                CHECK_CASE(ranks[other].status == MEMO_STATUS_COMM, "%s",
-                           ranks[other].error.message);
+            CHECK(ranks[other].status ? ranks[other].error.message[0] != 0
+                                      : is_right(&ranks[other], &expected[other]));
+            if (ranks[other].status) CHECK_IS(ranks[other].status, ==, MEMO_STATUS_COMM);
             n_both += ranks[other].status != MEMO_STATUS_OK;
             n_runs++;
         }

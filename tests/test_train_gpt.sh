@@ -254,16 +254,20 @@ a_cluster_has_measured_rates() { # slow test
 
 # ---- the same numbers under every policy -----------------------------------------------------------
 
+# policies_agree LOG OPTIONS POLICY...: with these options, policies have the losses of keep, which are in LOG.
+policies_agree() {
+    policies_log=$1 policies_options=$2
+    shift 2
+    rm -f "$policies_log"
+    works $tiny $policies_options --policy keep --loss-log "$policies_log"
+    for policy; do has_losses_of "$policies_log" $tiny $policies_options --policy $policy; done
+}
+
 losses_equal_over_policies_and_alphas() { # test
-    works $tiny --policy keep --loss-log keep.log
+    policies_agree keep.log '' recompute swap alpha memo 'memo --alpha 0' 'memo --alpha 0.125' 'memo --alpha 0.25' \
+        'memo --alpha 0.5' 'memo --alpha 1'
     [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
     grep -v -q -E '^[0-9]+ [0-9.e+-]+ 0x1?[0-9a-f.]+p[+-][0-9]+$' keep.log && fail 'a line of the log is not: step, decimal, hexadecimal'
-    for policy in recompute swap alpha memo; do
-        has_losses_of keep.log $tiny --policy $policy
-    done
-    for alpha in 0 0.125 0.25 0.5 1; do
-        has_losses_of keep.log $tiny --policy memo --alpha $alpha
-    done
     run $tiny --policy keep --seed 2 --loss-log seed.log
     cmp -s keep.log seed.log && fail 'another seed makes the same losses'
 }
@@ -355,14 +359,9 @@ states_stream_on_ranks() { # test
 }
 
 losses_equal_with_accumulation_and_few_layers() { # test
-    run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
-    for policy in recompute swap alpha memo; do
-        has_losses_of keep3.log $tiny --accumulate 3 --layers 5 --policy $policy --link-bandwidth 200MB
-    done
-    for layers in 1 2 3; do
-        run $tiny --layers $layers --policy keep --loss-log keep.few
-        has_losses_of keep.few $tiny --layers $layers --policy memo --alpha 0.5
-    done
+    slow='--link-bandwidth 200MB'
+    policies_agree keep.log '--accumulate 3 --layers 5' "recompute $slow" "swap $slow" "alpha $slow" "memo $slow"
+    for layers in 1 2 3; do policies_agree keep.log "--layers $layers" 'memo --alpha 0.5'; done
 }
 
 # Policies, ranks and plans have its tensors; the rate counts its parameters.
@@ -379,10 +378,7 @@ swiglu_is_compared_and_drawn() { # test
 
 # The MLP's tensors are recomputed under every policy, and no plan has them.
 mlp_in_chunks() { # test
-    works $tiny --mlp-rows 20 --policy keep --loss-log keep.log
-    for policy in recompute swap 'memo --alpha 0.5'; do
-        has_losses_of keep.log $tiny --mlp-rows 20 --policy $policy
-    done
+    policies_agree keep.log '--mlp-rows 20' recompute swap 'memo --alpha 0.5'
     prints '^predicted ' $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
@@ -413,10 +409,8 @@ in_slices() { # test
 in_slices_over_ranks() { # test
     works $tiny --batch 1 --policy keep --loss-log one.log
     for ranks in '--ring 2' '--ulysses 2' '--ring 2 --ulysses 2 --zero 2'; do
-        rm -f ranks.log
-        works $tiny --batch 1 $ranks --slice-rows 8 --policy keep --loss-log ranks.log
+        policies_agree ranks.log "--batch 1 $ranks --slice-rows 8" 'memo --alpha 0.5'
         expect_near one.log ranks.log
-        has_losses_of ranks.log $tiny --batch 1 $ranks --slice-rows 8 --policy memo --alpha 0.5
     done
     works $tiny --batch 1 --ring 2 --slice-rows 8
     expect_out '^   0     0     0        0  0-0        0-3, 12-15, 16-19, \.\.\. '
@@ -458,13 +452,9 @@ expect_near() {
 ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
     for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
-        rm -f ranks.log
-        works $tiny $ranks --policy keep --loss-log ranks.log
+        policies_agree ranks.log "$ranks" recompute swap 'memo --alpha 0.5'
         expect_near one.log ranks.log
         expect_out '^rank  data '
-        for policy in recompute swap 'memo --alpha 0.5'; do
-            has_losses_of ranks.log $tiny $ranks --policy $policy
-        done
     done
     expect_out '^ranks     8: data 2 x ring 2 x ulysses 2, each with 1 of 2 sequences and 13 of 50 tokens'
     expect_out '^   7     1     1        1  1-1 '
@@ -491,14 +481,10 @@ tensor_ranks_have_the_losses_of_one() { # test
     block_degrees 2 2 1 1 1 2 2 1
     for split in '--tensor 2 --sub-batches 2' '--tensor 2 --data 2 --sub-batches 2' '--sub-batches 2 --ulysses 2 --tensor 2' \
         '--degrees degrees'; do
-        rm -f ranks.log
-        works $tiny $split --policy keep --loss-log ranks.log
+        set -- 'memo --alpha 0.5 --schedule fine'
+        [ "$split" != '--degrees degrees' ] || set -- # which memo does not plan
+        policies_agree ranks.log "$split" 'recompute --schedule pipelined' 'swap --schedule cross' "$@" 'recompute --schedule fine'
         expect_near one.log ranks.log
-        for other in '--schedule pipelined --policy recompute' '--schedule cross --policy swap' '--schedule fine --policy recompute' \
-            '--schedule fine --policy memo --alpha 0.5'; do
-            case $split$other in *degrees*memo*) continue ;; esac
-            has_losses_of ranks.log $tiny $split $other
-        done
     done
     expect_out '^degrees   blocks 0-1: 2, 2-4: 1, 5-6: 2, 7: 1$'
     expect_out '^ranks     2: data 1 x ring 1 x ulysses 1 x tensor 2, '
