@@ -271,12 +271,9 @@ one_run_saves_to_a_file() { # test
     works $tiny --save one
     ln -s one alias
     chmod 604 one
-    "$program" $tiny --steps 1000000 --save one --save-every 1 --loss-log one.log >/dev/null 2>&1 &
-    child=$!
-    wait_for one.log
+    started one.log --save one --save-every 1
     for name in one ./one alias; do refused '--save .*one: another run saves to this file; another name' $tiny --save $name; done
-    kill -KILL $child
-    wait $child
+    ended KILL
     works $tiny --save alias
     [ -h alias ] && [ "$(ls -A | grep -c '^one')" -eq 2 ] || fail "left behind: $(ls -A | grep '^one')"
     [ "$(stat -c %a one)" = 604 ] || fail "the mode is $(stat -c %a one)"
@@ -285,13 +282,9 @@ one_run_saves_to_a_file() { # test
 
     # A run that was killed while it saved leaves files that the next run removes.
     for wait in 0 0.01 0.02 0.03; do
-        rm -f three.log
-        "$program" $tiny --steps 1000000 --hidden 64 --save three --save-every 1 --loss-log three.log >/dev/null 2>&1 &
-        child=$!
-        wait_for three.log
+        started three.log --hidden 64 --save three --save-every 1
         sleep $wait
-        kill -KILL $child
-        wait $child
+        ended KILL
     done
     works $tiny --hidden 64 --save three
     [ "$(ls -d three*)" = "$(printf 'three\nthree.log')" ] || fail "left behind: $(ls -d three*)"
@@ -313,15 +306,12 @@ signals_leave_no_directory() { # test
 
 # Ctrl-C of one leaves the other's files alone.
 two_runs_share_a_new_directory() { # test
-    rm -f first.log second.log
-    "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
-    first=$!
-    wait_for first.log
+    rm -f second.log
+    started first.log --output shared/new
     "$program" $tiny --steps 100 --loss-log second.log --output shared/new >out 2>err &
     second=$!
     wait_for second.log
-    kill -INT $first
-    wait $first
+    ended INT
     wait $second
     code=$?
     expect_code 0

@@ -59,18 +59,27 @@ compares_and_draws() {
     expect_out ' 0 races' '30 more, generated:'
 }
 
-# interrupted SIGNAL LOG ARGUMENT...: a long run that gets SIGNAL after its first step.
-# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
-interrupted() {
-    signal=$1 log=$2
-    shift 2
+# started LOG ARGUMENT...: a long run, $child, that has done its first step.
+started() {
+    log=$1
+    shift
     rm -f "$log"
     "$program" $tiny --steps 1000000 --loss-log "$log" "$@" >out 2>err &
     child=$!
     wait_for "$log"
-    kill -"$signal" $child
+}
+# ended SIGNAL: the run gets the signal, and ends.
+# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
+ended() {
+    kill -"$1" $child
     wait $child
     code=$?
+}
+interrupted() { # SIGNAL LOG ARGUMENT...
+    signal=$1
+    shift
+    started "$@"
+    ended "$signal"
 }
 
 # refused PATTERN ARGUMENT...: one line like PATTERN, exit 2, nothing left behind.
