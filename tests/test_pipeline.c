@@ -8,6 +8,7 @@
 #include "thread_ranks.h"
 #include "owned.h"
 #include "pipeline.h"
+#include "timed.h"
 
 /* A stage alone, with any legal order, 1F1B or GPipe. */
 static void random_stage(pipeline* p, stage* s) {
@@ -121,15 +122,6 @@ TEST(any_order_gives_the_same_gradients) {
 
 /* --- operations on a recording device --- */
 
-/* A device that writes down what is enqueued on host. */
-static memo_recorder* record(stage* s, memo_device* host) {
-    memo_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
-    s->device = s->desc.device = memo_recorder_get_device(recorder);
-    CHECK_OK(memo_stream_create(s->device, "compute", 0, &s->stream, &error));
-    s->desc.compute_stream = s->stream;
-    return recorder;
-}
-
 /* Half of the rows swapped, the others recomputed; copies are slow or random, so that a missing
  * wait gives other bits. */
 TEST(orders_have_no_race) {
@@ -142,7 +134,9 @@ TEST(orders_have_no_race) {
         random_stage(&p, &s);
         desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = i % 3 ? 0 : 5e6;
         own_device* host = new_device(desc);
-        own_recorder* recorder = record(&s, host);
+        own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+        s.device = s.desc.device = memo_recorder_get_device(recorder);
+        s.desc.compute_stream = s.stream = new_stream(s.device, "compute");
         s.host = host;
         s.desc.policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
         s.desc.has_alpha = 1;
@@ -166,77 +160,6 @@ TEST(orders_have_no_race) {
 
 /* --- predicted times --- */
 
-static void take_time(const stage* s, double duration_s) {
-    memo_op_desc op = {.duration_s = duration_s};
-    CHECK_OK(memo_annotate(s->device, s->stream, &op, &error));
-}
-static const memo_profile* times_link(const stage* s) { return (const memo_profile*)s->link; }
-static void forward_takes(void* user, MEMO_UNUSED memo_session* session, int32_t layer) {
-    const stage* s = (const stage*)user;
-    take_time(s, times_link(s)->forward_s[s->layer_kinds[layer]]);
-}
-static void between_takes(void* user, MEMO_UNUSED memo_session* session) {
-    take_time((const stage*)user, times_link((const stage*)user)->between_s);
-}
-static void backward_takes(void* user, MEMO_UNUSED memo_session* session, int32_t layer) {
-    const stage* s = (const stage*)user;
-    take_time(s, times_link(s)->backward_s[s->layer_kinds[layer]]);
-}
-static void weights_take(void* user, MEMO_UNUSED memo_session* session, int32_t layer) {
-    const stage* s = (const stage*)user;
-    take_time(s, times_link(s)->weights_s[s->layer_kinds[layer]]);
-}
-static void recompute_takes(void* user, MEMO_UNUSED memo_session* session, int32_t layer,
-                            int32_t tensor, int64_t begin, int64_t end) {
-    const stage* s = (const stage*)user;
-    take_time(s, times_link(s)->tensors[tensor].recompute_s_per_row[s->layer_kinds[layer]] *
-                     (double)(end - begin));
-}
-
-static void random_times(const stage* s, memo_profile* times) {
-    const double rate = 3000 * (0.3 + 2 * memo_test_real());
-    memset(times, 0, sizeof *times);
-    times->n_rows = s->p->n_rows;
-    times->n_kinds = 2;
-    times->n_tensors = P_N_TENSORS;
-    times->between_s = memo_test_real();
-    for (int k = 0; k < 2; k++) {
-        times->forward_s[k] = memo_test_real();
-        times->backward_s[k] = 2 * memo_test_real();
-        times->weights_s[k] = s->is_split ? memo_test_real() : 0;
-        times->copies[k].size_bytes = k ? 64000 : 1000;
-        times->copies[k].out_s = 0.001 + (double)times->copies[k].size_bytes / rate;
-        times->copies[k].back_s = 0.001 + (double)times->copies[k].size_bytes / (1.2 * rate);
-        for (int t = 0; t < P_N_TENSORS; t++)
-            times->tensors[t].recompute_s_per_row[k] = t ? 0.02 * memo_test_real() : -1;
-    }
-    for (int t = 0; t < P_N_TENSORS; t++)
-        snprintf(times->tensors[t].name, sizeof times->tensors[t].name, "%s", s->tensors[t].name);
-}
-
-/* The time between the marks before and after the second order. */
-static double simulate_step(stage* s, const memo_step_plan* plan) {
-    const memo_profile* times = times_link(s);
-    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
-    own_recorder* recorder = record(s, host);
-    memo_schedule* schedule = NULL;
-    int64_t marks[2];
-    memo_session* session = session_of_plan(&s->desc, plan);
-    for (int step = 0; step < 2 && session; step++) {
-        CHECK_OK(p_step(s, session));
-        take_time(s, 0);
-        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
-        marks[step] = schedule->n_ops - 1;
-    }
-    memo_recorder_pause(recorder);
-    memo_session_destroy(session);
-    memo_stream_destroy(host, s->stream, NULL);
-    time_copies(schedule, "to host", 1000 / (times->copies[0].out_s - 0.001), 0.001);
-    time_copies(schedule, "to device", 1000 / (times->copies[0].back_s - 0.001), 0.001);
-    own_times* simulated = times_of(schedule);
-    return simulated->end_s[marks[1]] - simulated->end_s[marks[0]];
-}
-
 TEST(predicted_orders_are_those_of_recorded_operations) {
     const int64_t n = memo_test_all() ? 100 : 3;
     int64_t n_moved = 0;
@@ -244,21 +167,16 @@ TEST(predicted_orders_are_those_of_recorded_operations) {
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
-        static memo_profile times;
+        timed times;
+        double step_s, update_s;
         random_stage(&p, &s);
-        random_times(&s, &times);
-        s.link = &times;
-        s.desc.forward = forward_takes;
-        s.desc.between = between_takes;
-        s.desc.backward = backward_takes;
-        s.desc.weights = weights_take;
-        s.desc.recompute = recompute_takes;
+        take_random_times(&times, &s.desc);
         int64_t least = least_of_session(&s.desc);
-        own_step_plan* kept = step_plan_of(&s.desc, &times);
+        own_step_plan* kept = step_plan_of(&s.desc, &times.times);
         s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
-        own_step_plan* plan = step_plan_of(&s.desc, &times);
+        own_step_plan* plan = step_plan_of(&s.desc, &times.times);
         CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
-        const double step_s = simulate_step(&s, plan);
+        simulate_steps(&times, plan, &step_s, &update_s);
         const double off = fabs(step_s / plan->times->step_s - 1);
         n_moved += plan->sizes.swapped_bytes > 0;
         worst = off > worst ? off : worst;

@@ -959,6 +959,73 @@ static void random_states(kinds_problem* k) {
         memo_test_real() / (1 + (double)k->table[0].size_bytes) * (double)memo_test_int(0, 1);
 }
 
+/* Two steps without the waits of a stream for what another one records.  Rows are kept, so that all
+ * copies are of states. */
+static memo_check* check_without(int32_t waiting, int32_t recording, int is_on_host) {
+    kinds_problem k;
+    int64_t rows[LAYERS_MAX * TENSORS_MAX];
+    int32_t recorded_by[256] = {0}; /* each event */
+    do {
+        random_steps_problem(&k);
+        random_states(&k);
+    } while (k.p.swap.order || k.p.swap.n_slices || has_traffic(&k) ||
+             (k.states.update_host != NULL) != is_on_host);
+    for (int i = 0; i < LAYERS_MAX * TENSORS_MAX; i++) rows[i] = MEMO_ROWS_KEPT;
+    k.p.swap.rows = rows;
+    memo_swap_times times = swap_times_of(&k.p.desc, k.times);
+    times.n_steps = 2;
+    times.n_micro_batches = (int32_t)memo_test_int(1, 2);
+    own_schedule* schedule = schedule_of_swap(&k.p.swap, &times);
+    CHECK_IS(schedule->n_events, <=, 256);
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        if (op->kind == MEMO_OP_RECORD) recorded_by[op->event] = op->stream;
+        if (op->kind == MEMO_OP_WAIT && op->stream == waiting &&
+            recorded_by[op->event] == recording)
+            op->event = -1; /* no wait */
+    }
+    return check_of(schedule);
+}
+
+/* Steps have no race, but without a wait of the engine of states, or of its file, some steps have
+ * one.  The engine makes no wait for a copy that is not made, nor for a pass that a copy before
+ * waits for; where no pass computes between two places, a wait of the second may be redundant. */
+TEST(every_wait_for_states_is_necessary) {
+    enum { COMPUTE, TO_HOST, TO_DEVICE, FILE_STREAM };
+    static const int32_t waits[][2] = {{TO_HOST, COMPUTE},
+                                       {TO_HOST, FILE_STREAM},
+                                       {FILE_STREAM, TO_HOST},
+                                       {FILE_STREAM, TO_DEVICE},
+                                       {TO_DEVICE, COMPUTE},
+                                       {TO_DEVICE, TO_HOST},
+                                       {TO_DEVICE, FILE_STREAM},
+                                       {COMPUTE, TO_DEVICE},
+                                       /* With updates on the host, which the file's stream runs: */
+                                       {TO_HOST, COMPUTE},
+                                       {FILE_STREAM, TO_HOST},
+                                       {FILE_STREAM, TO_DEVICE},
+                                       {TO_DEVICE, FILE_STREAM},
+                                       {TO_HOST, FILE_STREAM},
+                                       {TO_DEVICE, TO_HOST}};
+    int64_t n_waits = 0, n_redundant = 0;
+    for (int i = 0; i < 300; i++) {
+        own_check* check = check_without(-1, -1, i % 2);
+        CHECK_IS(check->n_races, ==, 0);
+        n_waits += check->n_waits;
+        n_redundant += check->n_redundant_waits;
+    }
+    CHECK_CASE(10 * n_redundant < 3 * n_waits, "%lld of %lld waits are redundant",
+               (long long)n_redundant, (long long)n_waits);
+    for (int w = 0; w < 14; w++) {
+        int64_t n_races = 0;
+        for (int i = 0; i < 200 && !n_races; i++) {
+            own_check* check = check_without(waits[w][0], waits[w][1], w >= 8);
+            n_races = check->n_races;
+        }
+        CHECK_CASE(n_races > 0, "wait %d: no race without it", w);
+    }
+}
+
 /* The planner's bytes of a table are those of the engine's places, and its step is what the
  * engine's operations take in a simulation, also beside the trainer's copies and with states. */
 TEST(scores_are_the_steps_of_the_engine) {

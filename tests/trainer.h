@@ -1,0 +1,495 @@
+/* trainer.h - a small model for tests of sessions.  A layer has attention, a recurrence and an
+ * expert, as far as its table has them, and is computed at once or in slices.  Its weights, and
+ * those of a part before the first layer and behind the last, are states.
+ *
+ * Numbers are whole: a row is a hash of the rows that it is computed from, and gradients are sums
+ * of hashes.  So they have the same bits in slices of any size, and plain arrays compute them too.
+ *
+ * Include after memo_plan.h and owned.h. */
+#ifndef TRAINER_H
+#define TRAINER_H
+
+enum { T_WORDS = 6, T_ROW_BYTES = 8 * T_WORDS, T_ROWS_MAX = 96, T_LAYERS_MAX = 12 };
+enum { T_STATE_WORDS_MAX = 600, T_DOCUMENT_ROWS = 11 /* no multiple of a slice */ };
+
+enum { /* tensors; n_tensors = T_N_SHORT: a layer that only computes `hidden` */
+       T_X,
+       T_INPUT,
+       T_HIDDEN,
+       T_N_SHORT,
+       T_K = T_N_SHORT,
+       T_V,
+       T_ATTENTION,
+       T_MIDDLE,
+       T_OUT,
+       T_CARRIED,
+       T_EXPERT,
+       T_UP,
+       T_N_TENSORS
+};
+static const struct {
+    const char* name;
+    memo_tensor_rule rule;
+    uint32_t sources; /* bit t: a row is computed from the same row of tensor t */
+} t_table[T_N_TENSORS] = {{"x", MEMO_TENSOR_HANDED, 0},
+                          {"input", MEMO_TENSOR_INPUT, 0},
+                          {"hidden", MEMO_TENSOR_ROWS, 1u << T_INPUT},
+                          {"k", MEMO_TENSOR_LAYER, 1u << T_INPUT},
+                          {"v", MEMO_TENSOR_LAYER, 1u << T_INPUT},
+                          {"attention", MEMO_TENSOR_WHOLE, 1u << T_HIDDEN},
+                          {"middle", MEMO_TENSOR_ROWS, 1u << T_ATTENTION},
+                          {"out", MEMO_TENSOR_ROWS, 1u << T_MIDDLE},
+                          {"state", MEMO_TENSOR_CARRIED, 0},
+                          {"expert", MEMO_TENSOR_ROUTED, 0},
+                          {"up", MEMO_TENSOR_ROUTED_ROWS, 1u << T_EXPERT}};
+
+enum { B_KEYS /* gradients of keys and values */, B_CARRIED, B_CARRIED_GRADIENT, T_N_BUFFERS };
+
+enum { /* states; those of FIRST are used with layer 0, those of LAST in the last backward */
+       S_WEIGHTS,
+       S_GRADIENTS,
+       S_MOMENTS,
+       S_FROZEN,
+       S_FIRST,
+       S_FIRST_GRADIENTS,
+       S_LAST,
+       S_LAST_GRADIENTS,
+       T_N_STATES
+};
+
+enum t_mistake {
+    T_RIGHT,
+    T_FORWARD_WRITES,   /* to weights */
+    T_BACKWARD_WRITES,  /* to a frozen state */
+    T_UPDATE_MISSES,    /* a layer */
+    T_FORGETS_INPUT,    /* of layers behind the first */
+    T_ZEROES_LAST,      /* gradients of keys, in the slice that the backward comes to last */
+    T_ROUTES_TOO_FEW,   /* says that the expert has a row less */
+    T_FORGETS_TO_ROUTE, /* does not say how many */
+};
+
+/* Sums over micro-batches. */
+typedef struct t_sums {
+    double layers[T_LAYERS_MAX][T_WORDS], input[T_WORDS]; /* gradients */
+    double output;
+} t_sums;
+
+typedef struct trainer {
+    memo_session_desc desc;
+    memo_tensor tensors[T_N_TENSORS];
+    memo_session_buffer buffers[T_N_BUFFERS];
+    memo_state states[T_N_STATES];
+    int32_t kinds[T_LAYERS_MAX];
+    memo_shape shapes[2];
+    memo_device* host;                /* runs functions; NULL: the calling thread computes */
+    uint64_t x[T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
+    t_sums sums, plain_sums;
+    int32_t n_recomputed, n_updates;
+    enum t_mistake mistake;
+} trainer;
+
+/* All of it in plain arrays. */
+typedef struct t_plain {
+    uint64_t rows[T_LAYERS_MAX][T_N_TENSORS][T_ROWS_MAX * T_WORDS];
+    uint64_t buffers[T_N_BUFFERS][2 * T_ROWS_MAX * T_WORDS];
+    uint64_t states[T_LAYERS_MAX + 2][T_N_STATES][T_STATE_WORDS_MAX];
+} t_plain;
+
+/* --- what a layer computes, on any arrays --- */
+
+enum { T_FORWARD, T_EXPERTS, T_BACKWARD, T_RECOMPUTE, T_UPDATE, T_UPDATE_HOST };
+typedef struct t_job {
+    t_sums* sums;
+    int32_t what, layer, n_layers, has_experts, mistake;
+    int64_t begin, end, n_rows;     /* a slice of the rows of the micro-batch */
+    int32_t tensor;                 /* to recompute */
+    int64_t first, last;            /* rows of it */
+    uint64_t* tensors[T_N_TENSORS]; /* NULL: absent, likewise */
+    uint64_t* buffers[T_N_BUFFERS];
+    uint64_t* states[T_N_STATES];
+    int64_t n_words[T_N_STATES];
+} t_job;
+
+static uint64_t t_mix(uint64_t a, uint64_t b) {
+    a = (a ^ b) * 0x9e3779b97f4a7c15u;
+    return a ^ a >> 29;
+}
+static uint64_t t_mix_words(uint64_t h, const uint64_t* words, int64_t n) {
+    for (int64_t i = 0; words && i < n; i++) h = t_mix(h, words[i]);
+    return h;
+}
+static uint64_t t_mix_state(const t_job* j, int32_t state, uint64_t h) {
+    return t_mix_words(h, j->states[state], j->n_words[state]);
+}
+static uint64_t t_mix_weights(const t_job* j, uint64_t h) {
+    return t_mix_state(j, S_FROZEN, t_mix_state(j, S_WEIGHTS, h + (uint64_t)j->layer));
+}
+
+/* Linear in h, so that slices add up. */
+static void t_add_gradient(const t_job* j, int32_t state, uint64_t h) {
+    for (int64_t i = 0; j->states[state] && i < j->n_words[state]; i++)
+        j->states[state][i] += h * (uint64_t)(2 * i + 1);
+}
+
+/* Row r of the slice; of the sequence, if later slices read it. */
+static uint64_t* t_row(const t_job* j, int32_t t, int64_t r) {
+    return j->tensors[t] + (t_table[t].rule == MEMO_TENSOR_LAYER ? j->begin + r : r) * T_WORDS;
+}
+static int t_is_routed(const uint64_t* input) { return (int)(input[0] >> 63); }
+
+/* Of the last layer. */
+static void t_add_output(const t_job* j) {
+    for (int64_t i = 0; j->layer == j->n_layers - 1 && i < (j->end - j->begin) * T_WORDS; i++)
+        j->sums->output += (double)(j->tensors[T_X][i] >> 48);
+}
+
+static uint64_t t_mix_key(const t_job* j, uint64_t h, int64_t row) {
+    return t_mix_words(t_mix_words(h, j->tensors[T_K] + row * T_WORDS, T_WORDS),
+                       j->tensors[T_V] + row * T_WORDS, T_WORDS);
+}
+
+static void t_compute_row(const t_job* j, int32_t t, int64_t r, uint64_t weights) {
+    uint64_t h = t_mix(weights, (uint64_t)t), sum = 0;
+    for (int32_t s = 0; s < t; s++)
+        if (t_table[t].sources >> s & 1) h = t_mix_words(h, t_row(j, s, r), T_WORDS);
+    for (int64_t i = 0; t == T_ATTENTION && i <= j->begin + r; i++) sum += t_mix_key(j, h, i);
+    for (uint64_t c = 0; c < T_WORDS; c++) t_row(j, t, r)[c] = t_mix(h + sum, c);
+}
+
+/* The state of the recurrence after a row of the sequence. */
+static void t_carry(uint64_t* state, const uint64_t* input, int64_t row) {
+    for (int c = 0; c < T_WORDS; c++)
+        state[c] = t_mix(row % T_DOCUMENT_ROWS ? state[c] : 0, input[c]);
+}
+
+static void t_run_forward(const t_job* j) {
+    const uint64_t weights = t_mix_weights(j, 5), first = t_mix_state(j, S_FIRST, 3);
+    uint64_t* state = j->buffers[B_CARRIED];
+    if (j->mistake == T_FORWARD_WRITES && j->layer == 0) t_add_gradient(j, S_WEIGHTS, 1);
+    if (state && j->begin == 0) memset(state, 0, T_ROW_BYTES);
+    if (state) memcpy(j->tensors[T_CARRIED], state, T_ROW_BYTES);
+    for (int64_t r = 0; r < j->end - j->begin; r++) {
+        uint64_t *x = t_row(j, T_X, r), *input = t_row(j, T_INPUT, r);
+        for (int64_t c = 0; c < T_WORDS && j->layer == 0; c++)
+            x[c] = t_mix(first, (uint64_t)((j->begin + r) * T_WORDS + c));
+        memcpy(input, x, T_ROW_BYTES);
+        if (j->mistake == T_FORGETS_INPUT && j->layer) input[0] = 7;
+        for (int32_t t = T_HIDDEN; t < T_CARRIED; t++)
+            if (j->tensors[t]) t_compute_row(j, t, r, weights);
+        if (state) t_carry(state, input, j->begin + r);
+        for (int c = 0; c < T_WORDS; c++)
+            x[c] = t_mix(x[c], t_row(j, j->tensors[T_OUT] ? T_OUT : T_HIDDEN, r)[c] +
+                                   (state ? state[c] : 0));
+    }
+    if (!j->has_experts) t_add_output(j);
+}
+
+/* Rows of the expert, one behind the other. */
+static void t_run_experts(const t_job* j) {
+    int64_t k = 0;
+    for (int64_t r = 0; r < j->end - j->begin; r++) {
+        if (!t_is_routed(t_row(j, T_INPUT, r))) continue;
+        memcpy(t_row(j, T_EXPERT, k), t_row(j, T_INPUT, r), T_ROW_BYTES);
+        t_compute_row(j, T_UP, k, t_mix_weights(j, 5));
+        for (int c = 0; c < T_WORDS; c++) t_row(j, T_X, r)[c] += t_row(j, T_UP, k)[c];
+        k++;
+    }
+    t_add_output(j);
+}
+
+/* From the last row to the first; x holds the gradient of the layer's output, then of its input. */
+static void t_run_backward(const t_job* j) {
+    const uint64_t weights = t_mix_state(j, S_LAST, t_mix_weights(j, 9));
+    const int64_t n = j->end - j->begin;
+    uint64_t *keys = j->buffers[B_KEYS], *carried = j->buffers[B_CARRIED_GRADIENT], sum = 0;
+    uint64_t states[T_ROWS_MAX + 1][T_WORDS]; /* of the recurrence, before each row */
+    int64_t k = 0;
+    if (j->mistake == T_ZEROES_LAST ? j->begin == 0 : j->end == j->n_rows) {
+        if (keys) memset(keys, 0, (size_t)(2 * j->n_rows) * T_ROW_BYTES);
+        if (carried) memset(carried, 0, T_ROW_BYTES);
+    }
+    if (carried) memcpy(states[0], j->tensors[T_CARRIED], sizeof states[0]);
+    for (int64_t r = 0; r < n && carried; r++) {
+        memcpy(states[r + 1], states[r], sizeof states[0]);
+        t_carry(states[r + 1], t_row(j, T_INPUT, r), j->begin + r);
+        k += t_is_routed(t_row(j, T_INPUT, r));
+    }
+
+    for (int64_t r = n - 1; r >= 0; r--) {
+        const int64_t row = j->begin + r;
+        uint64_t *x = t_row(j, T_X, r), h = t_mix_words(weights, x, T_WORDS);
+        for (int32_t t = T_INPUT; t < T_CARRIED; t++)
+            if (j->tensors[t]) h = t_mix_words(h, t_row(j, t, r), T_WORDS);
+        if (carried) h = t_mix_words(h, states[r], T_WORDS);
+        if (j->tensors[T_EXPERT] && t_is_routed(t_row(j, T_INPUT, r))) {
+            h = t_mix_words(h, t_row(j, T_EXPERT, --k), T_WORDS);
+            h = t_mix_words(h, t_row(j, T_UP, k), T_WORDS);
+        }
+        sum += h;
+        for (uint64_t c = 0; c < T_WORDS; c++)
+            j->sums->layers[j->layer][c] += (double)(t_mix(h, c) >> 48);
+
+        /* What later rows have added for this one's key and state. */
+        for (int64_t i = 0; keys && i <= row; i++)
+            for (uint64_t c = 0; c < 2 * T_WORDS; c++)
+                keys[2 * i * T_WORDS + (int64_t)c] += t_mix(t_mix_key(j, h, i), c);
+        if (keys) h = t_mix_words(h, keys + 2 * row * T_WORDS, 2 * T_WORDS);
+        for (uint64_t c = 0; c < T_WORDS; c++) {
+            if (carried) carried[c] = t_mix(carried[c], h + c);
+            x[c] = t_mix(h + (carried ? carried[c] : 0), c);
+            if (carried && row % T_DOCUMENT_ROWS == 0) carried[c] = 0;
+            if (j->layer == 0) j->sums->input[c] += (double)(x[c] >> 48);
+        }
+    }
+    t_add_gradient(j, S_GRADIENTS, sum);
+    t_add_gradient(j, S_FIRST_GRADIENTS, sum);
+    t_add_gradient(j, S_LAST_GRADIENTS, sum);
+    if (j->mistake == T_BACKWARD_WRITES) t_add_gradient(j, S_FROZEN, sum);
+}
+
+static void t_run_update(const t_job* j) {
+    static const int32_t pairs[][2] = {{S_WEIGHTS, S_GRADIENTS},
+                                       {S_MOMENTS, S_GRADIENTS},
+                                       {S_FIRST, S_FIRST_GRADIENTS},
+                                       {S_LAST, S_LAST_GRADIENTS}};
+    if (j->mistake == T_UPDATE_MISSES && j->layer == 1) return;
+    for (int p = 0; p < 4; p++) {
+        const uint64_t h = t_mix_state(j, pairs[p][1], 3);
+        uint64_t* words = j->states[pairs[p][0]];
+        for (int64_t i = 0; words && i < j->n_words[pairs[p][0]]; i++)
+            words[i] = t_mix(words[i], h);
+    }
+}
+
+static memo_status t_run_job(void* arguments, MEMO_UNUSED memo_error* e) {
+    const t_job* j = (const t_job*)arguments;
+    for (int64_t r = j->first; r < j->last; r++)
+        t_compute_row(j, j->tensor, r, t_mix_weights(j, 5));
+    if (j->what == T_FORWARD) t_run_forward(j);
+    if (j->what == T_EXPERTS) t_run_experts(j);
+    if (j->what == T_BACKWARD) t_run_backward(j);
+    if (j->what >= T_UPDATE) t_run_update(j);
+    return MEMO_STATUS_OK;
+}
+
+static int t_has(const trainer* t, int32_t layer, int32_t state) {
+    const uint32_t kinds = t->states[state].kinds;
+    if (!t->states[state].size_bytes) return 0;
+    if (kinds & (MEMO_STATE_FIRST | MEMO_STATE_LAST))
+        return layer == (kinds & MEMO_STATE_FIRST ? MEMO_LAYER_FIRST : t->desc.n_layers);
+    return layer >= 0 && layer < t->desc.n_layers && (!kinds || kinds >> t->kinds[layer] & 1);
+}
+
+/* A job without rows, with the states of a session, or of plain arrays, that it uses. */
+static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo_session* s,
+                             t_plain* plain) {
+    static const uint32_t used[] = {MEMO_STATE_FORWARD,
+                                    0,
+                                    MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+                                    MEMO_STATE_FORWARD,
+                                    MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT,
+                                    MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    const int32_t n = t->desc.n_layers;
+    t_job j = {.sums = plain ? &t->plain_sums : &t->sums, .what = what, .layer = layer};
+    j.n_layers = n;
+    j.has_experts = t->desc.n_tensors > T_EXPERT;
+    j.mistake = plain ? T_RIGHT : (int32_t)t->mistake;
+    for (int32_t i = 0; i < t->desc.n_states; i++) {
+        const int is_first = t->states[i].kinds == MEMO_STATE_FIRST && what < T_UPDATE;
+        const int is_last = t->states[i].kinds == MEMO_STATE_LAST && what < T_UPDATE;
+        const int32_t of = is_first ? MEMO_LAYER_FIRST : is_last ? n : layer;
+        j.n_words[i] = t->states[i].size_bytes / 8;
+        if (!(t->states[i].uses & used[what]) || (is_first && layer) ||
+            (is_last && (what != T_BACKWARD || layer < n - 1)))
+            continue;
+        if (plain)
+            j.states[i] = t_has(t, of, i) ? plain->states[of + 1][i] : NULL;
+        else if (what == T_UPDATE_HOST)
+            j.states[i] = (uint64_t*)memo_session_get_host_state(s, of, i);
+        else
+            j.states[i] = (uint64_t*)memo_session_get_state(s, of, i);
+    }
+    return j;
+}
+
+/* --- the functions of a session --- */
+
+static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, int32_t n_tensors) {
+    t_job j = t_job_of_states(t, what, layer, s, NULL);
+    j.n_rows = memo_session_get_batch(s).n_rows;
+    memo_session_get_slice(s, &j.begin, &j.end);
+    for (int32_t i = 0; i < n_tensors; i++)
+        if (t->tensors[i].row_bytes)
+            j.tensors[i] = (uint64_t*)memo_session_get_address(s, layer, i);
+    if (!j.tensors[T_X]) j.tensors[T_X] = t->x + j.begin * T_WORDS;
+    for (int32_t i = 0; i < t->desc.n_buffers && what != T_RECOMPUTE; i++)
+        if ((i == B_CARRIED) == (what != T_BACKWARD))
+            j.buffers[i] = (uint64_t*)memo_session_get_buffer(s, i);
+    return j;
+}
+
+static void t_add_range(memo_range* ranges, int64_t* n, const uint64_t* words, int64_t n_words) {
+    if (!words || !n_words) return;
+    ranges[*n].begin = (uint64_t)(uintptr_t)words;
+    ranges[(*n)++].end = (uint64_t)(uintptr_t)(words + n_words);
+}
+
+/* Runs the job, or writes down what it reads and writes, and enqueues it. */
+static void t_launch(trainer* t, memo_session* s, t_job* j) {
+    memo_range reads[T_N_TENSORS + T_N_STATES], writes[2 * T_N_TENSORS + T_N_STATES];
+    memo_op_desc op = {.name = "compute", .reads = reads, .writes = writes};
+    if (!t->host) {
+        t_run_job(j, NULL);
+        return;
+    }
+    for (int32_t i = 0; i < T_N_TENSORS; i++) {
+        const int is_layer = t_table[i].rule == MEMO_TENSOR_LAYER;
+        int64_t first = is_layer ? j->begin : 0, last = first + j->end - j->begin;
+        if (j->what == T_RECOMPUTE && !is_layer) first = j->first, last = j->last;
+        if (!j->tensors[i]) continue;
+        if (is_layer) t_add_range(reads, &op.n_reads, j->tensors[i], first * T_WORDS);
+        if (j->what == T_FORWARD || i == (j->what == T_RECOMPUTE ? j->tensor : T_X))
+            t_add_range(writes, &op.n_writes, j->tensors[i] + first * T_WORDS,
+                        (last - first) * T_WORDS);
+        else
+            t_add_range(reads, &op.n_reads, j->tensors[i] + first * T_WORDS,
+                        (last - first) * T_WORDS);
+    }
+    for (int32_t i = 0; i < T_N_STATES; i++) {
+        const int is_gradient = i < t->desc.n_states && t->states[i].uses == MEMO_STATE_GRADIENT;
+        if (j->what == (is_gradient ? T_BACKWARD : T_UPDATE))
+            t_add_range(writes, &op.n_writes, j->states[i], j->n_words[i]);
+        else
+            t_add_range(reads, &op.n_reads, j->states[i], j->n_words[i]);
+    }
+    for (int32_t i = 0; i < T_N_BUFFERS; i++)
+        t_add_range(writes, &op.n_writes, j->buffers[i],
+                    i == B_KEYS ? 2 * j->n_rows * T_WORDS : T_WORDS);
+    memo_status status = memo_annotate(t->desc.device, t->desc.compute_stream, &op, &error);
+    if (!status)
+        status = memo_host_device_launch(t->host, t->desc.compute_stream, t_run_job, j,
+                                         (int64_t)sizeof *j, &error);
+    memo_session_fail(s, status, error.message);
+}
+
+static void t_forward(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    const int has_expert = t->desc.n_tensors > T_EXPERT;
+    int64_t n = 0;
+    t_job j = t_job_of(t, s, T_FORWARD, layer, has_expert ? T_EXPERT : t->desc.n_tensors);
+    t_launch(t, s, &j);
+    if (!has_expert) return;
+    for (int64_t r = 0; r < j.end - j.begin; r++) n += t_is_routed(t_row(&j, T_INPUT, r));
+    if (t->mistake != T_FORGETS_TO_ROUTE)
+        memo_session_set_routed(s, layer, n - (t->mistake == T_ROUTES_TOO_FEW));
+    j = t_job_of(t, s, T_EXPERTS, layer, T_N_TENSORS);
+    if (j.tensors[T_UP]) t_launch(t, s, &j);
+}
+
+static void t_backward(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    t_job j = t_job_of(t, s, T_BACKWARD, layer, t->desc.n_tensors);
+    int64_t n = 0;
+    for (int64_t r = 0; t->desc.n_tensors > T_EXPERT && r < j.end - j.begin; r++)
+        n += t_is_routed(t_row(&j, T_INPUT, r));
+    if (t->desc.n_tensors > T_EXPERT) CHECK_IS(n, ==, memo_session_get_routed(s, layer));
+    t_launch(t, s, &j);
+}
+
+static void t_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t first,
+                        int64_t last) {
+    trainer* t = (trainer*)user;
+    t_job j = t_job_of(t, s, T_RECOMPUTE, layer, tensor + 1);
+    j.tensor = tensor, j.first = first, j.last = last;
+    t->n_recomputed += (int32_t)(last - first);
+    t_launch(t, s, &j);
+}
+
+static void t_update(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL);
+    t->n_updates++;
+    t_launch(t, s, &j);
+}
+
+static void t_update_host(void* user, memo_session* s, int32_t layer) {
+    trainer* t = (trainer*)user;
+    t_job j = t_job_of_states(t, T_UPDATE_HOST, layer, s, NULL);
+    t_run_job(&j, NULL);
+}
+
+/* --- descs --- */
+
+/* Layers of all tensors without states, in slices of so many rows; 0: at once. */
+static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_rows) {
+    memo_session_desc* d = &t->desc;
+    memset(t, 0, sizeof *t);
+    *d = MEMO_ZERO(memo_session_desc);
+    for (int i = 0; i < T_N_TENSORS; i++) {
+        t->tensors[i].name = t_table[i].name;
+        t->tensors[i].row_bytes = T_ROW_BYTES;
+        t->tensors[i].rule = t_table[i].rule;
+    }
+    t->buffers[B_KEYS] = (memo_session_buffer){.name = "gradients of keys and values",
+                                               .row_bytes = 2 * T_ROW_BYTES,
+                                               .first = MEMO_PASS_BACKWARD,
+                                               .first_layer = MEMO_EACH_LAYER};
+    t->buffers[B_CARRIED] = (memo_session_buffer){.name = "state",
+                                                  .size_bytes = T_ROW_BYTES,
+                                                  .first = MEMO_PASS_FORWARD,
+                                                  .first_layer = MEMO_EACH_LAYER};
+    t->buffers[B_CARRIED_GRADIENT] = t->buffers[B_CARRIED];
+    t->buffers[B_CARRIED_GRADIENT].first = MEMO_PASS_BACKWARD;
+    d->n_outputs = MEMO_NO_OUTPUTS;
+    d->tensors = t->tensors;
+    d->n_tensors = T_N_TENSORS;
+    d->n_layers = n_layers;
+    d->n_rows = n_rows;
+    d->tile_rows = 2;
+    d->slice_rows = slice_rows ? slice_rows : n_rows;
+    d->routed_rows_layer = n_rows;
+    d->routed_rows_all = n_layers * n_rows;
+    d->buffers = t->buffers;
+    d->n_buffers = T_N_BUFFERS;
+    d->user = t;
+    d->forward = t_forward;
+    d->backward = t_backward;
+    d->recompute = t_recompute;
+    d->computes_on_host = 1;
+}
+
+/* --- the same in plain arrays --- */
+
+/* A micro-batch. */
+static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
+                                    int is_forward_only) {
+    const int32_t n = t->desc.n_layers;
+    for (int32_t k = 0; k < (is_forward_only ? n : 2 * n); k++) {
+        const int32_t layer = k < n ? k : 2 * n - 1 - k;
+        t_job j = t_job_of_states(t, k < n ? T_FORWARD : T_BACKWARD, layer, NULL, plain);
+        j.end = j.n_rows = n_rows;
+        for (int32_t i = 0; i < t->desc.n_tensors; i++) j.tensors[i] = plain->rows[layer][i];
+        j.tensors[T_X] = plain->rows[0][T_X];
+        for (int32_t i = 0; i < t->desc.n_buffers; i++) j.buffers[i] = plain->buffers[i];
+        t_run_job(&j, NULL);
+        if (k < n && j.has_experts) t_run_experts(&j);
+    }
+}
+
+/* Gradients begin at zero again. */
+static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
+    for (int32_t layer = 0; layer < t->desc.n_layers + 2; layer++)
+        for (int32_t i = 0; i < t->desc.n_states; i++)
+            if (t->states[i].uses == MEMO_STATE_GRADIENT)
+                memset(plain->states[layer][i], 0, sizeof plain->states[layer][i]);
+}
+
+static MEMO_UNUSED void t_update_plain(trainer* t, t_plain* plain) {
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++) {
+        t_job j = t_job_of_states(t, T_UPDATE, layer, NULL, plain);
+        t_run_job(&j, NULL);
+    }
+    t_drop_gradients(t, plain);
+}
+
+#endif
