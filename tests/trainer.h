@@ -230,9 +230,11 @@ static void t_run_backward(const t_job* j) {
             j->sums->layers[j->layer][c] += (double)(t_mix(h, c) >> 48);
 
         /* What later rows have added for this one's key and state. */
-        for (int64_t i = 0; keys && i <= row; i++)
+        for (int64_t i = 0; keys && i <= row; i++) {
+            const uint64_t of_key = t_mix_key(j, h, i);
             for (uint64_t c = 0; c < 2 * T_WORDS; c++)
-                keys[2 * i * T_WORDS + (int64_t)c] += t_mix(t_mix_key(j, h, i), c);
+                keys[2 * i * T_WORDS + (int64_t)c] += t_mix(of_key, c);
+        }
         if (keys) h = t_mix_words(h, keys + 2 * row * T_WORDS, 2 * T_WORDS);
         for (uint64_t c = 0; c < T_WORDS; c++) {
             if (carried) carried[c] = t_mix(carried[c], h + c);
@@ -322,7 +324,7 @@ static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, 
         if (t->tensors[i].row_bytes)
             j.tensors[i] = (uint64_t*)memo_session_get_address(s, layer, i);
     if (!j.tensors[T_X]) j.tensors[T_X] = t->x + j.begin * T_WORDS;
-    for (int32_t i = 0; i < t->desc.n_buffers && what != T_RECOMPUTE; i++)
+    for (int32_t i = 0; i < T_N_BUFFERS && t->desc.n_buffers && what != T_RECOMPUTE; i++)
         if ((i == B_CARRIED) == (what != T_BACKWARD))
             j.buffers[i] = (uint64_t*)memo_session_get_buffer(s, i);
     return j;
@@ -405,14 +407,14 @@ static void t_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
     t_launch(t, s, &j);
 }
 
-static void t_update(void* user, memo_session* s, int32_t layer) {
+static MEMO_UNUSED void t_update(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL);
     t->n_updates++;
     t_launch(t, s, &j);
 }
 
-static void t_update_host(void* user, memo_session* s, int32_t layer) {
+static MEMO_UNUSED void t_update_host(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t_job j = t_job_of_states(t, T_UPDATE_HOST, layer, s, NULL);
     t_run_job(&j, NULL);
