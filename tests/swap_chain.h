@@ -13,6 +13,7 @@
 #define SWAP_CHAIN_H
 
 #include "owned.h"
+#include "pattern.h"
 #include "random_order.h"
 
 #define CHAIN_TENSORS_MAX 8
@@ -34,7 +35,7 @@ typedef struct chain {
     int64_t n_rows; /* of this micro-batch */
     int64_t
         routed[CHAIN_LAYERS_MAX]; /* rows of ROUTED tensors in each layer, of this micro-batch */
-    int64_t n_wrong;              /* rows that came back different; written on the compute stream */
+    int64_t n_wrong; /* bytes that came back different; written on the compute stream */
 } chain;
 
 /* Tensors without rules and bytes yet. */
@@ -46,44 +47,8 @@ static MEMO_UNUSED void chain_init(chain* c, int32_t n_tensors) {
     for (int32_t t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";
 }
 
-typedef struct chain_op {
-    char* address; /* of row 0 */
-    int64_t row_bytes;
-    int64_t begin, end; /* rows */
-    uint64_t key;
-    int64_t* n_wrong;
-} chain_op;
-
 /* Where spilled layers go. */
 static MEMO_UNUSED const char* chain_folder(void) { return memo_test_folder(); }
-
-static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
-    uint64_t hash = (key ^ (uint64_t)row) * 0x9e3779b97f4a7c15u;
-    return (unsigned char)((hash >> 40) + (uint64_t)column);
-}
-
-static memo_status chain_write(void* arguments, MEMO_UNUSED memo_error* e) {
-    const chain_op* op = (const chain_op*)arguments;
-    for (int64_t row = op->begin; row < op->end; row++) {
-        unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
-        for (int64_t column = 0; column < op->row_bytes; column++)
-            bytes[column] = chain_byte(op->key, row, column);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status chain_compare(void* arguments, MEMO_UNUSED memo_error* e) {
-    const chain_op* op = (const chain_op*)arguments;
-    for (int64_t row = op->begin; row < op->end; row++) {
-        const unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
-        for (int64_t column = 0; column < op->row_bytes; column++) {
-            if (bytes[column] == chain_byte(op->key, row, column)) continue;
-            ++*op->n_wrong;
-            break;
-        }
-    }
-    return MEMO_STATUS_OK;
-}
 
 static int32_t chain_slices(const chain* c) { return c->desc.n_slices > 1 ? c->desc.n_slices : 1; }
 
@@ -146,29 +111,25 @@ static memo_status chain_announce(chain* c, const char* name, const memo_range* 
 }
 
 /* key: of the pattern, besides tensor and micro-batch. */
-static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
-                                int32_t tensor, int64_t begin, int64_t end, int64_t key,
-                                int64_t micro_batch) {
+static memo_status chain_launch(chain* c, int compares, int32_t layer, int32_t tensor,
+                                int64_t begin, int64_t end, int64_t key, int64_t micro_batch) {
+    const int64_t row_bytes = c->tensors[tensor].row_bytes;
     begin = chain_tensor_rows(c, tensor, begin), end = chain_tensor_rows(c, tensor, end);
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
-    chain_op op = {.address = (char*)memo_swap_get_address(c->swap, layer, tensor),
-                   .row_bytes = c->tensors[tensor].row_bytes,
-                   .begin = begin,
-                   .end = end};
     if (c->tensors[tensor].rule != MEMO_TENSOR_HANDED &&
         c->tensors[tensor].rule != MEMO_TENSOR_INPUT)
         key = 1024 * (1 + tensor) + key;
-    op.key = (uint64_t)((micro_batch * 16384 + key) * 1000003);
-    op.n_wrong = &c->n_wrong;
-    if (c->desc.computes_on_host) return function(&op, &error);
-    return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, &error);
+    pattern p = {memo_swap_get_address(c->swap, layer, tensor), begin * row_bytes, end * row_bytes,
+                 (uint64_t)((micro_batch * 16384 + key) * 1000003), compares ? &c->n_wrong : NULL};
+    if (c->desc.computes_on_host) return run_pattern(&p, &error);
+    return memo_host_device_launch(c->host, c->compute, run_pattern, &p, (int64_t)sizeof p, &error);
 }
 
 /* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward
  * compares. */
-static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
-                               int32_t layer, int32_t first, int32_t last, int64_t micro_batch) {
-    const int32_t n_slices = chain_slices(c), is_backward = function == chain_compare;
+static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t first,
+                               int32_t last, int64_t micro_batch) {
+    const int32_t n_slices = chain_slices(c);
     const int64_t n_rows = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
     int64_t n_ranges[2] = {0, 0};
@@ -185,29 +146,30 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
             ranges[0][n_ranges[0]++] = chain_range(c, layer, t, 0, begin + n * is_backward);
         if (!is_backward) ranges[1][n_ranges[1]++] = chain_range(c, layer, t, begin, begin + n);
     }
-    memo_status status = chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1]);
+    memo_status status = chain_announce(c, is_backward ? "backward" : "forward", ranges[0],
+                                        n_ranges[0], ranges[1], n_ranges[1]);
     for (int32_t t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
         if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
-            status = chain_launch(c, chain_compare, layer, t, 0, n ? begin : 0, key, micro_batch);
+            status = chain_launch(c, 1, layer, t, 0, n ? begin : 0, key, micro_batch);
             if (!status)
-                status = chain_launch(c, function, layer, t, begin, begin + n, key, micro_batch);
+                status = chain_launch(c, is_backward, layer, t, begin, begin + n, key, micro_batch);
         } else if (rule ==
                    MEMO_TENSOR_HANDED) { /* what the layer before left, then what this one leaves */
             int64_t left =
                 is_backward ? layer + n_slices < c->desc.n_layers ? 512 + layer + n_slices : layer
                             : layer - n_slices;
             if (is_backward || layer >= n_slices)
-                status = chain_launch(c, chain_compare, layer, t, 0, n, left, micro_batch);
+                status = chain_launch(c, 1, layer, t, 0, n, left, micro_batch);
             if (!status)
-                status = chain_launch(c, chain_write, layer, t, 0, n,
-                                      is_backward ? 512 + layer : layer, micro_batch);
+                status = chain_launch(c, 0, layer, t, 0, n, is_backward ? 512 + layer : layer,
+                                      micro_batch);
         } else if (rule == MEMO_TENSOR_INPUT) { /* HANDED, as this step found it */
-            status = chain_launch(c, function, layer, t, 0, n, layer - n_slices, micro_batch);
+            status = chain_launch(c, is_backward, layer, t, 0, n, layer - n_slices, micro_batch);
         } else {
-            status = chain_launch(c, function, layer, t, 0, n, key, micro_batch);
+            status = chain_launch(c, is_backward, layer, t, 0, n, key, micro_batch);
         }
     }
     return status;
@@ -224,8 +186,7 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
             memo_range range = chain_range(c, layer, t, begin, end);
             status = chain_announce(c, "recompute", NULL, 0, &range, 1);
         }
-        if (!status)
-            status = chain_launch(c, chain_write, layer, t, begin, end, layer, micro_batch);
+        if (!status) status = chain_launch(c, 0, layer, t, begin, end, layer, micro_batch);
     }
     return status;
 }
@@ -234,17 +195,14 @@ static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch) {
     memo_status status = memo_swap_forward_begin(c->swap, layer, &error);
     if (!status && c->desc.routed_rows_layer)
         status = memo_swap_set_routed(c->swap, layer, c->routed[layer], &error);
-    if (!status)
-        status = chain_layer(c, "forward", chain_write, layer, 0, c->desc.n_tensors, micro_batch);
+    if (!status) status = chain_layer(c, 0, layer, 0, c->desc.n_tensors, micro_batch);
     return status ? status : memo_swap_forward_end(c->swap, layer, &error);
 }
 
 static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch) {
     memo_status status = memo_swap_backward_begin(c->swap, layer, &error);
     if (!status) status = chain_recompute(c, layer, 0, c->desc.n_tensors, micro_batch);
-    if (!status)
-        status =
-            chain_layer(c, "backward", chain_compare, layer, 0, c->desc.n_tensors, micro_batch);
+    if (!status) status = chain_layer(c, 1, layer, 0, c->desc.n_tensors, micro_batch);
     return status ? status : memo_swap_backward_end(c->swap, layer, &error);
 }
 
@@ -253,24 +211,21 @@ static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch) 
 static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch) {
     int32_t n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
     memo_status status = memo_swap_forward_begin(c->swap, 0, &error);
-    if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch);
+    if (!status) status = chain_layer(c, 0, 0, 0, 1, micro_batch);
     for (int32_t layer = 0; layer < n && !status; layer++) {
-        status = chain_layer(c, "forward", chain_write, layer, 1, n_tensors, micro_batch);
+        status = chain_layer(c, 0, layer, 1, n_tensors, micro_batch);
         if (!status && layer + 1 < n) status = memo_swap_forward_begin(c->swap, layer + 1, &error);
-        if (!status && layer + 1 < n)
-            status = chain_layer(c, "forward", chain_write, layer + 1, 0, 1, micro_batch);
+        if (!status && layer + 1 < n) status = chain_layer(c, 0, layer + 1, 0, 1, micro_batch);
         if (!status) status = memo_swap_forward_end(c->swap, layer, &error);
     }
     if (!status) status = memo_swap_backward_begin(c->swap, n - 1, &error);
-    if (!status) status = chain_layer(c, "backward", chain_compare, n - 1, 0, 1, micro_batch);
+    if (!status) status = chain_layer(c, 1, n - 1, 0, 1, micro_batch);
     for (int32_t layer = n - 1; layer >= 0 && !status; layer--) {
         status = chain_recompute(c, layer, 1, n_tensors, micro_batch);
-        if (!status)
-            status = chain_layer(c, "backward", chain_compare, layer, 1, n_tensors, micro_batch);
+        if (!status) status = chain_layer(c, 1, layer, 1, n_tensors, micro_batch);
         if (!status && layer > 0) status = memo_swap_backward_begin(c->swap, layer - 1, &error);
         if (!status && layer > 0) status = chain_recompute(c, layer - 1, 0, 1, micro_batch);
-        if (!status && layer > 0)
-            status = chain_layer(c, "backward", chain_compare, layer - 1, 0, 1, micro_batch);
+        if (!status && layer > 0) status = chain_layer(c, 1, layer - 1, 0, 1, micro_batch);
         if (!status) status = memo_swap_backward_end(c->swap, layer, &error);
     }
     return status;

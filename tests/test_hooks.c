@@ -10,6 +10,7 @@
 #include "extras/memo_hooks.h"
 #include "stats.h"
 #include "owned.h"
+#include "pattern.h"
 
 OWNED_TYPE(memo_hooks, hooks, memo_hooks_destroy)
 #define own_hooks OWNED(drop_hooks) memo_hooks
@@ -39,33 +40,14 @@ typedef struct trainer {
     char line[300];
 } trainer;
 
-typedef struct job {
-    unsigned char* bytes;
-    int64_t n_bytes;
-    uint64_t key;
-    int64_t* n_wrong; /* NULL: write */
-} job;
-
-static memo_status run_job(void* arguments, MEMO_UNUSED memo_error* e) {
-    const job* j = (const job*)arguments;
-    for (int64_t i = 0; i < j->n_bytes; i++) {
-        unsigned char byte = (unsigned char)(((j->key + (uint64_t)i) * 0x9e3779b97f4a7c15u) >> 40);
-        if (j->n_wrong)
-            *j->n_wrong += j->bytes[i] != byte;
-        else
-            j->bytes[i] = byte;
-    }
-    return MEMO_STATUS_OK;
-}
-
 static memo_status compute(trainer* r, void* bytes, int64_t n_bytes, uint64_t key, int checks) {
-    job j = {(unsigned char*)bytes, n_bytes, key * 7919, checks ? &r->n_wrong : NULL};
-    if (r->desc.computes_on_host) return run_job(&j, NULL);
+    pattern j = {bytes, 0, n_bytes, key * 7919, checks ? &r->n_wrong : NULL};
+    if (r->desc.computes_on_host) return run_pattern(&j, NULL);
     memo_status status =
         checks ? MEMO_ANNOTATE(r->device, r->compute, "read", &error, memo_reads(bytes, n_bytes))
                : MEMO_ANNOTATE(r->device, r->compute, "write", &error, memo_writes(bytes, n_bytes));
     return status ? status
-                  : memo_host_device_launch(r->host, r->compute, run_job, &j, sizeof j, &error);
+                  : memo_host_device_launch(r->host, r->compute, run_pattern, &j, sizeof j, &error);
 }
 
 static void keep_line(void* user, const char* message) {

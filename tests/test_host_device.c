@@ -22,22 +22,18 @@ typedef struct {
     memo_event event, other; /* not recorded yet */
 } rig;
 
-static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
-    memo_host_device_desc plain = {0};
-    memset(r, 0, sizeof *r);
-    CHECK_OK(memo_host_device_create(desc ? desc : &plain, &r->device, &error));
-    if (!r->device) return 0;
-    r->d = r->device;
-    r->context = r->device->context;
+static rig rig_begin(const memo_host_device_desc* desc, int n_streams) {
+    rig r = {.device = new_device(desc ? *desc : MEMO_ZERO(memo_host_device_desc))};
+    r.d = r.device;
+    r.context = r.device->context;
     for (int i = 0; i < n_streams; i++) {
         char name[16];
         snprintf(name, sizeof name, "s%d", i);
-        CHECK_OK(memo_stream_create(r->d, name, 0, &r->streams[i], &error));
-        if (!r->streams[i]) return 0;
+        r.streams[i] = new_stream(r.d, name);
     }
-    CHECK_OK(memo_event_create(r->d, &r->event, &error));
-    CHECK_OK(memo_event_create(r->d, &r->other, &error));
-    return 1;
+    r.event = new_event(r.d);
+    r.other = new_event(r.d);
+    return r;
 }
 
 static void rig_end(rig* r) { memo_host_device_destroy(r->device); }
@@ -102,11 +98,10 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 /* --- memory --- */
 
 TEST(memory_is_counted_and_capped) {
-    own_rig r;
     int64_t free_bytes = -1, total_bytes = -1;
     void *a = NULL, *b = NULL, *c = NULL, *h = NULL;
     memo_host_device_desc desc = {.device_memory_bytes = 4096, .host_memory_bytes = 1024};
-    if (!rig_begin(&r, &desc, 0)) return;
+    own_rig r = rig_begin(&desc, 0);
     CHECK_OK(memo_device_alloc(r.d, 1, &a, &error));
     CHECK_OK(memo_device_alloc(r.d, 513, &b, &error));
     CHECK(a && b && (uintptr_t)a % 512 == 0 && (uintptr_t)b % 512 == 0);
@@ -138,9 +133,8 @@ TEST(memory_is_counted_and_capped) {
 }
 
 TEST(empty_allocations_are_distinct) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 0);
     void* addresses[3];
-    if (!rig_begin(&r, NULL, 0)) return;
     for (int i = 0; i < 3; i++) CHECK_OK(memo_device_alloc(r.d, 0, &addresses[i], &error));
     CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
           addresses[0] != addresses[2]);
@@ -150,13 +144,12 @@ TEST(empty_allocations_are_distinct) {
 
 TEST(many_allocations_come_and_go) {
     enum { N = 64 };
-    own_rig r;
+    own_rig r = rig_begin(NULL, 0);
     void* addresses[N];
     int64_t sizes[N], sum = 0, peak = 0;
     int i;
     memset(addresses, 0, sizeof addresses);
     memset(sizes, 0, sizeof sizes);
-    if (!rig_begin(&r, NULL, 0)) return;
     for (int round = 0; round < 3000; round++) {
         i = (int)memo_test_int(0, N - 1);
         if (addresses[i]) {
@@ -179,10 +172,9 @@ TEST(many_allocations_come_and_go) {
 
 TEST(copies_go_both_ways) {
     enum { N = 100000 };
-    own_rig r;
+    own_rig r = rig_begin(NULL, 1);
     void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
     int n_wrong = 0;
-    if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_host_alloc(r.d, N, &on_host, &error));
     CHECK_OK(memo_host_alloc(r.d, N, &back, &error));
     CHECK_OK(memo_device_alloc(r.d, N, &on_device, &error));
@@ -200,10 +192,9 @@ TEST(copies_go_both_ways) {
 }
 
 TEST(rows_keep_their_strides) {
-    own_rig r;
     memo_host_device_desc desc = {0};
     desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
-    if (!rig_begin(&r, &desc, 1)) return;
+    own_rig r = rig_begin(&desc, 1);
     for (int round = 0; round < 60; round++) {
         int64_t n_rows = memo_test_int(0, 40), row = memo_test_int(0, round % 20 ? 300 : 60000);
         int64_t to_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50);
@@ -225,11 +216,10 @@ TEST(rows_keep_their_strides) {
 
 TEST(a_stream_keeps_order) {
     enum { N = 20000 };
-    own_rig r;
     own_memory int64_t* log = (int64_t*)calloc(N, sizeof *log);
     int64_t n_log = 0, n_wrong = 0;
     memo_host_device_desc desc = {.queue_operations = 37}; /* wraps often, and is full often */
-    if (!rig_begin(&r, &desc, 1)) return;
+    own_rig r = rig_begin(&desc, 1);
     for (int64_t i = 0; i < N; i++) {
         append_args args = {.log = log, .n_log = &n_log, .value = i};
         CHECK_OK(
@@ -249,10 +239,9 @@ static memo_status check_args(void* args, memo_error* e) {
 }
 
 TEST(args_are_copied_at_launch) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 1);
     unsigned char args[MEMO_HOST_ARGS_BYTES];
     int32_t gate = 0;
-    if (!rig_begin(&r, NULL, 1)) return;
     for (int i = 0; i < MEMO_HOST_ARGS_BYTES; i++) args[i] = (unsigned char)(i % 251);
     close_with_gate(&r, 0, &gate);
     CHECK_OK(
@@ -263,9 +252,8 @@ TEST(args_are_copied_at_launch) {
 }
 
 TEST(a_wait_orders_two_streams) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 2);
     int64_t value = 0;
-    if (!rig_begin(&r, NULL, 2)) return;
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
     launch(&r, 0, set_value, &value);
     CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
@@ -276,10 +264,9 @@ TEST(a_wait_orders_two_streams) {
 }
 
 TEST(an_event_never_recorded_holds_nobody) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 1);
     int32_t is_done = 0;
     double elapsed_s;
-    if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 1);
     CHECK_OK(memo_event_synchronize(r.d, r.event, &error));
@@ -290,9 +277,8 @@ TEST(an_event_never_recorded_holds_nobody) {
 
 /* A wait refers to the latest record before it; later records, on any stream, do not matter. */
 TEST(a_wait_means_the_record_before_it) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 4);
     int32_t gate0 = 0, gate1 = 0, is_done = -1;
-    if (!rig_begin(&r, NULL, 4)) return;
 
     /* A later record that is not reached does not hold an earlier wait. */
     CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
@@ -327,10 +313,9 @@ TEST(a_wait_means_the_record_before_it) {
 }
 
 TEST(a_destroyed_event_still_orders) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 2);
     int64_t value = 0;
     int32_t gate = 0, is_done = -1;
-    if (!rig_begin(&r, NULL, 2)) return;
     close_with_gate(&r, 0, &gate);
     launch(&r, 0, set_value, &value);
     CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
@@ -347,10 +332,9 @@ TEST(a_destroyed_event_still_orders) {
 }
 
 TEST(time_passes_between_events) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 1);
     int32_t gate = 0;
     double elapsed_s = -1;
-    if (!rig_begin(&r, NULL, 1)) return;
     CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
@@ -367,10 +351,9 @@ TEST(time_passes_between_events) {
 
 TEST(a_full_queue_holds_the_caller) {
     for (int64_t capacity = 1; capacity <= 3; capacity++) {
-        rig r;
         double start_s = now_s();
         memo_host_device_desc desc = {.queue_operations = capacity};
-        if (!rig_begin(&r, &desc, 1)) return;
+        rig r = rig_begin(&desc, 1);
         for (int64_t i = 0; i < 8; i++)
             CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
         CHECK_IS(now_s() - start_s, >=, (double)(8 - capacity) * 4 * MS);
@@ -380,10 +363,9 @@ TEST(a_full_queue_holds_the_caller) {
 }
 
 TEST(many_short_streams) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 1);
     int64_t value = 0;
     int64_t* target = &value;
-    if (!rig_begin(&r, NULL, 1)) return;
     for (int64_t i = 0; i < 100; i++) {
         memo_stream stream = NULL;
         char name[64];
@@ -407,7 +389,7 @@ TEST(many_short_streams) {
 /* --- errors --- */
 
 TEST(a_failure_surfaces_and_nothing_hangs) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 3);
     memo_event unused;
     memo_stream stream;
     void* memory = NULL;
@@ -416,7 +398,6 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
     int32_t gate = 0, is_done = 0;
     int64_t a, b;
     double elapsed_s;
-    if (!rig_begin(&r, NULL, 3)) return;
     CHECK_OK(memo_device_status(r.d, &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_launch(r.device, r.streams[0], fail_with_message, NULL, 0, &error));
@@ -460,9 +441,8 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
 /* Synchronizing any stream that failed returns an error, in any order of failures. */
 TEST(several_streams_fail_at_once) {
     for (int round = 0; round < 20; round++) {
-        own_rig r;
+        own_rig r = rig_begin(NULL, 3);
         int32_t gate = 0;
-        if (!rig_begin(&r, NULL, 3)) return;
         for (int i = 0; i < 3; i++) close_with_gate(&r, i, &gate);
         for (int i = 0; i < 3; i++)
             CHECK_OK(
@@ -515,28 +495,22 @@ TEST(counters_wrap) {
 }
 
 TEST(arguments_are_checked) {
-    own_rig r, other = {0};
-    memo_host_device_desc desc;
+    const memo_host_device_desc bad[] = {{.device_memory_bytes = -1},
+                                         {.to_host_bytes_per_s = -1},
+                                         {.to_device_bytes_per_s = memo_test_nan()},
+                                         {.queue_operations = -1}};
+    own_rig r = rig_begin(NULL, 1);
+    own_rig other = rig_begin(NULL, 1);
     memo_device* device;
     uint64_t no_context[8];
     char bytes[16];
     int32_t is_done;
     memset(no_context, 0, sizeof no_context);
-    if (!rig_begin(&r, NULL, 1) || !rig_begin(&other, NULL, 1)) return;
 #define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
-    desc = MEMO_ZERO(memo_host_device_desc);
-    desc.device_memory_bytes = -1;
-    INVALID(memo_host_device_create(&desc, &device, &error));
-    CHECK(device == NULL);
-    desc = MEMO_ZERO(memo_host_device_desc);
-    desc.to_host_bytes_per_s = -1;
-    INVALID(memo_host_device_create(&desc, &device, &error));
-    desc = MEMO_ZERO(memo_host_device_desc);
-    desc.to_device_bytes_per_s = memo_test_nan();
-    INVALID(memo_host_device_create(&desc, &device, &error));
-    desc = MEMO_ZERO(memo_host_device_desc);
-    desc.queue_operations = -1;
-    INVALID(memo_host_device_create(&desc, &device, &error));
+    for (int i = 0; i < 4; i++) {
+        INVALID(memo_host_device_create(&bad[i], &device, &error));
+        CHECK(device == NULL);
+    }
     INVALID(memo_host_device_create(NULL, &device, &error));
 
     memo_device foreign = {0};
@@ -594,9 +568,8 @@ static double finish(rig* r, double start_s, int stream) {
 }
 
 TEST(sleeps_overlap_on_streams) {
-    own_rig r;
+    own_rig r = rig_begin(NULL, 8);
     double elapsed_s;
-    if (!rig_begin(&r, NULL, 8)) return;
     double start_s = now_s();
     for (int i = 0; i < 8; i++) {
         CHECK_OK(memo_host_device_sleep(r.device, r.streams[i], 150 * MS, &error));
@@ -608,13 +581,12 @@ TEST(sleeps_overlap_on_streams) {
 
 TEST(copies_take_their_time) {
     enum { N = 4000000 };
-    own_rig r;
     own_memory char* a = (char*)calloc(N, 1);
     own_memory char* b = (char*)calloc(N, 1);
     own_memory char* c = (char*)calloc(N, 1);
     memo_host_device_desc desc = {.to_host_bytes_per_s = 100e6,
                                   .to_device_bytes_per_s = 50e6}; /* 40 ms */
-    if (!rig_begin(&r, &desc, 3)) return;
+    own_rig r = rig_begin(&desc, 3);
     double start_s = now_s();
     CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
     double elapsed_s = finish(&r, start_s, 0);
@@ -647,13 +619,12 @@ TEST(copies_take_their_time) {
  * times in a row, much more. */
 TEST(short_operations_in_a_row_take_their_sum) {
     enum { N_COPIES = 500, N_BYTES = 5000, N_SLEEPS = 500 };
-    own_rig r;
     memo_event events[3];
     double copies_s, sleeps_s, least_copies_s = 1e9, least_sleeps_s = 1e9;
     own_memory char* a = (char*)calloc(N_BYTES, 1);
     own_memory char* b = (char*)calloc(N_BYTES, 1);
     memo_host_device_desc desc = {.to_host_bytes_per_s = 100e6}; /* 50 us a copy */
-    if (!rig_begin(&r, &desc, 1)) return;
+    own_rig r = rig_begin(&desc, 1);
     for (int i = 0; i < 3; i++) CHECK_OK(memo_event_create(r.d, &events[i], &error));
 
     for (int try = 0; try < 3; try++) {
@@ -680,11 +651,10 @@ TEST(short_operations_in_a_row_take_their_sum) {
 /* A stream that had nothing to do gains no time: its next copy takes as long as any. */
 TEST(an_idle_stream_saves_no_time) {
     enum { N = 500000 };
-    own_rig r;
     own_memory char* a = (char*)calloc(N, 1);
     own_memory char* b = (char*)calloc(N, 1);
     memo_host_device_desc desc = {.to_host_bytes_per_s = 50e6}; /* 10 ms */
-    if (!rig_begin(&r, &desc, 2)) return;
+    own_rig r = rig_begin(&desc, 2);
     for (int i = 0; i < 3; i++) {
         memob_sleep_until(memob_now_ns() + 20000000);
         const double start_s = now_s();
@@ -697,10 +667,9 @@ TEST(an_idle_stream_saves_no_time) {
 /* --- several devices --- */
 
 TEST(devices_do_not_know_each_other) {
-    rig a, b;
+    rig a = rig_begin(NULL, 2), b = rig_begin(NULL, 2);
     void* memory = NULL;
     int64_t value = 0;
-    if (!rig_begin(&a, NULL, 2) || !rig_begin(&b, NULL, 2)) return;
     CHECK_OK(memo_host_device_launch(a.device, a.streams[0], fail_silently, NULL, 0, &error));
     CHECK_IS(memo_stream_synchronize(a.d, a.streams[0], &error), ==, MEMO_STATUS_DEVICE);
     launch(&b, 0, set_value, &value);
@@ -799,14 +768,13 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
     int64_t version[N_CELLS], last_write[N_CELLS], last_read[N_CELLS][N_STREAMS], n;
     int writer[N_CELLS], i, k;
     int32_t gate = !is_held;
-    world w = {0};
     memset(cells, 0, sizeof cells);
     memset(version, 0, sizeof version);
     memset(writer, 0, sizeof writer);
     memset(last_write, 0, sizeof last_write);
     memset(last_read, 0, sizeof last_read);
     memo_host_device_desc desc = {.queue_operations = queue_operations};
-    if (!rig_begin(&w.r, &desc, N_STREAMS)) return;
+    world w = {.r = rig_begin(&desc, N_STREAMS)};
     for (i = 0; i < N_STREAMS && is_held; i++) close_with_gate(&w.r, i, &gate);
     for (i = 0; i < N_EVENTS; i++) CHECK_OK(w.r.d->event_create(w.r.context, &w.events[i], &error));
     for (n = 1; n <= n_operations; n++) {

@@ -7,6 +7,7 @@
 #include "extras/memo_look.h"
 #include "thread_ranks.h"
 #include "owned.h"
+#include "pattern.h"
 
 enum { TENSORS_MAX = 6, LAYERS_MAX = 9 };
 
@@ -30,37 +31,17 @@ typedef struct model {
 
 /* --- the computation of a layer --- */
 
-typedef struct job {
-    unsigned char* bytes;
-    int64_t begin, end;
-    uint64_t key;
-    int64_t* n_wrong; /* NULL: write */
-} job;
-
-static memo_status run_job(void* arguments, memo_error* e) {
-    const job* j = (const job*)arguments;
-    (void)e;
-    for (int64_t i = j->begin; i < j->end; i++) {
-        unsigned char byte = (unsigned char)(((j->key ^ (uint64_t)i) * 0x9e3779b97f4a7c15u) >> 40);
-        if (!j->n_wrong)
-            j->bytes[i] = byte;
-        else
-            *j->n_wrong += j->bytes[i] != byte;
-    }
-    return MEMO_STATUS_OK;
-}
-
 static void launch(model* m, memo_session* s, void* bytes, int64_t begin, int64_t end, uint64_t key,
                    int checks) {
-    job j = {(unsigned char*)bytes, begin, end, key, checks ? &m->n_wrong : NULL};
+    pattern j = {bytes, begin, end, key, checks ? &m->n_wrong : NULL};
     if (!bytes || begin >= end) return;
     m->n_calls++;
     if (m->desc.computes_on_host || !m->host) {
-        (void)run_job(&j, NULL);
+        (void)run_pattern(&j, NULL);
     } else {
         memo_error e;
         memo_status status =
-            memo_host_device_launch(m->host, m->compute, run_job, &j, (int64_t)sizeof j, &e);
+            memo_host_device_launch(m->host, m->compute, run_pattern, &j, (int64_t)sizeof j, &e);
         if (status) memo_session_fail(s, status, e.message);
     }
 }
@@ -134,13 +115,19 @@ static void step(void* user, memo_session* s) {
     }
 }
 
-static void random_model(model* m) {
+static void empty_model(model* m) {
     memset(m, 0, sizeof *m);
     m->failing_layer = -1;
     m->desc = MEMO_ZERO(memo_session_desc);
     m->desc.n_outputs = MEMO_NO_OUTPUTS;
     m->desc.user = m;
     m->desc.tensors = m->tensors;
+    m->desc.setup = setup;
+    m->desc.recompute = recompute;
+}
+
+static void random_model(model* m) {
+    empty_model(m);
     m->desc.n_tensors = (int32_t)memo_test_int(1, TENSORS_MAX);
     m->desc.n_layers = (int32_t)memo_test_int(memo_test_int(0, 3) ? 4 : 1, LAYERS_MAX);
     m->desc.n_rows = memo_test_int(1, 60);
@@ -164,8 +151,6 @@ static void random_model(model* m) {
     }
     m->desc.forward = forward;
     m->desc.backward = backward;
-    m->desc.recompute = recompute;
-    m->desc.setup = setup;
     if (memo_test_int(0, 1)) m->desc.step = step;
     if (memo_test_int(0, 3) == 0) {
         m->desc.shapes = m->shapes;
@@ -336,20 +321,13 @@ static void tight_model(model* m) {
                                           {"up", 400, MEMO_TENSOR_ROWS, 0},
                                           {"attention", 100, MEMO_TENSOR_WHOLE, 0},
                                           {"lse", 4, MEMO_TENSOR_WHOLE, 3}};
-    memset(m, 0, sizeof *m);
-    m->failing_layer = -1;
-    m->desc = MEMO_ZERO(memo_session_desc);
-    m->desc.n_outputs = MEMO_NO_OUTPUTS;
-    m->desc.user = m;
+    empty_model(m);
     memcpy(m->tensors, tensors, sizeof tensors);
-    m->desc.tensors = m->tensors;
     m->desc.n_tensors = 4;
     m->desc.n_layers = 8;
     m->desc.n_rows = 64;
     m->desc.tile_rows = 8;
     m->desc.step = step;
-    m->desc.setup = setup;
-    m->desc.recompute = recompute;
     m->n_backward = 8;
     m->setup_bytes = 1000;
     m->scratch_bytes = 2000;
