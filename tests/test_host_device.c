@@ -615,8 +615,8 @@ TEST(copies_take_their_time) {
 }
 
 /* Copies and sleeps in a row take the sum of their times, however late threads wake up: each here
- * is as short as a wake-up.  An event shows neither less nor, unless the machine is overloaded three
- * times in a row, much more. */
+ * is as short as a wake-up.  An event shows neither less nor, unless the machine is overloaded
+ * three times in a row, much more. */
 TEST(short_operations_in_a_row_take_their_sum) {
     enum { N_COPIES = 500, N_BYTES = 5000, N_SLEEPS = 500 };
     memo_event events[3];

@@ -498,11 +498,8 @@ TEST(bad_descs_are_refused) {
     table.event_synchronize = NULL; /* measuring waits for events */
     expect_refused(&m.desc, "memo_session_desc.device.event_synchronize: NULL; set it");
     m.desc.device = m.host;
-    WITH(
-        m.desc.spill_directory, "",
-        expect_refused(
-            &m.desc,
-            "memo_session_desc.spill_directory: an empty string; NULL")); /* would be the root folder */
+    WITH(m.desc.spill_directory, "", /* would be the root folder */
+         expect_refused(&m.desc, "memo_session_desc.spill_directory: an empty string; NULL"));
     m.desc.alpha = NAN, m.desc.has_alpha = 1;
     expect_refused(&m.desc, "memo_session_desc.alpha: out of range (nan); 0 to 1 are valid");
     m.desc.alpha = -1;
