@@ -1196,18 +1196,31 @@ MEMOI double memoi_parallel_choose_alpha(memoi_parallel_share* s, double buffers
 /* --- >>layout step ---
  * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
 
-/* Of one layer and micro-batch. */
+/* What a pass of one layer and micro-batch takes of each term, and what a rank sends in it. */
+typedef struct memoi_parallel_pass {
+    memo_parallel_time time;
+    double sent_bytes[MEMO_PARALLEL_N_KINDS];
+} memoi_parallel_pass;
+
 typedef struct memoi_parallel_layer {
-    memo_parallel_attention forward, backward;
-    double weights; /* elements */
-    double gemm_s, gemm_backward_s;
-    double rows_s;       /* row kernels of the forward; the backward takes twice as long */
-    double attention_s;  /* of the forward, without its all-to-all */
-    double collective_s; /* one of tensor parallelism's 4 a pass */
-    double experts_s;    /* one of 2 a pass */
-    double forward_s, backward_s;
+    memo_parallel_attention attention[2]; /* forward, backward */
+    memoi_parallel_pass passes[2];
     double head_s; /* of the classifier, forward and backward */
 } memoi_parallel_layer;
+
+/* All terms but their sum; the fields of memo_parallel_time are doubles in this order. */
+#define MEMOI_PARALLEL_TERMS ((int)(sizeof(memo_parallel_time) / sizeof(double)) - 1)
+
+MEMOI double memoi_parallel_sum(const memo_parallel_time* time) {
+    const double* terms = (const double*)time;
+    double sum_s = 0;
+    for (int k = 0; k < MEMOI_PARALLEL_TERMS; k++) sum_s += terms[k];
+    return sum_s;
+}
+
+MEMOI void memoi_parallel_add(double* to, const double* from, int n, double times) {
+    for (int k = 0; k < n; k++) to[k] += times * from[k];
+}
 
 /* A product of (rows, inner) and (inner, columns).  Each processor makes tiles of 128 x 256 or 128
  * x 128 elements of the result, so the last wave of tiles leaves processors idle.  If all tiles are
@@ -1249,6 +1262,7 @@ MEMOI void memoi_parallel_add_product(const memoi_parallel_share* s, double rows
 MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_parallel_layer* layer) {
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
+    memo_parallel_time *forward = &layer->passes[0].time, *backward = &layer->passes[1].time;
     const double h = m->hidden, tensor = s->l->tensor, both = m->head_size + m->v_head_size;
     const double wide = m->ffn / tensor, up = memoi_parallel_ffn_columns(m) / tensor - wide;
     const double rotated = (double)m->head_size * (m->n_q_heads + m->n_kv_heads);
@@ -1265,50 +1279,78 @@ MEMOI void memoi_parallel_add_products(const memoi_parallel_share* s, memoi_para
         {rows, (double)m->n_experts, h, 1}};
     for (int i = 0; i < 6; i++)
         memoi_parallel_add_product(s, matrices[i][0], matrices[i][1], matrices[i][2],
-                                   matrices[i][3], &layer->gemm_s, &layer->gemm_backward_s);
+                                   matrices[i][3], &forward->gemm_s, &backward->gemm_s);
     memoi_parallel_add_product(s, rows, (double)m->vocabulary / tensor, h, 1, &layer->head_s,
                                &layer->head_s);
 
     /* Two norms read and write a row, two residuals read two and write one, and the rotation of q
      * and k and the activation read and write theirs. */
     if (c->n_processors > 0 && c->device_memory_bytes_per_s > 0)
-        layer->rows_s =
+        forward->rows_s =
             s->desc->element_bytes * s->rows *
             (10 * h + 2 * rotated + m->n_active_experts * memoi_parallel_ffn_columns(m)) /
             c->device_memory_bytes_per_s;
+    backward->rows_s = 2 * forward->rows_s;
 }
 
-/* Sent by a rank in an all-to-all of rows to their experts. */
-MEMOI double memoi_parallel_expert_bytes(const memoi_parallel_share* s) {
-    const memo_parallel_model* m = &s->desc->model;
-    return s->desc->element_bytes * s->rows * m->n_active_experts * m->hidden *
-           (s->l->experts - 1) / s->l->experts;
+/* Weights that a token meets in a layer. */
+MEMOI double memoi_parallel_weights(const memo_parallel_model* m) {
+    return memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, m->n_active_experts);
 }
 
 MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
                                                    int32_t n_groups) {
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
+    const memo_parallel_layout* l = s->l;
+    const double tensor_link = memoi_parallel_link(c, l->tensor);
+    const double experts_link = memoi_parallel_link(c, (double)l->tensor * l->experts);
+    const double experts_bytes = s->desc->element_bytes * s->rows * m->n_active_experts *
+                                 m->hidden * (l->experts - 1) / l->experts;
     memoi_parallel_layer layer = MEMO_ZERO(memoi_parallel_layer);
-    layer.forward = memoi_parallel_attend(s, n_groups, 0);
-    layer.backward = memoi_parallel_attend(s, n_groups, 1);
-    layer.weights =
-        memoi_parallel_attention_parameters(m) + memoi_parallel_mlps(m, m->n_active_experts);
     memoi_parallel_add_products(s, &layer);
-    layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
-    if (s->l->tensor > 1)
-        layer.collective_s =
-            s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
-    if (s->l->experts > 1)
-        layer.experts_s = memoi_parallel_expert_bytes(s) /
-                              memoi_parallel_link(c, (double)s->l->tensor * s->l->experts) +
-                          c->collective_s;
-    layer.forward_s = 2 * layer.experts_s + layer.gemm_s + layer.rows_s + layer.attention_s +
-                      layer.forward.all_to_all_s + 4 * layer.collective_s;
-    layer.backward_s = 2 * layer.experts_s + layer.gemm_backward_s + 2 * layer.rows_s +
-                       layer.backward.compute_s + layer.backward.hops_s + layer.backward.blocks_s +
-                       layer.backward.all_to_all_s + 4 * layer.collective_s;
+
+    /* Tensor parallelism has four collectives in a pass, experts have two. */
+    for (int k = 0; k < 2; k++) {
+        memo_parallel_attention* a = &layer.attention[k];
+        memo_parallel_time* time = &layer.passes[k].time;
+        double* sent_bytes = layer.passes[k].sent_bytes;
+        *a = memoi_parallel_attend(s, n_groups, k);
+        time->attention_s = a->compute_s;
+        time->ring_s = a->hops_s + a->blocks_s;
+        time->ulysses_s = a->all_to_all_s;
+
+        if (l->tensor > 1) time->tensor_s = 4 * (s->tensor_bytes / tensor_link + c->collective_s);
+        if (l->experts > 1) time->experts_s = 2 * (experts_bytes / experts_link + c->collective_s);
+        sent_bytes[MEMO_PARALLEL_TENSOR] = 4 * s->tensor_bytes;
+        sent_bytes[MEMO_PARALLEL_EXPERTS] = 2 * experts_bytes;
+        sent_bytes[MEMO_PARALLEL_ULYSSES] = k ? s->backward_bytes : s->forward_bytes;
+        sent_bytes[MEMO_PARALLEL_RING] =
+            (l->ring - 1) * s->read * (s->kv_bytes + (k ? s->d_kv_bytes : 0));
+    }
     return layer;
+}
+
+/* What the backward computes again of a forward.  With swapped rows it is everything except
+ * attention and the MLP's last matrix, with three of the four collectives. */
+MEMOI memoi_parallel_pass memoi_parallel_again(const memoi_parallel_share* s,
+                                               const memoi_parallel_layer* layer) {
+    const memo_parallel_model* m = &s->desc->model;
+    memoi_parallel_pass again = layer->passes[0];
+    if (s->l->activations != MEMO_PARALLEL_SWAP) return again;
+    again.time.gemm_s *=
+        1 - (double)m->n_active_experts * m->hidden * m->ffn / memoi_parallel_weights(m);
+    again.time.attention_s = again.time.ring_s = again.time.ulysses_s = 0;
+    again.time.tensor_s *= 0.75;
+    again.time.experts_s *= 0.75;
+    again.sent_bytes[MEMO_PARALLEL_TENSOR] *= 0.75;
+    again.sent_bytes[MEMO_PARALLEL_EXPERTS] *= 0.75;
+    again.sent_bytes[MEMO_PARALLEL_ULYSSES] = s->to_heads_bytes;
+    again.sent_bytes[MEMO_PARALLEL_RING] = 0;
+    if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
+        again.time.ulysses_s =
+            memoi_parallel_attend(s, 1, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
+    return again;
 }
 
 /* Groups that cross nodes use a NIC, which is the slower link. */
@@ -1335,56 +1377,6 @@ MEMOI double memoi_parallel_hop_s(const memoi_parallel_share* s) {
     return memoi_parallel_hop_bytes(s) / memoi_parallel_link(c, c->n_gpus) + c->collective_s;
 }
 
-/* Times of all micro-batches of a stage, without recomputation. */
-MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
-                                        const memoi_parallel_layer* layer,
-                                        memo_parallel_prediction* prediction) {
-    const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
-    memo_parallel_time* time = &prediction->time;
-    double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
-    const double chunks = s->l->chunks, n = s->n_micro * s->stage.n_layers;
-    time->rows_s = 3 * n * layer->rows_s;
-    time->gemm_s = n * (layer->gemm_s + layer->gemm_backward_s) +
-                   s->n_micro * s->stage.has_classifier * layer->head_s;
-    time->attention_s = n * (forward->compute_s + backward->compute_s);
-    time->ring_s =
-        n * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
-    time->ulysses_s = n * (forward->all_to_all_s + backward->all_to_all_s);
-    time->tensor_s = n * 8 * layer->collective_s;
-    time->experts_s = n * 4 * layer->experts_s;
-    if (s->l->pipeline == 1) return;
-
-    /* With chunks, what arrives for a chunk travels while another chunk is computed. */
-    *sent_bytes = s->n_micro * chunks * 2 * memoi_parallel_hop_bytes(s);
-    time->pipeline_s = s->n_micro * chunks * 2 * memoi_parallel_hop_s(s);
-    if (chunks > 1)
-        time->pipeline_s = fmax(0, time->pipeline_s - n * (layer->forward_s + layer->backward_s));
-}
-
-/* What the backward recomputes. */
-typedef struct memoi_parallel_again {
-    double n_layers;                            /* of all micro-batches */
-    double gemm_share, n_collectives;           /* of the forward's products; of 4 */
-    double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
-} memoi_parallel_again;
-
-/* Everything except attention and the MLP's last matrix, with three of the four collectives.  The
- * last layer's rows are still on the device. */
-MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_share* s,
-                                                         const memoi_parallel_layer* layer,
-                                                         double alpha) {
-    const memo_parallel_model* m = &s->desc->model;
-    memoi_parallel_again again = MEMO_ZERO(memoi_parallel_again);
-    again.n_layers = s->n_micro * (1 - alpha) * (s->stage.n_layers - 1);
-    again.gemm_share = 1 - (double)m->n_active_experts * m->hidden * m->ffn / layer->weights;
-    again.n_collectives = 3;
-    again.ulysses_bytes = s->to_heads_bytes;
-    if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
-        again.ulysses_s =
-            memoi_parallel_attend(s, 1, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
-    return again;
-}
-
 /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
 MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parallel_layer* layer,
                                memo_parallel_prediction* prediction) {
@@ -1399,23 +1391,9 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
 
     /* A copy stalls the step as far as a layer does not hide it. */
     copy_s = swapped / s->desc->cluster.host_bytes_per_s;
-    prediction->time.host_s =
-        s->n_micro * n_swapped *
-        (fmax(0, copy_s - layer->forward_s) + fmax(0, copy_s - layer->backward_s));
-}
-
-/* Recomputation sends again what its part of the forward sent. */
-MEMOI void memoi_parallel_send(const memoi_parallel_share* s, const memoi_parallel_again* again,
-                               double* sent) {
-    const double n = s->n_micro * s->stage.n_layers;
-    sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
-    sent[MEMO_PARALLEL_EXPERTS] =
-        memoi_parallel_expert_bytes(s) * (4 * n + again->n_collectives / 2 * again->n_layers);
-    sent[MEMO_PARALLEL_ULYSSES] =
-        n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
-    sent[MEMO_PARALLEL_RING] =
-        (s->l->ring - 1) * s->read *
-        (s->kv_bytes * (2 * n + again->attention * again->n_layers) + s->d_kv_bytes * n);
+    prediction->time.host_s = s->n_micro * n_swapped *
+                              (fmax(0, copy_s - memoi_parallel_sum(&layer->passes[0].time)) +
+                               fmax(0, copy_s - memoi_parallel_sum(&layer->passes[1].time)));
 }
 
 /* A stage above 1 keeps no whole copy of the gradients, so it reduces them once per micro-batch;
@@ -1450,40 +1428,45 @@ MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
 MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s,
                                         const memoi_parallel_layer* layer, double buffers_bytes,
                                         memo_parallel_prediction* prediction) {
+    const memo_parallel_activations activations = s->l->activations;
     const double row_bytes = s->desc->element_bytes * s->rows;
     const double n_held = s->stage.n_layers * s->stage.n_held;
+    const double n = s->n_micro * s->stage.n_layers, n_hops = s->n_micro * s->l->chunks * 2;
+    const memoi_parallel_pass again = memoi_parallel_again(s, layer);
     memo_parallel_memory* memory = &prediction->memory;
-    memoi_parallel_again again = MEMO_ZERO(memoi_parallel_again);
+    memo_parallel_time* time = &prediction->time;
+    double n_again = activations == MEMO_PARALLEL_KEEP ? 0 : n, layers_s = 0;
     memset(prediction, 0, sizeof *prediction);
-    memoi_parallel_micro_batches(s, layer, prediction);
 
-    /* Memory, and what the backward recomputes for the chosen activations. */
+    /* Memory.  The rows of the last layer that swaps are still on the device. */
     *memory = memoi_parallel_states(s);
     memory->attention_bytes = buffers_bytes;
-    memory->device_bytes += memory->attention_bytes;
-    if (s->l->activations == MEMO_PARALLEL_KEEP) {
+    if (activations == MEMO_PARALLEL_KEEP)
         memory->activations_bytes = row_bytes * s->layer_elements * n_held;
-    } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
+    else if (activations == MEMO_PARALLEL_RECOMPUTE)
         memory->activations_bytes = row_bytes * s->input_elements * n_held + s->work_bytes;
-    } else {
+    else
         memoi_parallel_swap(s, layer, prediction);
-        again = memoi_parallel_recompute_rows(s, layer, prediction->alpha);
+    if (activations == MEMO_PARALLEL_SWAP)
+        n_again = s->n_micro * (1 - s->alpha) * (s->stage.n_layers - 1);
+    memory->device_bytes += memory->attention_bytes + memory->activations_bytes;
+
+    /* Both passes of every layer and micro-batch, and what is computed again. */
+    for (int k = 0; k < 2; k++) {
+        const memoi_parallel_pass* pass = &layer->passes[k];
+        memoi_parallel_add((double*)time, (const double*)&pass->time, MEMOI_PARALLEL_TERMS, n);
+        memoi_parallel_add(prediction->sent_bytes, pass->sent_bytes, MEMO_PARALLEL_N_KINDS, n);
+        layers_s += n * memoi_parallel_sum(&pass->time);
     }
-    if (s->l->activations == MEMO_PARALLEL_RECOMPUTE ||
-        s->l->activations == MEMO_PARALLEL_OFFLOAD) {
-        again.n_layers = s->n_micro * s->stage.n_layers;
-        again.gemm_share = again.attention = 1;
-        again.n_collectives = 4;
-        again.ulysses_bytes = s->forward_bytes;
-        again.ulysses_s = layer->forward.all_to_all_s;
-    }
-    memory->device_bytes += memory->activations_bytes;
-    prediction->time.recompute_s =
-        again.n_layers *
-        (again.gemm_share * layer->gemm_s + layer->rows_s + again.attention * layer->attention_s +
-         again.ulysses_s + again.n_collectives * layer->collective_s +
-         again.n_collectives / 2 * layer->experts_s);
-    memoi_parallel_send(s, &again, prediction->sent_bytes);
+    time->gemm_s += s->n_micro * s->stage.has_classifier * layer->head_s;
+    time->recompute_s = n_again * memoi_parallel_sum(&again.time);
+    memoi_parallel_add(prediction->sent_bytes, again.sent_bytes, MEMO_PARALLEL_N_KINDS, n_again);
+    if (s->l->pipeline == 1) return;
+
+    /* With chunks, what arrives for a chunk travels while another chunk is computed. */
+    prediction->sent_bytes[MEMO_PARALLEL_PIPELINE] = n_hops * memoi_parallel_hop_bytes(s);
+    time->pipeline_s = n_hops * memoi_parallel_hop_s(s);
+    if (s->l->chunks > 1) time->pipeline_s = fmax(0, time->pipeline_s - layers_s);
 }
 
 /* The expected largest of n normal variables of deviation 1, to the second term (Cramer, 1946,
@@ -1491,11 +1474,6 @@ MEMOI void memoi_parallel_predict_stage(const memoi_parallel_share* s,
 MEMOI double memoi_parallel_expected_most(double n) {
     const double first = sqrt(2 * log(n));
     return n > 1 ? fmax(0, first - (log(log(n)) + log(4 * 3.14159265358979)) / (2 * first)) : 0;
-}
-
-MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
-    return time->gemm_s + time->rows_s + time->experts_s + time->attention_s + time->recompute_s +
-           time->tensor_s + time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
 }
 
 /* The stages, ZeRO, the bubble and MFU, which counts the model's flops only: recomputation is no
@@ -1512,7 +1490,8 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
     double busy_s = -1, n_layers = 0, head_s = 0;
     memset(prediction, 0, sizeof *prediction);
     if (s->l->activations == MEMO_PARALLEL_SWAP)
-        s->alpha = memoi_parallel_choose_alpha(s, buffers_bytes, layer.forward_s);
+        s->alpha = memoi_parallel_choose_alpha(s, buffers_bytes,
+                                               memoi_parallel_sum(&layer.passes[0].time));
 
     /* The busiest stage sets the time; the fullest stage must fit, on the device and on the
      * host. */
@@ -1521,9 +1500,9 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
         memo_parallel_prediction trial;
         s->stage = s->stages[k];
         memoi_parallel_predict_stage(s, &layer, buffers_bytes, &trial);
-        if (memoi_parallel_busy_s(&trial.time) > busy_s) {
+        if (memoi_parallel_sum(&trial.time) > busy_s) {
             *prediction = trial;
-            busy_s = memoi_parallel_busy_s(time);
+            busy_s = memoi_parallel_sum(time);
             n_layers = s->stage.n_layers;
             head_s = s->stage.has_classifier * s->n_micro * layer.head_s;
         }
@@ -1532,8 +1511,8 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
         prediction->memory.host_bytes = fmax(trial.memory.host_bytes, most.host_bytes);
     }
     prediction->ulysses_groups = n_groups;
-    prediction->forward = layer.forward;
-    prediction->backward = layer.backward;
+    prediction->forward = layer.attention[0];
+    prediction->backward = layer.attention[1];
     memoi_parallel_leave(s, prediction->leaves_node);
     memoi_parallel_zero(s, prediction);
 
@@ -1549,7 +1528,7 @@ MEMOI void memoi_parallel_predict_groups(memoi_parallel_share* s, int32_t n_grou
     time->straggler_s =
         (busy_s + time->bubble_s) * c->speed_deviation * memoi_parallel_expected_most(c->n_gpus);
     time->step_s = busy_s + time->zero_s + time->update_s + time->bubble_s + time->straggler_s;
-    prediction->flops = tokens * (6 * (m->n_layers * layer.weights + vocabulary) +
+    prediction->flops = tokens * (6 * (m->n_layers * memoi_parallel_weights(m) + vocabulary) +
                                   3.0 * m->n_layers * s->seen * (double)s->desc->sequence *
                                       m->n_q_heads * (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
