@@ -79,11 +79,11 @@ typedef struct caching {
     caching_desc desc;
     caching_stats stats;
     caching_block* blocks;
-    int64_t n_blocks, blocks_capacity, first_unused;
+    int64_t n_blocks, first_unused;
     int64_t* idle; /* blocks by stream, pool, size, address */
-    int64_t n_idle, idle_capacity;
+    int64_t n_idle;
     int64_t* pending;
-    int64_t n_pending, pending_capacity;
+    int64_t n_pending;
     int64_t reserved, allocated;
     uint64_t next_address;
     int64_t now; /* requests replayed so far */
@@ -91,31 +91,20 @@ typedef struct caching {
     int64_t clock[MEMOB_STREAMS][MEMOB_STREAMS];
     memob_map events; /* event -> row of snapshots, (MEMOB_STREAMS) each */
     int64_t* snapshots;
-    int64_t n_events, events_capacity;
+    int64_t n_events;
 } caching;
-
-/* Makes room for one more element of 8 * n bytes. */
-static int caching_room(int64_t** array, int64_t* capacity, int64_t count, int64_t n) {
-    void* grown = *array;
-    int fits = memob_reserve(&grown, capacity, count + 1, 8 * (size_t)n);
-    *array = (int64_t*)grown;
-    return fits;
-}
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Returns an unused block, or -1 if there is no memory. */
 static int64_t caching_new_block(caching* c) {
     int64_t at = c->first_unused;
-    if (at >= 0) {
+    if (at >= 0)
         c->first_unused = c->blocks[at].next;
-    } else {
-        void* grown = c->blocks;
-        int fits = memob_reserve(&grown, &c->blocks_capacity, c->n_blocks + 1, sizeof *c->blocks);
-        c->blocks = (caching_block*)grown;
-        if (!fits) return -1;
+    else if (memob_grow(&c->blocks, c->n_blocks, 1, sizeof *c->blocks))
         at = c->n_blocks++;
-    }
+    else
+        return -1;
     memset(&c->blocks[at], 0, sizeof *c->blocks);
     c->blocks[at].previous = c->blocks[at].next = -1;
     return at;
@@ -148,7 +137,7 @@ static int64_t caching_place(const caching* c, const caching_block* key) {
 
 static int caching_add_idle(caching* c, int64_t at) {
     int64_t place = caching_place(c, &c->blocks[at]);
-    if (!caching_room(&c->idle, &c->idle_capacity, c->n_idle, 1)) return 0;
+    if (!memob_grow(&c->idle, c->n_idle, 1, 8)) return 0;
     memmove(c->idle + place + 1, c->idle + place, 8 * (size_t)(c->n_idle++ - place));
     c->idle[place] = at;
     c->blocks[at].state = CACHING_IDLE;
@@ -303,7 +292,7 @@ static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at
 static int caching_free(caching* c, int64_t at) {
     c->allocated -= c->blocks[at].size;
     if (!c->blocks[at].users) return caching_return(c, at);
-    if (!caching_room(&c->pending, &c->pending_capacity, c->n_pending, 1)) return 0;
+    if (!memob_grow(&c->pending, c->n_pending, 1, 8)) return 0;
     c->blocks[at].state = CACHING_PENDING;
     c->blocks[at].freed_at = c->now;
     c->pending[c->n_pending++] = at;
@@ -314,7 +303,7 @@ static int caching_record(caching* c, int64_t event, int32_t stream) {
     int64_t row = memob_map_get(&c->events, event);
     if (row < 0) {
         row = c->n_events;
-        if (!caching_room(&c->snapshots, &c->events_capacity, row, MEMOB_STREAMS) ||
+        if (!memob_grow(&c->snapshots, row, 1, sizeof c->clock[0]) ||
             !memob_map_put(&c->events, event, row))
             return 0;
         c->n_events++;
@@ -388,16 +377,14 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
 
     /* The requests before the iteration once, the iteration n times, the rest once. */
     n = desc->n_iterations > 0 ? desc->n_iterations : 1;
-    for (int64_t i = 0; fits && i < begin && c->stats.refused_request < 0; i++)
-        fits = caching_request(c, trace, i, where);
-    for (int64_t iteration = 0; iteration < n && fits; iteration++) {
-        if (iteration == n - 1) before = c->stats.n_retries;
-        for (int64_t i = begin; fits && i < end && c->stats.refused_request < 0; i++)
+    for (int64_t part = 0; fits && part < n + 2; part++) {
+        const int64_t first = part == 0 ? 0 : part <= n ? begin : end;
+        const int64_t last = part == 0 ? begin : part <= n ? end : trace->n_requests;
+        if (part == n) before = c->stats.n_retries;
+        for (int64_t i = first; fits && i < last && c->stats.refused_request < 0; i++)
             fits = caching_request(c, trace, i, where);
-        if (iteration == 0 && fits) c->stats.n_retries_first = c->stats.n_retries;
+        if (part == 1 && fits) c->stats.n_retries_first = c->stats.n_retries;
     }
-    for (int64_t i = end; fits && i < trace->n_requests && c->stats.refused_request < 0; i++)
-        fits = caching_request(c, trace, i, where);
 
     if (fits) {
         *stats = c->stats;

@@ -291,6 +291,27 @@ static void print_number(const char* key, double value) {
     putchar('\n');
 }
 
+/* Prints the makespan of these passes as key; without a key, writes them as the timeline. */
+static memo_status simulate(const options* o, const char* key, memo_blocks_order order,
+                            int32_t passes, memo_error* error) {
+    memo_blocks_schedule_desc desc = {0};
+    memo_schedule* schedule;
+    memo_simulation* simulation = NULL;
+    memo_status status;
+    desc.order = order;
+    desc.n_blocks = o->n_blocks[0];
+    desc.n_parts = N_PARTS;
+    status = memo_blocks_generate(&desc, o->times, passes, &schedule, error);
+    if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+    if (!status && key) print_number(key, simulation->makespan_s);
+    if (!status && !key)
+        status = memo_schedule_write_chrome(schedule, simulation, o->timeline, error);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return status;
+}
+
+/* The timeline has both passes on the same streams, one after the other. */
 static memo_status print_makespans(const options* o, memo_error* error) {
     static const struct {
         const char* key;
@@ -301,42 +322,12 @@ static memo_status print_makespans(const options* o, memo_error* error) {
                  {"backward_default", MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_BACKWARD},
                  {"backward_pipelined", MEMO_BLOCKS_PIPELINED, MEMO_BLOCKS_BACKWARD},
                  {"backward_cross", MEMO_BLOCKS_CROSS, MEMO_BLOCKS_BACKWARD},
-                 {"backward_fine", MEMO_BLOCKS_FINE, MEMO_BLOCKS_BACKWARD}};
-
+                 {"backward_fine", MEMO_BLOCKS_FINE, MEMO_BLOCKS_BACKWARD},
+                 {NULL, MEMO_BLOCKS_FINE, MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD}};
+    const int n_lines = o->timeline ? 7 : 6;
     memo_status status = MEMO_STATUS_OK;
-    for (size_t k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
-        memo_blocks_schedule_desc desc = {0};
-        memo_schedule* schedule;
-        memo_simulation* simulation = NULL;
-
-        desc.order = lines[k].order;
-        desc.n_blocks = o->n_blocks[0];
-        desc.n_parts = N_PARTS;
-        status = memo_blocks_generate(&desc, o->times, lines[k].passes, &schedule, error);
-        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
-        if (!status) print_number(lines[k].key, simulation->makespan_s);
-
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
-    }
-    return status;
-}
-
-/* Prints both passes on the same streams, one after the other. */
-static memo_status write_timeline(const options* o, memo_error* error) {
-    memo_blocks_schedule_desc desc = {0};
-    memo_schedule* schedule;
-    memo_simulation* simulation = NULL;
-    memo_status status;
-    desc.order = MEMO_BLOCKS_FINE;
-    desc.n_blocks = o->n_blocks[0];
-    desc.n_parts = N_PARTS;
-    status = memo_blocks_generate(&desc, o->times, MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD,
-                                  &schedule, error);
-    if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
-    if (!status) status = memo_schedule_write_chrome(schedule, simulation, o->timeline, error);
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
+    for (int k = 0; k < n_lines && !status; k++)
+        status = simulate(o, lines[k].key, lines[k].order, lines[k].passes, error);
     return status;
 }
 
@@ -399,7 +390,6 @@ int main(int argc, char** argv) {
     if (is_help) print_help();
 
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
-    if (!status && o.timeline) status = write_timeline(&o, &error);
 
     if (!status && o.profile) {
         status = profile_read(o.profile, &problem, &error);
