@@ -6174,16 +6174,16 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
-MEMOI int32_t memob_swap_n_visits(const memo_swap_desc* desc) {
+MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
     return desc->order ? desc->n_order * memoi_swap_place_steps(desc) : 2 * desc->n_layers;
 }
 
 /* What does not depend on rows of (n_visits): the order of steps. */
-MEMOI void memob_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
+MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
     static const int32_t one[] = {0, -1};
     const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
     int32_t before;
-    p->n_visits = memob_swap_n_visits(desc);
+    p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_swap_visit* visit = &p->visits[k];
@@ -6913,14 +6913,14 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     a = &placement->arrays;
     placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
     placement->turns = MEMOB_ARRAY(a, memob_swap_turn, desc->n_layers);
-    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memob_swap_n_visits(desc));
+    placement->visits = MEMOB_ARRAY(a, memob_swap_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
     if (a->failed) {
         memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
-    memob_swap_list_visits(desc, placement);
+    memoi_swap_list_visits(desc, placement);
 
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;

@@ -6193,7 +6193,7 @@ typedef struct memoi_rows_event {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
-    memob_swap_placement order; /* sums, turns, sizes; no places */
+    memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     int32_t* moved; /* layers whose rows move, in order */
     int32_t has_traffic;
@@ -6339,19 +6339,6 @@ MEMOI void memoi_rows_record(memoi_rows_clock* c, int32_t which, memoi_rows_even
     event->time_s = c->compute_s;
 }
 
-MEMOI void memoi_rows_run(memoi_rows_clock* c, const memob_swap_ops* ops) {
-    for (int32_t i = 0; i < ops->n; i++) {
-        const memob_swap_op* op = &ops->list[i];
-        if (op->kind == MEMOB_SWAP_RECORD) {
-            memoi_rows_record(c, op->stream, &c->events[op->of]);
-        } else if (op->kind == MEMOB_SWAP_WAIT) {
-            memoi_rows_wait(c, op->stream, &c->events[op->of]);
-        } else {
-            memoi_rows_copy_op(c, op);
-        }
-    }
-}
-
 /* A step computes, and the trainer's copies begin with it. */
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
     const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
@@ -6431,7 +6418,15 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     memob_swap_ops ops;
     (is_end ? memob_swap_end_ops : memob_swap_begin_ops)(&c->order, 0, k, &ops);
-    memoi_rows_run(c, &ops);
+    for (int32_t i = 0; i < ops.n; i++) {
+        const memob_swap_op* op = &ops.list[i];
+        if (op->kind == MEMOB_SWAP_RECORD)
+            memoi_rows_record(c, op->stream, &c->events[op->of]);
+        else if (op->kind == MEMOB_SWAP_WAIT)
+            memoi_rows_wait(c, op->stream, &c->events[op->of]);
+        else
+            memoi_rows_copy_op(c, op);
+    }
     if (is_end && c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
         memoi_rows_compute(c, no_traffic_s, c->desc->turns_s[k / c->order.n_forwards]);
 }
@@ -6658,12 +6653,7 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         p->bundle_of[t] = -1;
         if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
-        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) { /* nothing to choose */
-            if (swap->n_slices <= 1) continue;
-            p->clock.order.handed = t;
-            p->clock.order.handed_row_bytes = swap->tensors[t].row_bytes;
-            continue;
-        }
+        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) continue; /* nothing to choose */
         p->bundle_of[t] = p->n_bundles;
         p->bundles[p->n_bundles++].leader = t;
     }
@@ -6739,6 +6729,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
 
@@ -6761,19 +6752,21 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    memo_swap_sizes sizes;
-    memob_arrays* a;
-    int64_t n_cells, n_visits, n_jobs = 0;
-    int32_t n_classes;
+    const int64_t n_slices = memob_max(swap ? swap->n_slices : 1, 1);
+    const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
+    memob_arrays* a = &p->arrays;
+    int64_t n_cells, n_copies = 1; /* copies of a stream: at most 5 a step, 3 a visit */
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
-    if (!status)
-        status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
-
+    if (!status) /* no sum of sizes overflows */
+        status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
         status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
-    if (status) return status;
+    if (status) {
+        memoi_rows_destroy(p);
+        return status;
+    }
 
     /* Only the first layers move: the backward uses the last layers at once, so these stay in the
      * buffers. */
@@ -6783,9 +6776,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = 0x9e3779b97f4a7c15u;
 
-    a = &p->arrays;
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
-    n_visits = memob_swap_n_visits(swap);
+    n_copies += (desc->states ? 5 : 3) * (int64_t)p->clock.order.n_visits;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
@@ -6796,26 +6788,17 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
-        n_jobs = 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
+        n_copies += 8 * ((int64_t)desc->states->n_layers + 2) * (desc->states->n_states + 1);
         p->clock.state_events =
             MEMOB_ARRAY(a, memoi_rows_event, 8 + (int64_t)desc->states->n_layers);
     }
-    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE;
-         k++) /* at most 5 copies a step, 3 a visit */
-        p->clock.streams[k].jobs =
-            MEMOB_ARRAY(a, memoi_rows_job, (desc->states ? 5 : 3) * n_visits + n_jobs + 1);
+    for (int32_t k = MEMOB_SWAP_TO_HOST; k <= MEMOB_SWAP_FILE; k++)
+        p->clock.streams[k].jobs = MEMOB_ARRAY(a, memoi_rows_job, n_copies);
     p->clock.events = MEMOB_ARRAY(a, memoi_rows_event, (int64_t)p->n_layers + MEMOB_SWAP_FILE_DONE);
     p->clock.moved = MEMOB_ARRAY(a, int32_t, p->n_layers);
-    p->clock.order.sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
-    p->clock.order.turns = MEMOB_ARRAY(a, memob_swap_turn, p->n_layers);
-    p->clock.order.visits = MEMOB_ARRAY(a, memob_swap_visit, n_visits);
-    p->clock.order.n_layers = p->n_layers;
-    p->clock.order.n_slices = (int32_t)memob_max(swap->n_slices, 1);
-    p->clock.order.slice_rows = swap->n_rows;
-    p->clock.order.handed = -1;
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
-    for (int32_t k = 0; k < (int32_t)(sizeof tables / sizeof tables[0]); k++) {
+    for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
         tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
         tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);
     }
@@ -6826,13 +6809,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         return status ? status : memob_no_memory(error, "the planning of rows");
     }
 
-    memob_swap_list_visits(swap, &p->clock.order);
-    n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
-    for (int32_t layer = 0; layer < p->n_layers; layer++) {
-        const int64_t n_slices = memob_max(swap->n_slices, 1);
-        p->kinds[layer] = memob_layer_kind(swap, layer) * n_classes +
-                          (int32_t)(layer % n_slices * n_classes / n_slices);
-    }
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        p->kinds[layer] = (int32_t)(memob_layer_kind(swap, layer) * n_classes +
+                                    layer % n_slices * n_classes / n_slices);
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
     memoi_rows_time_kinds(p);
@@ -7667,6 +7646,7 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
     const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
+    int64_t most_steps; /* of the shape with the most */
     /* An order has `layer` of chunk layer / n in step place * n + layer % n.  Of this turn: its n
      * steps, from first_step on, and its first layer.  Without an order: all. */
     int32_t n_turn_steps, first_step, first_layer;
@@ -7686,15 +7666,14 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;   /* on the host */
-    char* host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
+    int is_filling;    /* on the host */
+    char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
     memo_error call_error;   /* of the latest call */
     memo_batch batch;        /* n_rows is not 0 */
-    memo_batch first_turn;   /* of the order under way */
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
@@ -8760,6 +8739,7 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
             memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
         s->parts[k].plan = *next;
         if (status) return status;
+        s->most_steps = memob_max(s->most_steps, (*next)->swap.n_layers);
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
     }
     desc->n_shapes = k;
@@ -8883,14 +8863,6 @@ void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end)
 /* Where the rows of a tensor of a step lie in the engine's memory. */
 MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
     return &s->part->placement.places[(int64_t)step * s->desc.n_tensors + t];
-}
-
-/* Of the shape with the most. */
-MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
-    int64_t most = 0;
-    for (int32_t k = 0; k < s->desc.n_shapes; k++)
-        most = memob_max(most, s->parts[k].plan->swap.n_layers);
-    return most;
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -9051,24 +9023,12 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     return memob_states_get_address(s->states, layer + 1, state);
 }
 
-/* Offset of a state that updates use in host_trial; state n_states: all bytes. */
-MEMOI int64_t memoi_session_trial_offset(const memo_session* s, int32_t state) {
-    int64_t n_bytes = 0;
-    for (int32_t i = 0; i < state; i++)
-        if ((s->states->updated | s->states->gradients) >> i & 1)
-            n_bytes += memob_align_up(s->states_table[i].size_bytes, MEMOB_DEVICE_ALIGNMENT);
-    return n_bytes;
-}
-
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
     if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
         state >= s->desc.n_states || !s->states)
         return NULL;
     if (!s->host_trial) return memob_states_get_host_address(s->states, layer + 1, state);
-    return s->states->layers[layer + 1].has & (s->states->updated | s->states->gradients) &
-                   1u << state
-               ? s->host_trial + memoi_session_trial_offset(s, state)
-               : NULL;
+    return s->states->layers[layer + 1].has >> state & 1 ? s->host_trial[state] : NULL;
 }
 
 /* The engine's layer begins or ends a pass.  The update comes before the end of its pass; a fused
@@ -9300,7 +9260,7 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
                   memoi_session_share(&s->desc, s->desc.routed_rows_layer, s->desc.slice_rows));
     c->buffers = MEMOB_ARRAY(&c->arrays, memoi_inspected_buffer, n_requests);
     c->offsets = MEMOB_ARRAY(&c->arrays, int64_t, n + 1);
-    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, memoi_session_most_steps(s) * c->most_rows * n);
+    c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
@@ -10050,19 +10010,20 @@ MEMOI void memoi_session_begin_between(memo_session* s) {
     memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, s->first_step, 0);
 }
 
-/* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight. */
-MEMOI memo_status memoi_session_check_turn(memo_session* s, memo_error* error) {
+/* Is s->batch the next turn? Other shapes have none, but must leave micro-batches in flight.
+ * before: the turn before. */
+MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
+                                           memo_error* error) {
+    const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
     const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-    const memo_batch* first = &s->first_turn;
     const memo_turn *turn = &s->batch.turn, *next = NULL;
     const char* why = NULL;
-    if (s->next_turn && (s->batch.shape != first->shape || s->batch.n_rows != first->n_rows))
+    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
         why = "shape and n_rows must be those of the micro-batches in flight";
     if (!plan->n_order && !why) return MEMO_STATUS_OK;
     if (s->batch.is_forward_only && !why)
         why = "is_forward_only is 1; use a shape that is_forward_only";
-    plan = s->parts[s->next_turn ? first->shape : s->batch.shape].plan;
-    next = &plan->order[s->next_turn];
+    next = &s->parts[shape].plan->order[s->next_turn];
     if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
                  turn->pass != next->pass))
         why = "it is another turn";
@@ -10071,8 +10032,7 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, memo_error* error) {
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
                           "chunk %d, in shape %d",
                           why, (int)s->next_turn, memoi_pass_names[next->pass],
-                          (int)next->micro_batch, (int)next->chunk,
-                          (int)(s->next_turn ? first->shape : s->batch.shape));
+                          (int)next->micro_batch, (int)next->chunk, (int)shape);
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
@@ -10108,7 +10068,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
                                      plan->swap.layer_rows, &s->call_error);
     }
-    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &s->call_error);
+    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
     if (status) { /* a turn that is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
         if (s->next_turn) s->batch = before;
@@ -10139,7 +10099,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 
     /* The first turn begins for all. */
     if (!s->next_turn) {
-        s->first_turn = s->batch;
         if (s->part->swap)
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
@@ -11660,20 +11619,25 @@ MEMOI memo_status memoi_session_time_update(memo_session* s, memo_profile* profi
 /* Times updates on the host in memory of a layer's size, after one that warms up. */
 MEMOI memo_status memoi_session_time_host(memo_session* s, memo_profile* profile,
                                           memo_error* error) {
+    const uint32_t used = s->states->updated | s->states->gradients;
+    char* trial[MEMO_STATES_MAX] = {NULL};
+    memob_arrays arrays = {NULL, 0};
     double n_bytes = 0, begin_s = 0;
     memo_status status = memob_states_synchronize(s->states, error);
-    if (status) return status;
-    s->host_trial = (char*)memob_calloc(memoi_session_trial_offset(s, s->desc.n_states), 1);
-    if (!s->host_trial) return memob_no_memory(error, "a layer's states");
-    for (int32_t layer = -1; layer < s->desc.n_layers; layer++) {
+    for (int32_t i = 0; i < s->desc.n_states && !status; i++)
+        if (used >> i & 1) trial[i] = MEMOB_ARRAY(&arrays, char, s->states_table[i].size_bytes);
+    if (arrays.failed) status = memob_no_memory(error, "a layer's states");
+
+    s->host_trial = trial;
+    for (int32_t layer = -1; layer < s->desc.n_layers && !status; layer++) {
         if (layer > 0 && memob_now_s() - begin_s > 1) break;
         s->desc.update_host(s->desc.user, s, (int32_t)memob_max(layer, 0));
         if (layer < 0) begin_s = memob_now_s();
         if (layer >= 0) n_bytes += memob_states_update_bytes(s->states, layer + 1);
     }
     if (n_bytes > 0) profile->update_host_s_per_byte = (memob_now_s() - begin_s) / n_bytes;
-    MEMO_FREE(s->host_trial);
     s->host_trial = NULL;
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -11745,10 +11709,9 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
     if (!status) status = memoi_session_measure_copies(s, &copies, error);
     if (!status) {
-        s->spans_s =
-            (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s) * MEMOI_SPANS_MAX,
-                                      MEMOI_SESSION_REPETITIONS * sizeof(double));
-        s->layers_s = MEMOB_ARRAY(&s->arrays, double, memoi_session_most_steps(s));
+        s->spans_s = (double*)memob_arrays_add(&s->arrays, s->most_steps * MEMOI_SPANS_MAX,
+                                               MEMOI_SESSION_REPETITIONS * sizeof(double));
+        s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
         status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
                                   : memoi_session_start(s, error);
         if (!status) status = memoi_session_save_outputs(s, error);

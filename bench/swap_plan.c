@@ -689,7 +689,7 @@ static void print_law(void) {
         memoi_rows_score_trial(&p);
     }
     score_s = (double)(clock() - begin) / CLOCKS_PER_SEC / n_scores;
-    memob_arrays_free(&p.arrays);
+    memoi_rows_destroy(&p);
     begin = clock();
     for (int i = 0; i < n_simulations; i++) {
         memo_schedule* schedule;

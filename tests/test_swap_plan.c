@@ -433,7 +433,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
         step_s = next_s;
         memcpy(here, next, n_bytes);
     }
-    memob_arrays_free(&planner.arrays);
+    memoi_rows_destroy(&planner);
     return step_s;
 }
 
@@ -469,7 +469,7 @@ TEST(climbing_finds_little_more) {
                 from_s = climb_score(&planner, rows);
                 if (from_s >= 0) break;
             }
-            memob_arrays_free(&planner.arrays);
+            memoi_rows_destroy(&planner);
             if (from_s >= 0) from_s = climb(&p, rows, from_s, 10000);
             if (from_s >= 0 && from_s < climbed_s) climbed_s = from_s;
         }
@@ -1149,7 +1149,7 @@ TEST(no_table_of_kinds_is_shorter) {
             double step_s = is_valid ? climb_score(&planner, rows) : -1;
             if (step_s >= 0 && (best_s < 0 || step_s < best_s)) best_s = step_s;
         }
-        memob_arrays_free(&planner.arrays);
+        memoi_rows_destroy(&planner);
         if (memo_plan_swap(&k.p.desc, &plan, &error)) {
             CHECK_CASE(best_s < 0, "round %d: %g is missed: %s", round, best_s, describe(&k.p));
             continue;
