@@ -6,6 +6,8 @@
 #ifndef PIPELINE_H
 #define PIPELINE_H
 
+#include "uses.h"
+
 enum {
     P_WORDS = 3, /* of a row */
     P_ROWS_MAX = 24,
@@ -165,45 +167,31 @@ static void p_expect(pipeline* p) {
 
 /* --- the functions of a stage --- */
 
-static void p_add(memo_range* ranges, int64_t* n, const void* begin, int64_t n_words) {
-    if (!begin) return;
-    ranges[*n].begin = (uint64_t)(uintptr_t)begin;
-    ranges[(*n)++].end = (uint64_t)(uintptr_t)begin + (uint64_t)(8 * n_words);
-}
-
 /* Runs the job, or enqueues it, and writes down what it reads and writes. */
 static void p_launch(stage* s, memo_session* session, const p_job* j) {
-    const int64_t n = (int64_t)(j->end - j->begin) * P_WORDS, at = (int64_t)j->begin * P_WORDS;
-    memo_range reads[12], writes[12];
-    memo_op_desc op = {.name = "job", .reads = reads, .writes = writes};
+    const int64_t n = 8 * (int64_t)(j->end - j->begin) * P_WORDS, at = (int64_t)j->begin * P_WORDS;
+    const int is_kept = j->what != P_WEIGHTS;
+    op_uses u = {.n = {0, 0}};
     if (!s->host) {
         p_run_job((void*)(uintptr_t)j, NULL);
         return;
     }
-    for (int32_t t = 0; t < P_N_TENSORS; t++) {
-        const int is_written = j->what == P_FORWARD || (j->what == P_RECOMPUTE && t == j->t);
-        if (j->what == P_RECOMPUTE && t > j->t) break;
+    for (int32_t t = 0; t < P_N_TENSORS && (j->what != P_RECOMPUTE || t <= j->t); t++)
         if (j->tensors[t])
-            p_add(is_written ? writes : reads, is_written ? &op.n_writes : &op.n_reads,
-                  j->tensors[t] + at, n);
-    }
-    p_add(reads, &op.n_reads, j->from, n);
-    p_add(writes, &op.n_writes, j->to, n);
-    p_add(j->what == P_LOSS ? reads : writes, j->what == P_LOSS ? &op.n_reads : &op.n_writes, j->x,
-          n);
-    p_add(writes, &op.n_writes, j->dx, n);
-    p_add(writes, &op.n_writes, j->scratch, n);
-    for (int32_t k = 0; k < 3; k++) {
-        uint64_t* const kept[] = {j->kept_gradient, j->operand, j->kept_hidden};
-        p_add(j->what == P_WEIGHTS ? reads : writes,
-              j->what == P_WEIGHTS ? &op.n_reads : &op.n_writes, kept[k], n);
-    }
-    p_add(j->what == P_WEIGHTS ? reads : writes, j->what == P_WEIGHTS ? &op.n_reads : &op.n_writes,
-          j->kept_mask, j->end);
-    p_add(reads, &op.n_reads, j->kept_out, n);
-    p_add(j->what == P_MASKS ? writes : reads, j->what == P_MASKS ? &op.n_writes : &op.n_reads,
-          j->mask, j->end);
-    memo_status status = memo_annotate(s->device, s->stream, &op, &error);
+            add_use(&u, j->what == P_FORWARD || (j->what == P_RECOMPUTE && t == j->t),
+                    j->tensors[t] + at, n);
+    add_use(&u, 0, j->from, n);
+    add_use(&u, 1, j->to, n);
+    add_use(&u, j->what != P_LOSS, j->x, n);
+    add_use(&u, 1, j->dx, n);
+    add_use(&u, 1, j->scratch, n);
+    add_use(&u, is_kept, j->kept_gradient, n);
+    add_use(&u, is_kept, j->operand, n);
+    add_use(&u, is_kept, j->kept_hidden, n);
+    add_use(&u, is_kept, j->kept_mask, 8 * j->end);
+    add_use(&u, 0, j->kept_out, n);
+    add_use(&u, j->what == P_MASKS, j->mask, 8 * j->end);
+    memo_status status = announce(s->device, s->stream, "job", &u);
     if (!status)
         status =
             memo_host_device_launch(s->host, s->stream, p_run_job, j, (int64_t)sizeof *j, &error);

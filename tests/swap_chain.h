@@ -14,6 +14,7 @@
 
 #include "owned.h"
 #include "pattern.h"
+#include "uses.h"
 #include "random_order.h"
 
 #define CHAIN_TENSORS_MAX 8
@@ -101,13 +102,10 @@ static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int
     return range;
 }
 
-/* Announces one operation. */
-static memo_status chain_announce(chain* c, const char* name, const memo_range* reads,
-                                  int64_t n_reads, const memo_range* writes, int64_t n_writes) {
-    if (!c->device->annotate) return MEMO_STATUS_OK;
-    memo_op_desc what = {
-        .name = name, .reads = reads, .n_reads = n_reads, .writes = writes, .n_writes = n_writes};
-    return memo_annotate(c->device, c->compute, &what, &error);
+static void chain_use(const chain* c, op_uses* u, int is_written, int32_t layer, int32_t tensor,
+                      int64_t begin, int64_t end) {
+    const memo_range range = chain_range(c, layer, tensor, begin, end);
+    add_use(u, is_written, (const void*)(uintptr_t)range.begin, (int64_t)(range.end - range.begin));
 }
 
 /* key: of the pattern, besides tensor and micro-batch. */
@@ -131,23 +129,18 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
                                int32_t last, int64_t micro_batch) {
     const int32_t n_slices = chain_slices(c);
     const int64_t n_rows = chain_step_rows(c, layer), begin = chain_begin(c, layer);
-    memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
-    int64_t n_ranges[2] = {0, 0};
-    memset(ranges, 0, sizeof ranges);
+    op_uses u = {.n = {0, 0}};
     for (int32_t t = first; t < last; t++) {
-        int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED, w = is_handed || !is_backward;
+        const int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
-        if (!chain_has(c, layer, t) || n == 0) continue;
         if (!chain_is_layer(c, t)) {
-            ranges[w][n_ranges[w]++] = chain_range(c, layer, t, 0, n);
-            continue;
+            chain_use(c, &u, is_handed || !is_backward, layer, t, 0, n);
+        } else if (n) {
+            chain_use(c, &u, 0, layer, t, 0, begin + n * is_backward);
+            if (!is_backward) chain_use(c, &u, 1, layer, t, begin, begin + n);
         }
-        if (begin + n * is_backward > 0)
-            ranges[0][n_ranges[0]++] = chain_range(c, layer, t, 0, begin + n * is_backward);
-        if (!is_backward) ranges[1][n_ranges[1]++] = chain_range(c, layer, t, begin, begin + n);
     }
-    memo_status status = chain_announce(c, is_backward ? "backward" : "forward", ranges[0],
-                                        n_ranges[0], ranges[1], n_ranges[1]);
+    memo_status status = announce(c->device, c->compute, is_backward ? "backward" : "forward", &u);
     for (int32_t t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
         const int64_t n = chain_is_routed(c, t) ? c->routed[layer] : n_rows;
@@ -182,10 +175,9 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
     for (int32_t t = first; t < last && !status; t++) {
         int64_t begin, end;
         memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
-        if (begin < end && chain_has(c, layer, t)) {
-            memo_range range = chain_range(c, layer, t, begin, end);
-            status = chain_announce(c, "recompute", NULL, 0, &range, 1);
-        }
+        op_uses u = {.n = {0, 0}};
+        chain_use(c, &u, 1, layer, t, begin, end);
+        if (u.n[1]) status = announce(c->device, c->compute, "recompute", &u);
         if (!status) status = chain_launch(c, 0, layer, t, begin, end, layer, micro_batch);
     }
     return status;

@@ -121,7 +121,7 @@ TEST(rows_come_back_from_the_file) {
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000));
             CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
             memo_swap_stats stats = stats_of_swap(c.swap);
-            CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
+            CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld bytes", (int)n_layers,
                        (int)n_host_layers, (long long)c.n_wrong);
             CHECK_IS(stats.to_file_bytes, ==, 3 * sizes.spill_bytes);
             CHECK_IS(stats.from_file_bytes, ==, 3 * sizes.spill_bytes);

@@ -6,8 +6,9 @@
 #include "memo.h"
 #include "extras/memo_look.h"
 #include "stats.h"
-#include "swap_chain.h"
 #include "owned.h"
+#include "random_rows.h"
+#include "swap_chain.h"
 
 /* All random cases under `make test-all`, otherwise one of SHARE. */
 #define SHARE (memo_test_all() ? 1 : 3)
@@ -29,55 +30,9 @@ static int64_t first_other_row(int32_t layer, int64_t n_swapped) {
     return layer % 2 ? 0 : n_swapped;
 }
 
-/* Swapped tiles of a layer as rows; the last tile may be short. */
-static int64_t rows_of_tiles(const chain* c, int32_t layer, int64_t swapped) {
-    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1, rows = 0;
-    int64_t n_tiles = (n - 1) / tile + 1;
-    for (int64_t tiles = 0; tiles < swapped; tiles++) {
-        int64_t which = is_odd(c, layer) ? n_tiles - 1 - tiles : tiles;
-        rows += which == n_tiles - 1 ? n - which * tile : tile;
-    }
-    return rows;
-}
-
-/* What a tensor's rule allows. */
-static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
-    int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
-    int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
-    memo_tensor_rule rule = c->tensors[t].rule;
-    if (rule == MEMO_TENSOR_KEPT || memo_test_int(0, 4) == 0) return MEMO_ROWS_KEPT;
-    if (rule == MEMO_TENSOR_ROUTED_ROWS) return 0;
-    if (rule >= MEMO_TENSOR_SWAPPED) return c->desc.n_rows;
-    if (rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 3) == 0)
-        return memo_test_int(0, 1) * c->desc.n_rows;
-    return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
-}
-
-/* Random rows for every tensor of every layer, or equal layers, or equal layers with some tensors
- * kept. */
-static void random_rows(chain* c) {
-    int64_t kind = memo_test_int(0, 2);
-    int32_t n_tensors = c->desc.n_tensors;
+static void random_table(chain* c) {
     c->has_rows = 1;
-    for (int32_t layer = 0; layer < c->desc.n_layers; layer++) {
-        for (int32_t t = 0; t < n_tensors; t++) {
-            int64_t* rows = &c->rows[layer * n_tensors + t];
-            *rows = layer < 2 || kind == 0 || is_odd(c, layer) != is_odd(c, layer - 2)
-                        ? random_cell(c, layer, t)
-                        : rows[-2 * n_tensors];
-        }
-        for (int32_t t = 0; t < n_tensors; t++)
-            if (c->tensors[t].with)
-                c->rows[layer * n_tensors + t] =
-                    c->rows[layer * n_tensors + c->tensors[t].with - 1];
-    }
-    for (int32_t layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
-        if (memo_test_int(0, 2) == 0)
-            for (int32_t t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
-    for (int32_t layer = 0; layer < c->desc.n_layers; layer++)
-        for (int32_t t = 0; t < n_tensors; t++)
-            if (chain_is_layer(c, t) && layer % c->desc.n_slices)
-                c->rows[layer * n_tensors + t] = c->rows[(layer - 1) * n_tensors + t];
+    random_rows(&c->desc, c->rows);
 }
 
 /* Kinds of layers; the first tensor belongs to all, as fused kernels write it early. */
@@ -175,7 +130,7 @@ static void random_chain(chain* c, int may_slice) {
     int spills = memo_test_int(0, 1) != 0;
     if (spills && !c->desc.n_slices)
         c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
-    if (memo_test_int(0, 1)) random_rows(c);
+    if (memo_test_int(0, 1)) random_table(c);
     if (spills) {
         memo_swap_sizes sizes;
         c->desc.n_host_layers = (int32_t)memo_test_int(1, memo_test_int(0, 2) ? 2 : 6);
@@ -243,7 +198,7 @@ static memo_check* check_recorded(const chain* c, memo_recorder* recorder) {
 /* Waits for the chain and closes it: no row has differed, and nothing stays allocated. */
 static void finish(chain* c, memo_recorder* recorder) {
     CHECK_OK(memo_stream_synchronize(c->host, c->compute, &error));
-    CHECK_CASE(c->n_wrong == 0, "%lld rows differ: %s", (long long)c->n_wrong, describe(c));
+    CHECK_CASE(c->n_wrong == 0, "%lld bytes differ: %s", (long long)c->n_wrong, describe(c));
     chain_close(c);
     memo_recorder_destroy(recorder);
     drop_device(&c->host);
@@ -898,7 +853,7 @@ TEST(micro_batches_in_flight_come_back) {
         do random_chain(&c, 0);
         while (c.desc.n_host_layers);
         set_random_order(&c);
-        if (c.has_rows) random_rows(&c);
+        if (c.has_rows) random_table(&c);
         n_deep += c.desc.n_places > 2;
         memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
         n_moved += swap_sizes(c.swap).swapped_bytes > 0;
@@ -925,7 +880,7 @@ TEST(micro_batches_in_flight_come_back) {
             c.tensors[t].with = 0;
             c.tensors[t].rule = (memo_tensor_rule)memo_test_int(0, 3);
         }
-        random_rows(&c);
+        random_table(&c);
         c.desc.rows = c.rows, c.desc.order = c.order;
         memo_swap_sizes sizes = sizes_of_desc(&c.desc);
         CHECK_IS(sizes.device_bytes, ==, bytes_in_flight(&c));
@@ -1064,7 +1019,7 @@ TEST(kinds_take_what_two_neighbors_need) {
             c.tensors[t].rule = MEMO_TENSOR_WHOLE;
         }
         random_kinds(&c);
-        random_rows(&c);
+        random_table(&c);
         c.desc.rows = c.rows;
         memo_swap_sizes with_kinds = sizes_of_desc(&c.desc);
         rest = c; /* the tensors of all kinds alone, and those that layers keep */

@@ -13,6 +13,7 @@
 #include "stats.h"
 #include "swap_chain.h"
 #include "owned.h"
+#include "random_rows.h"
 
 /* --- a problem: a small random one, or the layers of a GPT --- */
 
@@ -795,27 +796,6 @@ TEST(plans_of_kinds_take_what_they_predict) {
         CHECK_IS(check->n_races, ==, 0);
     }
     CHECK(n_planned[0] > n_rounds / 6 && n_planned[1] > n_rounds / 6);
-}
-
-/* A valid table: whole tensors, parts, and kept ones. */
-static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
-    const int64_t n_tiles = memob_swap_n_tiles(swap);
-    const int kept = (int)memo_test_int(0, 100), whole = (int)memo_test_int(0, 100);
-    for (int32_t layer = 0; layer < swap->n_layers; layer++)
-        for (int32_t t = 0; t < swap->n_tensors; t++) {
-            const memo_tensor_rule rule = memob_tensor_rule(swap->tensors, t);
-            int64_t tiles = memo_test_int(0, n_tiles), *row = &rows[layer * swap->n_tensors + t];
-            if (memo_test_int(0, 99) < whole || rule == MEMO_TENSOR_WHOLE)
-                tiles = memo_test_int(0, 1) * n_tiles;
-            if (rule >= MEMO_TENSOR_SWAPPED) tiles = rule == MEMO_TENSOR_ROUTED_ROWS ? 0 : n_tiles;
-            *row = memob_swap_rows_of_tiles(swap, layer, tiles);
-            if (rule == MEMO_TENSOR_KEPT || rule == MEMO_TENSOR_HANDED ||
-                memo_test_int(0, 99) < kept)
-                *row = MEMO_ROWS_KEPT;
-            if (memob_swap_is_layer(swap, t) && layer % swap->n_slices)
-                *row = row[-swap->n_tensors];
-            if (swap->tensors[t].with) *row = row[swap->tensors[t].with - 1 - t];
-        }
 }
 
 /* Several kinds, slices of which the last is short, CARRIED, ROUTED, LAYER, HANDED and INPUT

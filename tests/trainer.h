@@ -9,6 +9,8 @@
 #ifndef TRAINER_H
 #define TRAINER_H
 
+#include "uses.h"
+
 enum { T_WORDS = 6, T_ROW_BYTES = 8 * T_WORDS, T_ROWS_MAX = 96, T_LAYERS_MAX = 12 };
 enum { T_STATE_WORDS_MAX = 600, T_DOCUMENT_ROWS = 11 /* no multiple of a slice */ };
 
@@ -330,44 +332,31 @@ static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, 
     return j;
 }
 
-static void t_add_range(memo_range* ranges, int64_t* n, const uint64_t* words, int64_t n_words) {
-    if (!words || !n_words) return;
-    ranges[*n].begin = (uint64_t)(uintptr_t)words;
-    ranges[(*n)++].end = (uint64_t)(uintptr_t)(words + n_words);
-}
-
 /* Runs the job, or writes down what it reads and writes, and enqueues it. */
 static void t_launch(trainer* t, memo_session* s, t_job* j) {
-    memo_range reads[T_N_TENSORS + T_N_STATES], writes[2 * T_N_TENSORS + T_N_STATES];
-    memo_op_desc op = {.name = "compute", .reads = reads, .writes = writes};
+    op_uses u = {.n = {0, 0}};
     if (!t->host) {
         t_run_job(j, NULL);
         return;
     }
     for (int32_t i = 0; i < T_N_TENSORS; i++) {
         const int is_layer = t_table[i].rule == MEMO_TENSOR_LAYER;
+        const int is_written =
+            j->what == T_FORWARD || i == (j->what == T_RECOMPUTE ? j->tensor : T_X);
         int64_t first = is_layer ? j->begin : 0, last = first + j->end - j->begin;
         if (j->what == T_RECOMPUTE && !is_layer) first = j->first, last = j->last;
         if (!j->tensors[i]) continue;
-        if (is_layer) t_add_range(reads, &op.n_reads, j->tensors[i], first * T_WORDS);
-        if (j->what == T_FORWARD || i == (j->what == T_RECOMPUTE ? j->tensor : T_X))
-            t_add_range(writes, &op.n_writes, j->tensors[i] + first * T_WORDS,
-                        (last - first) * T_WORDS);
-        else
-            t_add_range(reads, &op.n_reads, j->tensors[i] + first * T_WORDS,
-                        (last - first) * T_WORDS);
+        if (is_layer) add_use(&u, 0, j->tensors[i], first * T_ROW_BYTES);
+        add_use(&u, is_written, j->tensors[i] + first * T_WORDS, (last - first) * T_ROW_BYTES);
     }
     for (int32_t i = 0; i < T_N_STATES; i++) {
         const int is_gradient = i < t->desc.n_states && t->states[i].uses == MEMO_STATE_GRADIENT;
-        if (j->what == (is_gradient ? T_BACKWARD : T_UPDATE))
-            t_add_range(writes, &op.n_writes, j->states[i], j->n_words[i]);
-        else
-            t_add_range(reads, &op.n_reads, j->states[i], j->n_words[i]);
+        add_use(&u, j->what == (is_gradient ? T_BACKWARD : T_UPDATE), j->states[i],
+                8 * j->n_words[i]);
     }
     for (int32_t i = 0; i < T_N_BUFFERS; i++)
-        t_add_range(writes, &op.n_writes, j->buffers[i],
-                    i == B_KEYS ? 2 * j->n_rows * T_WORDS : T_WORDS);
-    memo_status status = memo_annotate(t->desc.device, t->desc.compute_stream, &op, &error);
+        add_use(&u, 1, j->buffers[i], (i == B_KEYS ? 2 * j->n_rows : 1) * T_ROW_BYTES);
+    memo_status status = announce(t->desc.device, t->desc.compute_stream, "compute", &u);
     if (!status)
         status = memo_host_device_launch(t->host, t->desc.compute_stream, t_run_job, j,
                                          (int64_t)sizeof *j, &error);
