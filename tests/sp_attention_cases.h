@@ -762,7 +762,7 @@ static memo_status key_sharding_of_case(const attention_case* c, memo_sharding* 
 }
 
 /* An exchange of the ring sends no bytes that it has not announced to read. */
-static void check_announced(const memo_schedule* recorded, const attention_case* c) {
+static void check_announced(const memo_schedule* recorded) {
     for (int64_t i = 0; i < recorded->n_ops; i++) {
         const memo_op* op = &recorded->ops[i];
         const memo_range* reads = recorded->ranges + op->first_range;
@@ -770,8 +770,8 @@ static void check_announced(const memo_schedule* recorded, const attention_case*
         uint64_t n_bytes = 0;
         if (!strstr(name, " exchange") && strcmp(name, "scatter gradients")) continue;
         for (int64_t k = 0; k < op->n_reads; k++) n_bytes += reads[k].end - reads[k].begin;
-        CHECK_CASE((uint64_t)op->link_bytes <= n_bytes, "%s: %s sends %lld bytes, reads %lld",
-                   case_text(c), name, (long long)op->link_bytes, (long long)n_bytes);
+        CHECK_CASE((uint64_t)op->link_bytes <= n_bytes, "%s sends %lld bytes, reads %lld", name,
+                   (long long)op->link_bytes, (long long)n_bytes);
     }
 }
 
@@ -797,18 +797,16 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c) {
     memo_error error;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1) + (groups_of(c) > 1));
-    check_announced(recorded, c);
+    check_announced(recorded);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
-    CHECK_CASE(check->n_races == 0, "%s: %d races, the first between ops %d (%s) and %d (%s)",
-               case_text(c), (int)check->n_races, (int)check->races[0].first,
+    CHECK_CASE(check->n_races == 0, "%d races, the first between ops %d (%s) and %d (%s)",
+               (int)check->n_races, (int)check->races[0].first,
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     for (int64_t k = 0; k < check->n_redundant_waits; k++)
-        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]),
-                   "%s: %d of %d waits, number %d is op %d", case_text(c),
-                   (int)check->n_redundant_waits, (int)check->n_waits, (int)k,
-                   (int)check->redundant_waits[k]);
+        CHECK_CASE(is_border_wait(recorded, check->redundant_waits[k]), "wait %d of %d is op %d",
+                   (int)k, (int)check->n_redundant_waits, (int)check->redundant_waits[k]);
     memo_check_destroy(check);
 }
 
@@ -1127,6 +1125,7 @@ static int world_run(world* all) {
 #endif
 
 static void world_init(world* all, const attention_case* c, whole* w) {
+    IN_CASE("%s", case_text(c));
     memset(all, 0, sizeof *all);
     all->c = c;
     all->w = w;
@@ -1157,7 +1156,7 @@ static void expect_sinks(const attention_case* c, const whole* w, const world* a
         off = hypot(off, sum - w->d_sinks[h]);
     }
     off /= w->d_sinks_norm > 0 ? w->d_sinks_norm : 1;
-    CHECK_CASE(off <= bound, "%s: d_sinks is off by %.3g", case_text(c), off);
+    CHECK_IS(off, <=, bound);
     if (off > worst_gradient) worst_gradient = off;
 }
 
@@ -1174,8 +1173,7 @@ static void expect_latent_weights(const attention_case* c, const whole* w, const
         off = hypot(off, sum - w->d_latent_weights[i]);
         norm = hypot(norm, w->d_latent_weights[i]);
     }
-    CHECK_CASE(off <= bound * norm, "%s: gradients of weights are off by %.3g", case_text(c),
-               off / norm);
+    CHECK_IS(off, <=, bound * norm);
 }
 
 static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
@@ -1188,7 +1186,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
     if (all == &scratch) world_init(all, c, &w);
     all->c = c;
     all->w = &w;
-    CHECK_CASE(world_run(all), "%s", case_text(c));
+    CHECK(world_run(all));
     if (c->step > 0) /* a sum of d_s that is 0, times 1e5: fp32 knows nothing of it */
         for (int t = 0; t < w.n[D_Q]; t += c->head_size) {
             typed_set(w.typed[D_Q], t, c->type, 0);
@@ -1204,7 +1202,7 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         double error = t == D_OUT ? 0 : error_of(c, &w, t);
         double bound = t == OUT ? forward_bound : gradient_bound;
         double* worst = t == OUT ? &worst_forward : &worst_gradient;
-        CHECK_CASE(error <= bound, "%s: %s is off by %.3g", case_text(c), tensor_names[t], error);
+        CHECK_CASE(error <= bound, "%s is off by %.3g", tensor_names[t], error);
         if (error > *worst) *worst = error;
     }
     if (c->has_sinks) expect_sinks(c, &w, all, gradient_bound);

@@ -5,6 +5,7 @@
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
+#   test_with PROGRAM NAME COMMAND...   test_is if the program is installed; otherwise skips the test
 #   tests_of SCRIPT [COMMAND...]   test_is, in order, for each function with "# test" behind its first line, and slow_test_is
 #                             for each with "# slow test"; a COMMAND gets the function's name.  Blanks replace _ in names
 #   needs_program PROGRAM     ends the script if the program is not built
@@ -107,6 +108,12 @@ skip() {
 
 slow_test_is() {
     if tests_all; then test_is "$@"; else skip "$1" "run make test-all"; fi
+}
+
+test_with() {
+    tap_program=$1
+    shift
+    if command -v "$tap_program" >/dev/null 2>&1; then test_is "$@"; else skip "$1" "$tap_program is not installed"; fi
 }
 
 tests_of() {

@@ -63,12 +63,8 @@ endif()
 find_package(memo $version EXACT REQUIRED)"
 }
 
-if command -v cmake >/dev/null 2>&1; then
-    tap_jobs=$tap_processors
-    test_is "add_subdirectory" added
-    test_is "FetchContent" fetched
-    test_is "find_package after cmake --install and make install" installed
-else
-    skip "CMakeLists.txt" "cmake is not installed"
-fi
+tap_jobs=$tap_processors
+test_with cmake "add_subdirectory" added
+test_with cmake "FetchContent" fetched
+test_with cmake "find_package after cmake --install and make install" installed
 tap_end

@@ -6,11 +6,10 @@ set -u
 
 . tests/tap.sh
 
-folder="$(pwd)/build/tests/install here" # as a checkout may be called
+tap_folder "$(pwd)/build/tests/install here" # as a checkout may be called
 cc=${CC:-cc}
 make=${MAKE:-make}
-rm -rf "$folder"
-mkdir -p "$folder/empty" || exit 1
+mkdir "$folder/empty" || exit 1
 
 installs() {
     $make install PREFIX="$folder/prefix" DESTDIR= || return 1
@@ -106,18 +105,10 @@ runs() {
 
 test_is install installs
 test_is "make run" runs
-if command -v git >/dev/null 2>&1; then
-    test_is "make release: headers, changelog, tag, archive and checksum" releases
-else
-    skip "make release" "git is not installed"
-fi
+test_with git "make release: headers, changelog, tag, archive and checksum" releases
 test_is "a failed set-up is one error" failed_set_up
 test_is "a tree that cannot be written is one error" fixed_tree
 test_is "a program builds with the installed headers" with_include_path
-if command -v pkg-config >/dev/null 2>&1; then
-    test_is "a program builds with pkg-config" with_pkg_config
-else
-    skip "a program builds with pkg-config" "pkg-config is not installed; apt-get install pkg-config"
-fi
+test_with pkg-config "a program builds with pkg-config" with_pkg_config
 test_is "DESTDIR and uninstall" stages_and_uninstalls
 tap_end

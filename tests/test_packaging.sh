@@ -103,15 +103,7 @@ if ! command -v cmake >/dev/null 2>&1 || ! command -v git >/dev/null 2>&1; then
     exit
 fi
 test_is "FetchContent from a tag" fetches_a_tag
-if command -v "$conan" >/dev/null 2>&1; then
-    test_is "conan create" creates_with_conan
-else
-    skip "conan create" "conan is not installed; pip install conan"
-fi
-if command -v python3 >/dev/null 2>&1; then
-    test_is "the port of vcpkg, on a stand-in" installs_with_vcpkg
-    test_is "the package of Spack, on a stand-in" installs_with_spack
-else
-    skip "vcpkg and Spack" "python3 is not installed"
-fi
+test_with "$conan" "conan create" creates_with_conan
+test_with python3 "the port of vcpkg, on a stand-in" installs_with_vcpkg
+test_with python3 "the package of Spack, on a stand-in" installs_with_spack
 tap_end

@@ -229,13 +229,8 @@ public_instances() {
 }
 
 tests_of tests/test_plan_trace.sh
-if command -v python3 >/dev/null 2>&1; then
-    test_is snapshot_is_what_the_viewer_reads snapshot_is_what_the_viewer_reads
-    test_is snapshot_makes_the_round_trip snapshot_makes_the_round_trip
-else
-    skip snapshot_is_what_the_viewer_reads "python3 is not there"
-    skip snapshot_makes_the_round_trip "python3 is not there"
-fi
+test_with python3 "a snapshot is what the viewer reads" snapshot_is_what_the_viewer_reads
+test_with python3 "a snapshot makes the round trip" snapshot_makes_the_round_trip
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'

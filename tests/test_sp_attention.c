@@ -85,13 +85,13 @@ static void world_of(const attention_case* c, world* all) {
     own_whole w;
     whole_create(&w, c);
     world_init(all, c, &w);
-    CHECK_CASE(world_run(all), "%s", case_text(c));
+    CHECK(world_run(all));
 }
 
 /* The errors of the tensors of a case whose reference w has, and what the ranks report. */
 static void errors_of(const attention_case* c, whole* w, double errors[N_TENSORS], world* all) {
     world_init(all, c, w);
-    CHECK_CASE(world_run(all), "%s", case_text(c));
+    CHECK(world_run(all));
     for (int t = OUT; t < N_TENSORS; t++) errors[t] = error_of(c, w, t);
     printf("# %s, ring %d, ulysses %d: out %.4g, d_q %.4g, d_k %.4g, d_v %.4g\n",
            memo_type_name(c->type), (int)c->ring, (int)c->ulysses, errors[OUT], errors[D_Q],
@@ -116,8 +116,8 @@ static void expect_no_worse(attention_case c, const int32_t (*degrees)[2], int n
         for (int t = OUT; t < N_TENSORS; t++)
             if (t != D_OUT)
                 CHECK_CASE(errors[t] <= factor * of_one[t] + more,
-                           "%s: %s is off by %.4g, on one rank by %.4g", case_text(&c),
-                           tensor_names[t], errors[t], of_one[t]);
+                           "%s is off by %.4g, on one rank by %.4g", tensor_names[t], errors[t],
+                           of_one[t]);
     }
     whole_destroy(&w);
 }
@@ -132,12 +132,12 @@ static void expect_recorded(const attention_case* c, int32_t rank, int32_t n_rep
     expect_close(c, forward_bound, gradient_bound, &all);
 }
 
-static void expect_bytes(const attention_case* c, const run_result* x, int64_t ulysses_forward,
-                         int64_t ulysses_backward, int64_t ring_forward, int64_t ring_backward) {
-    CHECK_CASE(x->ulysses_forward_bytes == ulysses_forward, "%s", case_text(c));
-    CHECK_CASE(x->ulysses_backward_bytes == ulysses_backward, "%s", case_text(c));
-    CHECK_CASE(x->ring_forward_bytes == ring_forward, "%s", case_text(c));
-    CHECK_CASE(x->ring_backward_bytes == ring_backward, "%s", case_text(c));
+static void expect_bytes(const run_result* x, int64_t ulysses_forward, int64_t ulysses_backward,
+                         int64_t ring_forward, int64_t ring_backward) {
+    CHECK_IS(x->ulysses_forward_bytes, ==, ulysses_forward);
+    CHECK_IS(x->ulysses_backward_bytes, ==, ulysses_backward);
+    CHECK_IS(x->ring_forward_bytes, ==, ring_forward);
+    CHECK_IS(x->ring_backward_bytes, ==, ring_backward);
 }
 
 /* n documents; begins has n + 1 numbers. */
@@ -1094,7 +1094,7 @@ TEST(documents_on_one_rank_have_its_bits) {
     for (c.ring = 4; c.ring >= 1; c.ring -= 3) {
         world_init(&all, &c, &w);
         CHECK(world_run(&all));
-        for (int32_t r = 0; r < c.ring; r++) expect_bytes(&c, &all.results[r], 0, 0, 0, 0);
+        for (int32_t r = 0; r < c.ring; r++) expect_bytes(&all.results[r], 0, 0, 0, 0);
         for (int t = OUT; t < N_TENSORS; t++) {
             const size_t n_bytes = (size_t)w.n[t] * (size_t)memo_type_bytes(c.type);
             if (t == D_OUT) continue;
@@ -1198,7 +1198,7 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                     int64_t others = c.n_batch * keys_of(&c) - own;
                     int64_t ring = n_kv * both * own * (rd - 1) * element;
                     int64_t carried = n_kv * both * others * 4;
-                    expect_bytes(&c, x, to_heads + out, backward, ring, ring + carried);
+                    expect_bytes(x, to_heads + out, backward, ring, ring + carried);
                 }
             }
 }
@@ -1536,7 +1536,7 @@ TEST(layers_share_the_scratch) {
 
 static void expect_equal_bits(const attention_case* c, const whole* a, const whole* b, int t) {
     CHECK_CASE(!memcmp(a->typed[t], b->typed[t], (size_t)(a->n[t] * memo_type_bytes(c->type))),
-               "%s: %s has other bits", case_text(c), tensor_names[t]);
+               "%s has other bits", tensor_names[t]);
 }
 
 /* Outputs and d_q are those of the keys that latent rows stand for, bit by bit, with
@@ -1555,7 +1555,7 @@ TEST(latent_keys_have_the_bits_of_their_keys) {
         whole_expand(&c, &latent, &expanded, &keys);
         world_init(&all, &c, &latent);
         world_init(&of_keys, &expanded, &keys);
-        CHECK_CASE(world_run(&all) && world_run(&of_keys), "%s", case_text(&c));
+        CHECK(world_run(&all) && world_run(&of_keys));
         expect_equal_bits(&c, &latent, &keys, OUT);
         expect_equal_bits(&c, &latent, &keys, D_Q);
         for (int32_t r = 0; r < c.ring * c.ulysses; r++) {
@@ -1725,13 +1725,10 @@ TEST(slices_over_ranks_are_exact) {
         whole_create(&w, &c);
         reference_run(&c, &w);
         world_init(&run.all, &c, &w);
-        CHECK_CASE(!thread_ranks_run(ring * ulysses, sliced_rank, &run, &error),
-                   "%s, slices of %d: %s", case_text(&c), (int)run.slice_tokens, error.message);
+        IN_CASE("%s, slices of %d", case_text(&c), (int)run.slice_tokens);
+        CHECK_OK(thread_ranks_run(ring * ulysses, sliced_rank, &run, &error));
         for (int t = OUT; t < N_TENSORS; t++)
-            if (t != D_OUT)
-                CHECK_CASE(error_of(&c, &w, t) <= (t == OUT ? 2e-6 : 5e-6),
-                           "%s, slices of %d: %s is off by %.3g", case_text(&c),
-                           (int)run.slice_tokens, tensor_names[t], error_of(&c, &w, t));
+            if (t != D_OUT) CHECK_IS(error_of(&c, &w, t), <=, (t == OUT ? 2e-6 : 5e-6));
         if (c.has_sinks) expect_sinks(&c, &w, &run.all, 5e-6);
         if (c.latent_size) expect_latent_weights(&c, &w, &run.all, 5e-6);
     }

@@ -4,17 +4,7 @@
 # Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
 
 . tests/tap.sh
-
-program=${TRAIN_GPT:-build/examples/train_gpt}
-case $program in /*) ;; *) program=$PWD/$program ;; esac
-if [ ! -x "$program" ]; then
-    echo "Bail out! $program is not built; make examples"
-    exit 1
-fi
-directory=$(mktemp -d) || exit 1
-trap 'rm -rf "$directory"' EXIT
-trap 'exit 130' INT TERM # dash runs the trap above on exit alone
-cd "$directory" || exit 1
+. tests/train.sh
 
 tiny="--layers 1 --hidden 16 --heads 1 --seq 16 --batch 4 --steps 1 --random-tokens"
 
