@@ -32,36 +32,34 @@ typedef struct {
     rank_case cases[MAX_RANKS];
 } rig;
 
-static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
-    memo_comm_threads_desc plain = {0};
-    memset(g, 0, sizeof *g);
-    g->start_s = now_s();
-    memo_host_device_desc host = {.queue_operations = 256};
+static rig rig_of(int32_t n_ranks, const memo_comm_threads_desc* given) {
+    const memo_host_device_desc host = {.queue_operations = 256};
+    memo_comm_threads_desc desc = {0};
+    rig g = {.n_ranks = n_ranks, .start_s = now_s()};
     for (int32_t r = 0; r < n_ranks; r++) {
-        CHECK_OK(memo_host_device_create(&host, &g->devices[r], &error));
-        if (!g->devices[r]) return 0;
+        CHECK_OK(memo_host_device_create(&host, &g.devices[r], &error));
         for (int i = 0; i < CASE_STREAMS; i++) {
             char name[32];
             snprintf(name, sizeof name, "r%d s%d", (int)r, i);
-            CHECK_OK(memo_stream_create(g->devices[r], name, 0, &g->cases[r].streams[i], &error));
+            CHECK_OK(memo_stream_create(g.devices[r], name, 0, &g.cases[r].streams[i], &error));
         }
-        g->n_ranks++;
     }
-    if (desc) plain = *desc;
-    plain.n_ranks = n_ranks;
-    plain.devices = g->devices;
-    CHECK_OK(memo_comm_create_threads(&plain, g->comms, &error));
+    if (given) desc = *given;
+    desc.n_ranks = n_ranks;
+    desc.devices = g.devices;
+    CHECK_OK(memo_comm_create_threads(&desc, g.comms, &error));
     for (int32_t r = 0; r < n_ranks; r++) {
-        g->cases[r].comm = g->comms[r];
-        g->cases[r].device = g->devices[r];
+        if (!g.comms[r]) abort();
+        g.cases[r].comm = g.comms[r];
+        g.cases[r].device = g.devices[r];
     }
-    return g->comms[0] != NULL;
+    return g;
 }
 
 /* A rank waits at most so long for another. */
-static int rig_begin_timed(rig* g, int32_t n_ranks, double timeout_s) {
+static rig rig_of_timed(int32_t n_ranks, double timeout_s) {
     memo_comm_threads_desc desc = {.timeout_s = timeout_s};
-    return rig_begin(g, n_ranks, &desc);
+    return rig_of(n_ranks, &desc);
 }
 
 static void* rig_rank(void* argument) {
@@ -100,8 +98,7 @@ static void run_case(case_function function) {
     for (int32_t n = 1; n <= 8; n++)
         for (int are_peers = 0; are_peers < 2; are_peers++) {
             memo_comm_threads_desc desc = {.are_peers = are_peers};
-            own_rig g;
-            if (!rig_begin(&g, n, &desc)) return;
+            own_rig g = rig_of(n, &desc);
             rig_run(&g, function, memo_test_random());
         }
 }
@@ -148,8 +145,7 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
         int64_t count =
             trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
         int32_t n = (int32_t)memo_test_int(2, 8), r;
-        own_rig g;
-        if (!rig_begin(&g, n, NULL)) return;
+        own_rig g = rig_of(n, NULL);
         for (r = 0; r < n; r++)
             for (i = 0; i < BITS_COUNT; i++) {
                 double value = (memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6);
@@ -181,10 +177,9 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
 }
 
 TEST(a_nan_is_the_largest_on_every_rank) {
-    own_rig g;
     float x[3][2], y[3][2];
     double zero = 0;
-    if (!rig_begin(&g, 3, NULL)) return;
+    own_rig g = rig_of(3, NULL);
     for (int32_t r = 0; r < 3; r++) {
         x[r][0] = (float)r;
         x[r][1] = r == 1 ? (float)(zero / zero) : 5.0f;
@@ -197,8 +192,7 @@ TEST(a_nan_is_the_largest_on_every_rank) {
 
 /* No elements, no buffers: still everybody must call, and that is all. */
 TEST(nothing_is_a_count_too) {
-    own_rig g;
-    if (!rig_begin(&g, 3, NULL)) return;
+    own_rig g = rig_of(3, NULL);
     for (int32_t r = 0; r < 3; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
@@ -225,11 +219,10 @@ TEST(nothing_is_a_count_too) {
 /* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that
  * took its receives one after the other would never end. */
 TEST(a_group_takes_what_comes_first) {
-    rig g;
     float x = 1, y[3] = {0, 0, 0};
     memo_stream s[3];
     for (int i = 0; i < 20; i++) {
-        if (!rig_begin(&g, 3, NULL)) return;
+        own_rig g = rig_of(3, NULL);
         for (int32_t r = 0; r < 3; r++) s[r] = g.cases[r].streams[0];
         CHECK_OK(memo_group_begin(g.comms[0], &error));
         CHECK_OK(memo_receive(g.comms[0], s[0], &y[0], 1, MEMO_TYPE_F32, 1, &error));
@@ -242,7 +235,6 @@ TEST(a_group_takes_what_comes_first) {
         rig_synchronize(&g);
         for (int32_t r = 0; r < 3; r++) CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK(y[0] == 1 && y[1] == 1 && y[2] == 1);
-        rig_end(&g);
     }
 }
 
@@ -250,8 +242,7 @@ TEST(a_group_takes_what_comes_first) {
 TEST(messages_wait_for_room) {
     enum { N = 2 * MEMOI_THREADS_MESSAGES + 96 };
     static int32_t x[N], y[N];
-    own_rig g;
-    if (!rig_begin(&g, 2, NULL)) return;
+    own_rig g = rig_of(2, NULL);
     memo_comm* a = g.comms[0];
     memo_comm* b = g.comms[1];
     for (int i = 0; i < N; i++) x[i] = i;
@@ -279,9 +270,8 @@ TEST(messages_wait_for_room) {
 
 /* Nothing empties the queues before the start, so waiting for room would never end. */
 TEST(a_group_is_on_one_stream) {
-    own_rig g;
     int32_t x = 1;
-    if (!rig_begin(&g, 2, NULL)) return;
+    own_rig g = rig_of(2, NULL);
     memo_comm* comm = g.comms[0];
     CHECK_OK(memo_group_begin(comm, &error));
     CHECK_OK(memo_send(comm, g.cases[0].streams[0], &x, 1, MEMO_TYPE_I32, 1, &error));
@@ -295,8 +285,7 @@ TEST(a_peer_that_comes_wakes_a_rank) {
     for (int32_t late = 0; late < 2; late++) {
         double best_s = 1;
         float x[2] = {0, 0};
-        own_rig g;
-        if (!rig_begin(&g, 2, NULL)) return;
+        own_rig g = rig_of(2, NULL);
         for (int i = 0; i < 20; i++) {
             const double start_s = now_s();
             for (int32_t r = 0; r < 2; r++) {
@@ -355,9 +344,8 @@ static void rig_remove(rig* g, int32_t rank) {
 }
 
 TEST(a_rank_that_never_comes_is_named) {
-    own_rig g;
     float x[4] = {0, 0, 0, 0};
-    if (!rig_begin_timed(&g, 4, 0.3)) return;
+    own_rig g = rig_of_timed(4, 0.3);
     for (int32_t r = 0; r < 4; r++)
         CHECK(may_be_late(memo_barrier(g.comms[r], g.cases[r].streams[0], &error)));
     for (int32_t r = 0; r < 4; r++)
@@ -369,14 +357,14 @@ TEST(a_rank_that_never_comes_is_named) {
 }
 
 TEST(a_peer_that_never_sends_is_named) {
-    own_rig g;
-    if (!rig_begin_timed(&g, 3, 0.2)) return;
-    CHECK(may_be_late(message_of(&g, 0, 0, 1)));
-    expect_failure(&g, "rank 1 of 'threads world' did not send 1 f32 that rank 0", "0.2 s");
-    rig_end(&g);
-    if (!rig_begin_timed(&g, 3, 0.2)) return;
-    CHECK(may_be_late(message_of(&g, 2, 1, 1)));
-    expect_failure(&g, "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
+    for (int is_send = 0; is_send < 2; is_send++) {
+        own_rig g = rig_of_timed(3, 0.2);
+        CHECK(may_be_late(message_of(&g, is_send ? 2 : 0, is_send, 1)));
+        expect_failure(&g,
+                       is_send ? "rank 1 of 'threads world' did not receive 1 f32 that rank 2"
+                               : "rank 1 of 'threads world' did not send 1 f32 that rank 0",
+                       "0.2 s");
+    }
 }
 
 static memo_status fail_with_message(MEMO_UNUSED void* args, memo_error* e) {
@@ -386,9 +374,8 @@ static memo_status fail_with_message(MEMO_UNUSED void* args, memo_error* e) {
 /* The device fails before, between and beside operations; nobody waits for the time-out. */
 TEST(a_failed_device_is_noticed_by_all) {
     for (int variant = 0; variant < 3; variant++) {
-        own_rig g;
         static float x[4][5000];
-        if (!rig_begin_timed(&g, 4, 60)) return;
+        own_rig g = rig_of_timed(4, 60);
         if (variant == 2)
             CHECK_OK(memo_host_device_sleep(g.devices[3], g.cases[3].streams[1], 0.05, &error));
         CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
@@ -410,8 +397,7 @@ TEST(a_failed_device_is_noticed_by_all) {
 }
 
 TEST(a_rank_that_goes_is_noticed) {
-    own_rig g;
-    if (!rig_begin_timed(&g, 3, 60)) return;
+    own_rig g = rig_of_timed(3, 60);
     CHECK(may_be_late(message_of(&g, 0, 0, 2)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
     rig_remove(&g, 1);
@@ -426,8 +412,7 @@ TEST(a_rank_that_goes_is_noticed) {
 
 TEST(a_peer_that_goes_is_noticed) {
     for (int is_send = 0; is_send < 2; is_send++) {
-        own_rig g;
-        if (!rig_begin_timed(&g, 2, 60)) return;
+        own_rig g = rig_of_timed(2, 60);
         CHECK_OK(message_of(&g, 0, is_send, 1));
         rig_remove(&g, 1);
         g.n_ranks = 1;
@@ -439,9 +424,8 @@ TEST(a_peer_that_goes_is_noticed) {
 
 /* A rank that has done all its work may go while others still talk to each other. */
 TEST(a_rank_that_is_done_may_go) {
-    own_rig g;
     float x = 3, y = 0;
-    if (!rig_begin(&g, 3, NULL)) return;
+    own_rig g = rig_of(3, NULL);
     rig_remove(&g, 2);
     CHECK_OK(memo_receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1, &error));
     pause_s(0.05);
@@ -458,9 +442,8 @@ static void* abort_later(void* comm) {
 }
 
 TEST(abort_from_another_thread_ends_all) {
-    own_rig g;
     pthread_t thread;
-    if (!rig_begin_timed(&g, 4, 60)) return;
+    own_rig g = rig_of_timed(4, 60);
     CHECK(!pthread_create(&thread, NULL, abort_later, g.comms[1]));
     CHECK(may_be_late(message_of(&g, 0, 0, 3)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
@@ -471,10 +454,9 @@ TEST(abort_from_another_thread_ends_all) {
 /* Links that would take minutes let go at once. */
 TEST(abort_ends_a_slow_transfer) {
     for (int is_collective = 0; is_collective < 2; is_collective++) {
-        own_rig g;
         static char x[4000];
         memo_comm_threads_desc desc = {.timeout_s = 300, .bytes_per_s = 10};
-        if (!rig_begin(&g, 2, &desc)) return;
+        own_rig g = rig_of(2, &desc);
         for (int32_t r = 0; r < 2; r++) {
             memo_comm* comm = g.comms[r];
             memo_stream s = g.cases[r].streams[0];
@@ -505,9 +487,8 @@ static void splits_until_the_end(rank_case* c) {
 
 TEST(abort_during_splits_loses_nothing) {
     for (int trial = 0; trial < 15; trial++) {
-        own_rig g;
         pthread_t thread;
-        if (!rig_begin(&g, 4, NULL)) return;
+        own_rig g = rig_of(4, NULL);
         CHECK(!pthread_create(&thread, NULL, abort_later, g.comms[trial % 4]));
         rig_run(&g, splits_until_the_end, 1);
         pthread_join(thread, NULL);
@@ -526,8 +507,7 @@ static void split_with_missing(rank_case* c) {
 }
 
 TEST(a_split_times_out) {
-    own_rig g;
-    if (!rig_begin_timed(&g, 3, 0.2)) return;
+    own_rig g = rig_of_timed(3, 0.2);
     rig_run(&g, split_with_missing, 1);
     CHECK_IS(now_s() - g.start_s, <, BOUND_S);
 }
@@ -569,8 +549,7 @@ static void failing_traffic(rank_case* c) {
 TEST(failures_at_random_moments_touch_nothing_freed) {
     for (int trial = 0; trial < 16; trial++) {
         memo_comm_threads_desc desc = {.are_peers = trial % 2};
-        own_rig g;
-        if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), &desc)) return;
+        own_rig g = rig_of((int32_t)memo_test_int(2, 5), &desc);
         rig_run(&g, failing_traffic, memo_test_random());
     }
 }
@@ -632,10 +611,9 @@ static void gather_beside_a_fault(rank_case* c) {
 TEST(a_peer_that_fails_wakes_the_others) {
     for (int i = 0; i < 2 * N_PEER_FAULTS; i++) {
         memo_comm_threads_desc desc = {.are_peers = 1, .timeout_s = 60};
-        own_rig g;
         fault = (peer_fault)(i % N_PEER_FAULTS);
         if (fault == COMES_NOT) desc.timeout_s = 0.3;
-        if (!rig_begin(&g, 2 + i / N_PEER_FAULTS, &desc)) return;
+        own_rig g = rig_of(2 + i / N_PEER_FAULTS, &desc);
         memo_device broken = *g.devices[1];
         broken.copy = refuse_copy;
         if (fault == CANNOT_COPY) ((memoi_threads_rank*)g.comms[1]->context)->device = &broken;
@@ -677,8 +655,7 @@ static void exchange_during_a_sleep(rank_case* c) {
 
 static void run_two_peers(case_function function) {
     memo_comm_threads_desc desc = {.are_peers = 1};
-    own_rig g;
-    if (!rig_begin(&g, 2, &desc)) return;
+    own_rig g = rig_of(2, &desc);
     rig_run(&g, function, 1);
 }
 
@@ -726,8 +703,7 @@ typedef struct mismatch {
 
 static void expect_mismatch(const mismatch* m, int is_message) {
     static float x[4][64];
-    own_rig g;
-    if (!rig_begin_timed(&g, 4, 20)) return;
+    own_rig g = rig_of_timed(4, 20);
     for (int32_t r = 0; r < 4; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
@@ -776,9 +752,8 @@ TEST(ranks_that_differ_are_both_named) {
 /* Equal labels at different addresses, and none on one side. */
 TEST(labels_that_match_harm_nobody) {
     static const char texts[3][8] = {"step", "step", "other"};
-    own_rig g;
     float x[3] = {1, 2, 4}, y[3];
-    if (!rig_begin(&g, 3, NULL)) return;
+    own_rig g = rig_of(3, NULL);
     for (int32_t r = 0; r < 3; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
@@ -873,9 +848,8 @@ TEST(links_take_their_time_and_no_processor) {
                 {"overlap", enqueue_overlap, 1e6, 0.07}}; /* 3 * 0.02 beside it */
     for (int i = 0; i < 5; i++) {
         const double expected = runs[i].expected_s;
-        own_rig g;
         memo_comm_threads_desc desc = {.bytes_per_s = runs[i].bytes_per_s};
-        if (!rig_begin(&g, 4, &desc)) return;
+        own_rig g = rig_of(4, &desc);
         double measured = timed(&g, runs[i].enqueue);
         IN_CASE("%s %.1f ms, model %.1f ms", runs[i].name, measured * 1e3, expected * 1e3);
         printf("# links: %s\n", memo_test.case_name);
@@ -924,11 +898,10 @@ static void split_without_memory(rank_case* c) {
 TEST(memory_that_ends_is_reported) {
     for (int are_peers = 0; are_peers < 2; are_peers++) {
         memo_comm_threads_desc desc = {.are_peers = are_peers};
-        own_rig g;
         memo_comm* comms[3];
         memo_status status = MEMO_STATUS_OK;
         refusal r = {0};
-        if (!rig_begin(&g, 3, &desc)) return;
+        own_rig g = rig_of(3, &desc);
         desc.n_ranks = 3;
         desc.devices = g.devices;
         /* Devices keep the events of an earlier world for later ones. */
