@@ -22,6 +22,9 @@ static const int32_t powers[] = {1, 2, 4, 8, 16};
 
 #define MAX_BLOCKS 40
 
+static void drop_degrees(memo_degrees_problem** problem) { MEMO_FREE(*problem); }
+#define own_degrees OWNED(drop_degrees) memo_degrees_problem
+
 static int32_t planned[MEMO_DEGREES_BLOCKS_MAX]; /* degrees of the last plan */
 
 static double larger(double a, double b) { return a > b ? a : b; }
@@ -156,7 +159,7 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
 TEST(equals_brute_force) {
     int n_infeasible = 0;
     for (int n = 0; n < CASES(3000); n++) {
-        memo_degrees_problem* problem = random_problem();
+        own_degrees* problem = random_problem();
         memo_degrees_plan plan;
         int64_t least;
         double best = best_of_all(problem, &least);
@@ -164,8 +167,7 @@ TEST(equals_brute_force) {
         for (int is_late = 0; is_late < 2; is_late++) {
             memo_status status =
                 memo_degrees_solve(problem, is_late ? 1e-9 : 600, planned, &plan, &error);
-            CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
-                       "case %d: %d", n, (int)status);
+            CHECK_IS(status, ==, (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE));
             if (status) {
                 CHECK_IS(atoll(strstr(error.message, "needs ") + 6), ==, least);
                 continue;
@@ -173,7 +175,6 @@ TEST(equals_brute_force) {
             check_plan(problem, &plan, best, n);
             if (!is_late) CHECK_IS(plan.proof, ==, MEMO_PROOF_OPTIMAL);
         }
-        MEMO_FREE(problem);
     }
     CHECK_IS(n_infeasible, >, 0);
 }
@@ -251,20 +252,18 @@ TEST(equals_a_table_of_bytes) {
     static const double limits_s[] = {600, 1e-9, 1e-4, 1e-3};
     int n, n_feasible = 0, n_open = 0;
     for (n = 0; n < CASES(60); n++) {
-        memo_degrees_problem* problem = problem_of_few_bytes();
+        own_degrees* problem = problem_of_few_bytes();
         double best = best_of_table(problem);
         n_feasible += best < INFINITY;
         for (size_t k = 0; k < sizeof limits_s / sizeof *limits_s; k++) {
             memo_degrees_plan plan;
             memo_status status = memo_degrees_solve(problem, limits_s[k], planned, &plan, &error);
-            CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
-                       "case %d: %d", n, (int)status);
+            CHECK_IS(status, ==, (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE));
             if (status) continue;
             check_plan(problem, &plan, best, n);
             if (k == 0) CHECK_IS(plan.proof, ==, MEMO_PROOF_OPTIMAL);
             n_open += plan.proof == MEMO_PROOF_FEASIBLE;
         }
-        MEMO_FREE(problem);
     }
     printf("# %d problems that a plan fits, %d runs cut by time\n", n_feasible, n_open);
     CHECK_IS(n_feasible, >, n / 2);
@@ -308,7 +307,7 @@ static void perturb(memo_degrees_problem* problem, double share) {
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap) {
     degrees_model model = model_of(n_layers, 2048, n_degrees);
     for (int has_gradients = 0; has_gradients < 2; has_gradients++) {
-        memo_degrees_problem* problem;
+        own_degrees* problem = NULL;
         memo_degrees_plan plan;
         int64_t least, most = 0;
         model.data_bandwidth_bytes_per_s = has_gradients ? 3e9 : 0;
@@ -326,7 +325,6 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
             CHECK(gap > 0 || plan.proof == MEMO_PROOF_OPTIMAL);
             CHECK(!problem->memory_bytes || plan.memory_bytes <= problem->memory_bytes);
         }
-        MEMO_FREE(problem);
     }
 }
 
@@ -355,7 +353,7 @@ TEST(blocks_of_few_kinds) {
         memo_degrees_plan plan;
         int32_t n = 4096, d = 5;
         int64_t least = 0, most = 0;
-        memo_degrees_problem* problem = degrees_problem_create(n, powers, d);
+        own_degrees* problem = degrees_problem_create(n, powers, d);
         for (int32_t p = 0; p < d; p++) {
             for (int32_t q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
             for (int32_t i = 0; i < n; i++) {
@@ -380,7 +378,6 @@ TEST(blocks_of_few_kinds) {
         CHECK_OK(memo_degrees_solve(problem, 600, planned, &plan, &error));
         CHECK_IS(plan.step_s, <=, plan.lower_bound_s * 1.0005);
         CHECK_IS(plan.memory_bytes, <=, problem->memory_bytes);
-        MEMO_FREE(problem);
     }
 }
 
@@ -388,19 +385,18 @@ TEST(blocks_of_few_kinds) {
 TEST(bytes_are_compared_exactly) {
     const int64_t most = (int64_t)1 << 60;
     memo_degrees_plan plan;
-    memo_degrees_problem* problem = degrees_problem_create(1, powers, 3);
+    own_degrees* problem = degrees_problem_create(1, powers, 3);
     problem->costs[0].runtime_bytes = most + 5;
     problem->costs[1].state_bytes = most + 1;
     problem->costs[2].state_bytes = most;
     problem->memory_bytes = most;
     CHECK_OK(memo_degrees_solve(problem, 0, planned, &plan, &error));
     CHECK(planned[0] == powers[2] && plan.memory_bytes == most);
-    MEMO_FREE(problem);
 }
 
 TEST(boundary_is_pinned) {
     degrees_model model = model_of(6, 2048, 3);
-    memo_degrees_problem* problem;
+    own_degrees* problem = NULL;
     memo_degrees_plan plan;
     double step_s;
     int64_t bytes;
@@ -418,7 +414,6 @@ TEST(boundary_is_pinned) {
     problem->memory_bytes = 1000;
     CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INFEASIBLE,
                 "the smallest plan needs");
-    MEMO_FREE(problem);
 }
 
 /* ---- the planner's cost against the simulated schedule ----
@@ -471,7 +466,7 @@ TEST(ranks_like_the_simulation) {
     double least = 1;
     for (int run = 0; run < 6; run++) {
         degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
-        memo_degrees_problem* problem;
+        own_degrees* problem = NULL;
         double cost[N_PLANS], measured[N_PLANS], sum = 0, a = 0, b = 0, spearman;
         int32_t n = 2 * model.n_layers;
         model.batch = run < 3 ? 128 : 32;
@@ -499,7 +494,6 @@ TEST(ranks_like_the_simulation) {
         printf("# %d blocks, hidden %d: Spearman %.3f over %d plans\n", (int)n, (int)model.hidden,
                spearman, (int)N_PLANS);
         if (spearman < least) least = spearman;
-        MEMO_FREE(problem);
     }
     CHECK_CASE(least >= 0.85, "Spearman %.3f", least);
 }

@@ -1771,21 +1771,15 @@ static void run_disagreement(disagreement* one) {
                                      &error));
 }
 
-/* In fp32 the messages of both passes have the same lengths and types. */
+/* In fp32 the messages of both passes have the same lengths and types.  Of each case: ring, ulysses,
+ * the rank that calls backward. */
 TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
-    static const int32_t cases[][3] = {/* ring, ulysses, who calls backward */
-                                       {3, 1, 1},
-                                       {4, 1, 0},
-                                       {2, 1, 1},
-                                       {1, 2, 0},
-                                       {1, 4, 3}};
+    static const int32_t cases[][3] = {{3, 1, 1}, {4, 1, 0}, {2, 1, 1}, {1, 2, 0}, {1, 4, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        disagreement one = {"memo_sp_attention_backward on another",
-                            cases[i][0],
-                            cases[i][1],
-                            MEMO_SHARDING_ZIGZAG,
-                            cases[i][2],
-                            0};
+        disagreement one = {.field = "memo_sp_attention_backward on another",
+                            .ring = cases[i][0],
+                            .ulysses = cases[i][1],
+                            .odd_rank = cases[i][2]};
         run_disagreement(&one);
     }
 }
@@ -1801,22 +1795,11 @@ TEST(every_exchange_compares_the_ranks) {
 
 /* An error on every rank that names the field, over a ring and over Ulysses. */
 TEST(ranks_that_disagree_are_refused) {
-    static const char* const fields[] = {"scale",
-                                         "softcap",
-                                         "n_kv_heads",
-                                         "n_batch",
-                                         "has_sinks",
-                                         ".kind",
-                                         "window_before",
-                                         "document_begins",
-                                         "key_first",
-                                         "first_query",
-                                         "exchange_desc.sharding",
-                                         "rounds_gradients",
-                                         "sends_again",
-                                         "ulysses_groups",
-                                         "key_sharding",
-                                         "latent"};
+    static const char* const fields[] = {
+        "scale",     "softcap",    "window_before", "exchange_desc.sharding",
+        ".kind",     "n_kv_heads", "key_sharding",  "rounds_gradients",
+        "latent",    "n_batch",    "sends_again",   "document_begins",
+        "key_first", "has_sinks",  "first_query",   "ulysses_groups"};
     static const int32_t degrees[][2] = {{3, 1}, {1, 4}};
     size_t n = 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)

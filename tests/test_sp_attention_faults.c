@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"
+#include "typed.h"
 
 #define N_TOKENS 16
 #define N_HEADS  2
@@ -34,20 +35,19 @@ static int is_failing(faults* f, const char* what, memo_error* e) {
     return 1;
 }
 
-/* A function of the communicator's table that may fail instead. */
-#define COMM_CALL(name, parameters, arguments)                                                     \
-    static memo_status faulty_##name parameters {                                                  \
-        faults* f = (faults*)comm->context;                                                        \
-        if (is_failing(f, #name, e)) return MEMO_STATUS_COMM;                                      \
-        return f->comm->name arguments;                                                            \
-    }
-COMM_CALL(messages,
-          (memo_comm * comm, memo_stream s, const memo_message_call* calls, int32_t n,
-           memo_error* e),
-          (f->comm, s, calls, n, e))
-COMM_CALL(collective,
-          (memo_comm * comm, memo_stream s, const memo_collective_call* call, memo_error* e),
-          (f->comm, s, call, e))
+/* Functions of the communicator's table that may fail instead. */
+static memo_status faulty_messages(memo_comm* comm, memo_stream s, const memo_message_call* calls,
+                                   int32_t n, memo_error* e) {
+    faults* f = (faults*)comm->context;
+    if (is_failing(f, "messages", e)) return MEMO_STATUS_COMM;
+    return f->comm->messages(f->comm, s, calls, n, e);
+}
+static memo_status faulty_collective(memo_comm* comm, memo_stream s,
+                                     const memo_collective_call* call, memo_error* e) {
+    faults* f = (faults*)comm->context;
+    if (is_failing(f, "collective", e)) return MEMO_STATUS_COMM;
+    return f->comm->collective(f->comm, s, call, e);
+}
 static memo_status faulty_status(memo_comm* comm, memo_error* e) {
     return memo_comm_status(((faults*)comm->context)->comm, e);
 }
@@ -108,6 +108,13 @@ typedef struct rank_run {
     float sinks[2 * N_HEADS];           /* and their gradients */
 } rank_run;
 
+/* Before all is destroyed, which has nobody to tell of a failure. */
+static void end_pass(rank_run* r, const faults* f, memo_stream stream, memo_status status) {
+    r->n_calls = f->n_calls + f->of_device.n_calls;
+    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
+    (void)memo_stream_synchronize(r->device, stream, NULL);
+}
+
 /* Everything that a trainer does from creation to synchronization. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
@@ -158,9 +165,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (!status) status = memo_sp_attention_forward(attention, exchange, &t, e);
     if (!status) status = memo_sp_attention_backward(attention, exchange, &t, e);
     if (!status) status = memo_stream_synchronize(table, stream, e);
-    r->n_calls = f->n_calls + f->of_device.n_calls; /* destroy has nobody to tell */
-    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
-    (void)memo_stream_synchronize(r->device, stream, NULL);
+    end_pass(r, f, stream, status);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     free(lse);
@@ -218,9 +223,7 @@ static memo_status rank_scan(rank_run* r, const memo_device* table, memo_comm* c
     if (!status) status = memo_scan_backward(scan, &t, e);
     if (!status) status = memo_scan_halo_backward(scan, r->tensors[D_Q], r->tensors[D_OUT], e);
     if (!status) status = memo_stream_synchronize(table, stream, e);
-    r->n_calls = f->n_calls + f->of_device.n_calls;
-    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
-    (void)memo_stream_synchronize(r->device, stream, NULL);
+    end_pass(r, f, stream, status);
     memo_scan_destroy(scan);
     return status;
 }
@@ -282,15 +285,8 @@ static void ranks_init(rank_run* ranks, int32_t ring, memo_type type, int fault)
         ranks[r].type = type;
         ranks[r].fault = fault;
         for (int t = Q; t <= D_OUT; t++)
-            for (int i = 0; i < ELEMENTS; i++) {
-                float x = (float)((i * 7 + t * 3 + r * 5) % 11) - 5;
-                uint32_t bits;
-                memcpy(&bits, &x, 4);
-                if (type == MEMO_TYPE_F32)
-                    ranks[r].tensors[t][i] = x;
-                else /* a small integer is a bf16 */
-                    ((uint16_t*)(void*)ranks[r].tensors[t])[i] = (uint16_t)(bits >> 16);
-            }
+            for (int i = 0; i < ELEMENTS; i++)
+                typed_set(ranks[r].tensors[t], i, type, (i * 7 + t * 3 + r * 5) % 11 - 5);
     }
 }
 
