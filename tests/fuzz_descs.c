@@ -40,30 +40,15 @@ static int fuzz_pick(fuzz_bytes* in, int n) {
 }
 
 static void fuzz_word(fuzz_bytes* in, void* word) {
-    static const int64_t integers[] = {1,
-                                       2,
-                                       3,
-                                       4,
-                                       8,
-                                       64,
-                                       512,
-                                       -1,
-                                       -2,
-                                       INT64_MIN,
-                                       INT64_MAX,
-                                       INT32_MAX,
-                                       -512,
-                                       1LL << 62,
-                                       1LL << 31,
-                                       1LL << 32,
-                                       3LL << 32 | 2,
-                                       1000,
-                                       4LL << 32,
-                                       INT64_MIN + INT32_MAX};
+    static const int64_t integers[] = {1,         2,           3,    4,         8,
+                                       64,        512,         -1,   -2,        INT64_MIN,
+                                       INT64_MAX, INT32_MAX,   -512, 1LL << 62, 1LL << 31,
+                                       1LL << 32, 0x300000002, 1000, 4LL << 32};
     static const double reals[] = {1, 0.5, 2, -1, 1e-300, 1e300, 1e9, 100};
     const int k = fuzz_pick(in, 64);
     int64_t integer = 0;
-    if (k < 20) integer = integers[k];
+    if (k < 19) integer = integers[k];
+    if (k == 19) integer = INT64_MIN + INT32_MAX;
     memcpy(word, &integer, sizeof integer);
     if (k < 20 || k >= 31) return; /* half the words are 0, the default */
     double real = k < 28    ? reals[k - 20]

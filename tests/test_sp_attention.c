@@ -403,12 +403,12 @@ TEST(random_cases_are_exact) {
             memo_test_int(0, 3) == 0)
             c.huge = 1e25;
         if (c.type && c.huge + c.attracts == 0 && memo_test_int(0, 1)) c.type = MEMO_TYPE_F16;
-        /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         world all;
         world_init(&all, &c, NULL);
         all.recorded_rank = (int32_t)memo_test_int(-1, ring * ulysses - 1);
         all.n_repeats = 2 - c.overwrites; /* steps of different calls can race, too */
         exchange_search = searches[memo_test_int(0, 4)];
+        /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         if (c.type)
             expect_right(&c, 4e-3, 3e-2, &all);
         else if (c.attracts > 0)
