@@ -96,19 +96,13 @@ TEST(kernels_match_the_reference) {
         float parts[12 * MEMO_LOSS_NUMBERS * MAX_PARTS], losses[12];
         double sums[3] = {3, 5, 7}, sum = 3;
         int64_t borders[MAX_PARTS + 1], row, i, n_labels = 0;
-        int32_t labels[12], p, q;
+        int32_t labels[12], p;
         char* at[MAX_PARTS];
 
         /* Parts may be empty. */
         borders[0] = 0;
-        for (p = 1; p < n_parts; p++) borders[p] = memo_test_int(0, n);
+        for (p = 1; p < n_parts; p++) borders[p] = memo_test_int(borders[p - 1], n);
         borders[n_parts] = n;
-        for (p = 1; p < n_parts; p++)
-            for (q = p; q > 1 && borders[q] < borders[q - 1]; q--) {
-                int64_t other = borders[q];
-                borders[q] = borders[q - 1];
-                borders[q - 1] = other;
-            }
         for (p = 0; p < n_parts; p++) {
             at[p] = (char*)memory[p] + memo_test_int(0, 4) * 4;
             desc[p] = (memo_cross_entropy_desc){.logits = at[p],
@@ -142,45 +136,43 @@ TEST(kernels_match_the_reference) {
                     typed_set(at[p], row * desc[p].stride + i, type, x);
                 }
 
-        {
-            /* Before the logits are overwritten. */
-            static double expected[12][MAX_WIDTH], expected_loss[12];
-            for (row = 0; row < n_rows; row++) {
-                for (p = 0; p < n_parts; p++)
-                    for (i = 0; i < desc[p].n_columns; i++)
-                        logits[borders[p] + i] = typed_at(at[p], row * desc[p].stride + i, type);
-                expected_loss[row] = 0;
-                if (labels[row] >= 0) {
-                    expected_loss[row] = row_loss(&r, logits, n, labels[row], gradient);
-                    sum += expected_loss[row];
-                    n_labels++;
-                }
-                for (i = 0; i < n; i++) expected[row][i] = labels[row] < 0 ? 0 : gradient[i];
-            }
+        /* Before the logits are overwritten. */
+        static double expected[12][MAX_WIDTH], expected_loss[12];
+        for (row = 0; row < n_rows; row++) {
             for (p = 0; p < n_parts; p++)
-                CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc[p], &error));
-            for (p = 0; p < n_parts; p++)
-                CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc[p], &error));
-            CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc[0], &error));
-            for (row = 0; row < n_rows; row++) {
-                CHECK_IS(fabs((double)losses[row] - expected_loss[row]), <=,
-                         2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]));
-                for (p = 0; p < n_parts; p++)
-                    for (i = 0; i < desc[p].n_columns; i++) {
-                        double d = typed_at(at[p], row * desc[p].stride + i, type);
-                        double e = expected[row][borders[p] + i] * (double)scale;
-                        CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
-                                                      6e-8 /* of the least f16 */ +
-                                                      5e-6 * (1 + spread / 4) * (double)scale *
-                                                          (1 + 2 * r.z_weight * spread),
-                                   "case %d: gradient %g, not %g", k, d, e);
-                    }
+                for (i = 0; i < desc[p].n_columns; i++)
+                    logits[borders[p] + i] = typed_at(at[p], row * desc[p].stride + i, type);
+            expected_loss[row] = 0;
+            if (labels[row] >= 0) {
+                expected_loss[row] = row_loss(&r, logits, n, labels[row], gradient);
+                sum += expected_loss[row];
+                n_labels++;
             }
-            CHECK_IS(sums[1], ==, 5 + (double)n_labels);
-            CHECK_IS(sums[2], ==, 7);
-            CHECK_IS(fabs(sums[0] - sum), <=,
-                     2e-6 * (1 + spread / 2) * (double)(n_rows + 1) + 2e-6 * fabs(sum));
+            for (i = 0; i < n; i++) expected[row][i] = labels[row] < 0 ? 0 : gradient[i];
         }
+        for (p = 0; p < n_parts; p++)
+            CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc[p], &error));
+        for (p = 0; p < n_parts; p++)
+            CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc[p], &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc[0], &error));
+        for (row = 0; row < n_rows; row++) {
+            CHECK_IS(fabs((double)losses[row] - expected_loss[row]), <=,
+                     2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]));
+            for (p = 0; p < n_parts; p++)
+                for (i = 0; i < desc[p].n_columns; i++) {
+                    double d = typed_at(at[p], row * desc[p].stride + i, type);
+                    double e = expected[row][borders[p] + i] * (double)scale;
+                    CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
+                                                  6e-8 /* of the least f16 */ +
+                                                  5e-6 * (1 + spread / 4) * (double)scale *
+                                                      (1 + 2 * r.z_weight * spread),
+                               "gradient %g, not %g", d, e);
+                }
+        }
+        CHECK_IS(sums[1], ==, 5 + (double)n_labels);
+        CHECK_IS(sums[2], ==, 7);
+        CHECK_IS(fabs(sums[0] - sum), <=,
+                 2e-6 * (1 + spread / 2) * (double)(n_rows + 1) + 2e-6 * fabs(sum));
     }
 }
 
