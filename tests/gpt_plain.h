@@ -205,27 +205,27 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     for (int64_t i = 0; i < n; i++) plain_number(w[i]);
     int64_t x = numbers.n;
     for (int64_t i = 0; i < T * C; i++)
-        plain_product(weights + at.embedding + tokens[i / C] * C + i % C, ONE);
+        plain_product(weights + at.at[GPT_W_EMBEDDING] + tokens[i / C] * C + i % C, ONE);
     x = plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (int64_t l = 0; l < config->n_layers; l++) {
-        const int64_t lw = weights + at.layers + l * at.layer_stride;
-        y = plain_norm(x, lw + at.norm1, T, C);
-        int64_t q = plain_rope(plain_linear(y, lw + at.query, T, C, C), T, H, C / H);
-        int64_t k = plain_rope(plain_linear(y, lw + at.key, T, CK, C), T, K, C / H);
-        int64_t v = plain_linear(y, lw + at.value, T, CK, C);
+        const int64_t lw = weights + l * at.layer_stride;
+        y = plain_norm(x, lw + at.at[GPT_W_NORM1], T, C);
+        int64_t q = plain_rope(plain_linear(y, lw + at.at[GPT_W_QUERY], T, C, C), T, H, C / H);
+        int64_t k = plain_rope(plain_linear(y, lw + at.at[GPT_W_KEY], T, CK, C), T, K, C / H);
+        int64_t v = plain_linear(y, lw + at.at[GPT_W_VALUE], T, CK, C);
         y = plain_attention(config, tokens, q, k, v);
-        y = plain_linear(y, lw + at.projection, T, C, C);
+        y = plain_linear(y, lw + at.at[GPT_W_PROJECTION], T, C, C);
         y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
         x = plain_add(x, y, T * C);
-        y = plain_norm(x, lw + at.norm2, T, C);
-        y = plain_linear(y, lw + at.up, T, config->mlp == GPT_MLP_SWIGLU ? 2 * M : M, C);
+        y = plain_norm(x, lw + at.at[GPT_W_NORM2], T, C);
+        y = plain_linear(y, lw + at.at[GPT_W_UP], T, config->mlp == GPT_MLP_SWIGLU ? 2 * M : M, C);
         y = plain_activate(config, y, T * M);
-        y = plain_linear(y, lw + at.down, T, C, M);
+        y = plain_linear(y, lw + at.at[GPT_W_DOWN], T, C, M);
         y = plain_mask(y, config, step, l, GPT_SITE_MLP, first_token);
         x = plain_add(x, y, T * C);
     }
-    y = plain_norm(x, weights + at.final_norm, T, C);
-    int64_t logits = plain_linear(y, weights + at.classifier, T, V, C);
+    y = plain_norm(x, weights + at.at[GPT_W_FINAL_NORM], T, C);
+    int64_t logits = plain_linear(y, weights + at.at[GPT_W_CLASSIFIER], T, V, C);
     if (last_logits)
         memcpy(last_logits, numbers.values + logits + (T - 1) * V, (size_t)V * sizeof(double));
     for (int64_t r = 0; r < T; r++) { /* log of the sum of exp, less the target's logit */

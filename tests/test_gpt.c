@@ -621,14 +621,15 @@ TEST(policies_give_the_same_bits_in_fp8) {
     check_near(fp8_config(config), bf16_config(config), MEMO_POLICY_KEEP, 2e-3, 0.2);
 }
 
-/* Not the first and the last layer, the embedding and the classifier. */
+/* Not the first and the last layer; embedding and classifier count as the first. */
 TEST(layers_between_are_in_fp8) {
     const int32_t n_layers = (int32_t)memo_test_int(3, 6);
     gpt_model model = {.config = fp8_config(gpt_test_config(n_layers, 32, 4, 2, 50, 1, 8, 0.1))};
-    model.layout = gpt_layout_make(&model.config);
-    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model.config); t++)
-        CHECK_IS(gpt_is_fp8(&model, gpt_parameter_at(&model.config, t).offset), ==,
-                 t > 8 && t <= 8 * (n_layers - 1));
+    for (int32_t layer = 0; layer < n_layers; layer++) {
+        const gpt_op op =
+            gpt_linear_op(&model, GPT_KIND_LINEAR, layer, GPT_W_UP, gpt_rows_make(0, 8), 32, 32);
+        CHECK_IS(op.args.linear.is_fp8, ==, layer > 0 && layer < n_layers - 1);
+    }
 }
 
 /* Against all numbers that e4m3 has, times the power of 2 with which the largest is at most 448. */

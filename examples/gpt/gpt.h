@@ -183,7 +183,8 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
  * again.  Several ranks cannot continue after an error.  INVALID_STATE: more micro-batches than
- * gpt_desc.n_micro_batches.  INVALID_ARGUMENT: a sequence has more than config.documents.
+ * gpt_desc.n_micro_batches.  INVALID_ARGUMENT: a sequence has more than config.documents, or a
+ * graph's micro-batches are not in order.
  *
  * All ranks call this function and gpt_update in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
@@ -195,23 +196,16 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
  * both over all ranks; either may be NULL. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
-/* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of
- * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch,
- * then gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned
- * memory.  The first update of a model runs call by call, because libraries allocate at their first
- * use.  The next call captures the step, with its messages between ranks; all ranks call both
- * alike.  The bits are those of gpt_micro_batch and gpt_update, with which steps may alternate.  No
- * other function of the model may come between these calls.
+/* Later steps are one CUDA graph (1), or calls again (0).  gpt_micro_batch then only writes to
+ * pinned memory, for each of gpt_desc.n_micro_batches (at most GPT_STAGED_MAX) in order, and
+ * gpt_update runs the step.  A model's first update takes calls, because libraries allocate at their
+ * first use; the next one captures the step, with its messages between ranks, and each later one
+ * replays it, with the same bits.  All ranks call it between the same steps.
  *
  * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses
- * ranks), INVALID_ARGUMENT, INVALID_STATE (other micro-batches are staged), as gpt_update.  The
- * session must not be timed, nor the device record. */
-GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
-                                               const void* targets, int64_t step,
-                                               int64_t micro_batch, double loss_scale,
-                                               memo_error* error);
-GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
-                                        double* loss, double* gradient_norm, memo_error* error);
+ * ranks; states that leave the device; more micro-batches).  The session must not be timed, nor the
+ * device record. */
+GPT_FUNCTION memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error);
 /* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 GPT_FUNCTION double gpt_votes(const gpt_model* model);
 /* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of

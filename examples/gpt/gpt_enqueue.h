@@ -126,6 +126,7 @@ struct gpt_model {
     int64_t n_updates, first_update; /* of this model; the first one that this program runs */
     int64_t n_staged;                /* micro-batches in the staging buffer since the latest wait */
     void* graph;                     /* of a step; NULL: not captured */
+    int32_t is_graph;                /* steps are staged, and then run as a graph */
     /* State of the current micro-batch. */
     int64_t place;                  /* in the staging buffer */
     const gpt_batch_values* values; /* on the device */
@@ -238,17 +239,19 @@ static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
     const gpt_layout* at = &model->layout;
     if (bucket == 0) return 0;
     if (bucket == gpt_n_buckets(&model->config)) return at->n;
-    return at->layers + (bucket - 1) * at->layer_stride;
+    return at->at[GPT_W_NORM1] + (bucket - 1) * at->layer_stride;
 }
 /* The bucket with parameter i. */
 static int64_t gpt_bucket_of(const gpt_model* model, int64_t i) {
-    const gpt_layout* at = &model->layout;
-    if (i < at->layers) return 0;
-    return gpt_min((i - at->layers) / at->layer_stride + 1, gpt_n_buckets(&model->config) - 1);
+    const int64_t in_layers = i - model->layout.at[GPT_W_NORM1];
+    if (in_layers < 0) return 0;
+    return gpt_min(in_layers / model->layout.layer_stride + 1, gpt_n_buckets(&model->config) - 1);
 }
 /* The first tensor of a bucket, as in gpt_parameter_at. */
 static int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
-    return bucket == 0 ? 0 : gpt_min(8 * bucket - 7, gpt_n_parameter_tensors(&model->config));
+    return bucket == 0
+               ? 0
+               : gpt_min(GPT_N_LAYER_W * (bucket - 1) + 1, gpt_n_parameter_tensors(&model->config));
 }
 
 static int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
@@ -290,6 +293,10 @@ static char* gpt_address_at(const gpt_model* model, int on_host, int array, int6
 }
 static char* gpt_address(const gpt_model* model, int array, int64_t i) {
     return gpt_address_at(model, 0, array, i);
+}
+/* Where a tensor of a layer begins; layer 0 also for those of the model. */
+static int64_t gpt_begin_of(const gpt_model* model, int32_t layer, int w) {
+    return model->layout.at[w] + layer * model->layout.layer_stride;
 }
 static char* gpt_weight(const gpt_model* model, int64_t i) {
     return gpt_address(model, GPT_WEIGHTS, i);
@@ -437,13 +444,9 @@ static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
     return gpt_count(rows) * x.n_columns * memo_type_bytes(x.type);
 }
 
-/* Operands: rows of a tensor; numbers of the model's type; sums; numbers of a micro-batch's rows. */
+/* Operands: rows of a tensor; sums; numbers of a micro-batch's rows. */
 static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
     gpt_use(op, uses, place, gpt_at(x, rows.begin), x.type, gpt_count(rows) * x.n_columns);
-}
-static void gpt_use_numbers(gpt_model* model, gpt_op* op, int uses, const void* place,
-                            const void* address, int64_t n) {
-    gpt_use(op, uses, place, address, model->config.type, n);
 }
 static void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place,
                          const void* address, int64_t n) {
@@ -529,52 +532,62 @@ static char* gpt_gradient(const gpt_model* model, int64_t i) {
                             : gpt_address(model, GPT_GRADIENTS, i);
 }
 
-/* ---- linear: y = x W^T ---------------------------------------------------------------------- */
-
-/* The first and the last layer, and the classifier, lose most in FP8: they stay in bf16. */
-static int gpt_is_fp8(const gpt_model* model, int64_t weight) {
-    const gpt_layout* at = &model->layout;
-    return model->config.is_fp8 && weight >= at->layers + at->layer_stride &&
-           weight < at->layers + (model->config.n_layers - 1) * at->layer_stride;
+/* Operands: n elements of a weight of a layer, and the sums of their gradients. */
+static void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                           int64_t n) {
+    gpt_use(op, GPT_READ, place, gpt_weight(model, gpt_begin_of(model, layer, w)),
+            model->config.type, n);
+}
+static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                             int64_t n) {
+    gpt_use_sums(model, op, GPT_WRITTEN, place, gpt_gradient(model, gpt_begin_of(model, layer, w)),
+                 n);
 }
 
-static gpt_op gpt_linear_op(const gpt_model* model, const char* name, gpt_kind kind, int64_t weight,
+/* ---- linear: y = x W^T ---------------------------------------------------------------------- */
+
+/* The names of operations with a weight. */
+static const char* const gpt_w_names[GPT_N_W] = {"embedding", "norm1",      "query", "key",
+                                                 "value",     "projection", "norm2", "up",
+                                                 "down",      "norm",       "logits"};
+
+static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int32_t layer, int w,
                             gpt_rows rows, int64_t n_outputs, int64_t n_inputs) {
-    gpt_op op = gpt_op_make(name, kind);
+    gpt_op op = gpt_op_make(gpt_w_names[w], kind);
     op.args.linear.rows = rows;
     op.args.linear.tile_rows = model->config.tile_rows;
     op.args.linear.n_outputs = n_outputs;
     op.args.linear.n_inputs = n_inputs;
-    op.args.linear.is_fp8 = gpt_is_fp8(model, weight);
+    /* The first and the last layer, and the classifier, lose most in FP8: they stay in bf16. */
+    op.args.linear.is_fp8 = model->config.is_fp8 && layer > 0 && layer < model->config.n_layers - 1;
     return op;
 }
 
-static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_array x, int64_t weight,
+static void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x,
                        gpt_rows rows) {
-    gpt_op op = gpt_linear_op(model, name, GPT_KIND_LINEAR, weight, rows, y.n_columns, x.n_columns);
+    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR, layer, w, rows, y.n_columns, x.n_columns);
     gpt_linear_args* a = &op.args.linear;
     gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight),
-                    y.n_columns * x.n_columns);
+    gpt_use_weight(model, &op, &a->weight, layer, w, y.n_columns * x.n_columns);
     gpt_launch(model, &op);
 }
 
-static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
-                            gpt_array x, int is_first, int64_t weight, gpt_rows rows) {
+static void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
+                            gpt_array x, int is_first, gpt_rows rows) {
     const int64_t n = dy.n_columns * x.n_columns;
-    gpt_op op = gpt_linear_op(model, name, GPT_KIND_LINEAR_BACKWARD, weight, rows, dy.n_columns,
-                              x.n_columns);
+    gpt_op op =
+        gpt_linear_op(model, GPT_KIND_LINEAR_BACKWARD, layer, w, rows, dy.n_columns, x.n_columns);
     gpt_linear_args* a = &op.args.linear;
     a->is_first = is_first;
     gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
     if (model->pass != GPT_PASS_WEIGHTS) {
         gpt_use_rows(&op, is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
-        gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), n);
+        gpt_use_weight(model, &op, &a->weight, layer, w, n);
     }
     if (model->pass != GPT_PASS_INPUTS) {
         gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), n);
+        gpt_use_gradient(model, &op, &a->dweight, layer, w, n);
     }
     gpt_launch(model, &op);
 }
@@ -582,20 +595,20 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 /* dx: of the backward, in which y is dy; NULL: the forward. */
-static void gpt_norm(gpt_model* model, const char* name, const gpt_array* dx, gpt_array y,
-                     gpt_array rstd, gpt_array x, int64_t weight, gpt_rows rows) {
+static void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_array y,
+                     gpt_array rstd, gpt_array x, gpt_rows rows) {
     const int of_forward = dx ? GPT_READ : GPT_WRITTEN;
-    gpt_op op = gpt_op_make(name, dx ? GPT_KIND_NORM_BACKWARD : GPT_KIND_NORM);
+    gpt_op op = gpt_op_make(gpt_w_names[w], dx ? GPT_KIND_NORM_BACKWARD : GPT_KIND_NORM);
     gpt_norm_args* a = &op.args.norm;
     a->rows = rows;
     a->hidden = x.n_columns;
     gpt_use_rows(&op, of_forward, &a->y, y, rows);
     gpt_use_rows(&op, of_forward, &a->rstd, rstd, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-    gpt_use_numbers(model, &op, GPT_READ, &a->weight, gpt_weight(model, weight), a->hidden);
+    gpt_use_weight(model, &op, &a->weight, layer, w, a->hidden);
     if (dx) {
         gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->dx, *dx, rows);
-        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, gpt_gradient(model, weight), a->hidden);
+        gpt_use_gradient(model, &op, &a->dweight, layer, w, a->hidden);
     }
     gpt_launch(model, &op);
 }
@@ -823,47 +836,10 @@ static gpt_rows gpt_key_rows(const gpt_run* run) {
     return gpt_rows_make(run->rows.begin - run->first, run->rows.end);
 }
 
-/* dout: of the backward; NULL: the forward. */
-static gpt_op gpt_attention_op(const gpt_model* model, const gpt_array* tensors, const gpt_run* run,
-                               const gpt_array* dout) {
-    const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
-    const int of_forward = dout ? GPT_READ : GPT_WRITTEN;
-    const gpt_rows keys = gpt_key_rows(run);
-    gpt_op op = gpt_op_make("attention", dout ? GPT_KIND_ATTENTION_BACKWARD : GPT_KIND_ATTENTION);
-    gpt_attention_args* a = &op.args.attention;
-    a->shape =
-        gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
-    a->batch = run->batch;
-    gpt_use_rows(&op, GPT_READ, &a->q, tensors[GPT_Q], run->rows);
-    gpt_use_rows(&op, GPT_READ, &a->k, tensors[GPT_K], keys);
-    gpt_use_rows(&op, GPT_READ, &a->v, tensors[GPT_V], keys);
-    gpt_use_rows(&op, of_forward, &a->out, tensors[GPT_ATTENTION], run->rows);
-    gpt_use_rows(&op, of_forward, &a->lse, tensors[GPT_LSE], run->rows);
-    if (dout) gpt_use_rows(&op, GPT_READ, &a->dout, *dout, run->rows);
-    if (model->config.documents) {
-        const int64_t n = a->shape.documents + 1;
-        const int64_t first = run->rows.begin / model->config.sequence * n;
-        gpt_use_of_rows(&op, GPT_READ, &a->begins, model->begins, MEMO_TYPE_I64,
-                        gpt_rows_make(first, first + a->batch * n));
-    }
-    return op;
-}
-
-static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows rows) {
-    gpt_run run;
-    if (gpt_is_over_ranks(model)) {
-        const memo_sp_attention_tensors t = gpt_sp_tensors(model, tensors, rows.begin);
-        GPT_DO(model,
-               memo_sp_attention_forward(model->attention[gpt_sp_slice(model, rows.begin)],
-                                         *gpt_exchange(model, rows.begin), &t, &model->error));
-        return;
-    }
-    for (; rows.begin < rows.end; rows.begin = run.rows.end) {
-        run = gpt_run_at(model->config.sequence, rows);
-        const gpt_op op = gpt_attention_op(model, tensors, &run, NULL);
-        gpt_launch(model, &op);
-    }
-}
+/* Of the backward: the gradient of attention, those of its inputs, and scratch. */
+typedef struct gpt_attention_back {
+    gpt_array dout, dq, dk, dv, delta;
+} gpt_attention_back;
 
 /* A slice's gradients of keys or values, which the last slice sets and others add to. */
 static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
@@ -877,53 +853,77 @@ static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, g
         GPT_DO(model, memo_row_add(&model->device, model->compute, &add, &model->error));
 }
 
-/* Over the ranks of a sequence. */
-static void gpt_attention_back_over_ranks(gpt_model* model, const gpt_array* tensors, gpt_array dq,
-                                          gpt_array dk, gpt_array dv, gpt_array dout,
-                                          gpt_rows rows) {
+/* Over the ranks of a sequence.  The backward's keys are all that the rows read. */
+static void gpt_attention_over_ranks(gpt_model* model, const gpt_array* tensors,
+                                     const gpt_attention_back* back, gpt_rows rows) {
     const gpt_rows keys = gpt_rows_make(model->shares_keys ? 0 : rows.begin, rows.end);
-    gpt_array own_dk = dk, own_dv = dv;
-    memo_sp_attention_tensors s;
-    if (model->shares_keys) {
-        own_dk = gpt_take(model, keys, dk.n_columns);
-        own_dv = gpt_take(model, keys, dv.n_columns);
+    const int is_shared = back && model->shares_keys;
+    memo_sp_attention_tensors t = gpt_sp_tensors(model, tensors, rows.begin);
+    gpt_array dk, dv;
+    if (back) {
+        dk = is_shared ? gpt_take(model, keys, back->dk.n_columns) : back->dk;
+        dv = is_shared ? gpt_take(model, keys, back->dv.n_columns) : back->dv;
+        t.d_out = gpt_at(back->dout, rows.begin);
+        t.d_q = gpt_at(back->dq, rows.begin);
+        t.d_k = gpt_at(dk, keys.begin);
+        t.d_v = gpt_at(dv, keys.begin);
     }
-    if (!gpt_is_idle(model) && model->pass != GPT_PASS_WEIGHTS) {
-        s = gpt_sp_tensors(model, tensors, rows.begin);
-        s.d_out = gpt_at(dout, rows.begin);
-        s.d_q = gpt_at(dq, rows.begin);
-        s.d_k = gpt_at(own_dk, keys.begin);
-        s.d_v = gpt_at(own_dv, keys.begin);
-        model->status =
-            memo_sp_attention_backward(model->attention[gpt_sp_slice(model, rows.begin)],
-                                       *gpt_exchange(model, rows.begin), &s, &model->error);
-    }
-    if (!model->shares_keys) return;
+    if (model->pass != GPT_PASS_WEIGHTS)
+        GPT_DO(model, (back ? memo_sp_attention_backward : memo_sp_attention_forward)(
+                          model->attention[gpt_sp_slice(model, rows.begin)],
+                          *gpt_exchange(model, rows.begin), &t, &model->error));
+    if (!is_shared) return;
     if (model->pass != GPT_PASS_WEIGHTS) {
-        gpt_add_keys(model, dk, own_dk, keys);
-        gpt_add_keys(model, dv, own_dv, keys);
+        gpt_add_keys(model, back->dk, dk, keys);
+        gpt_add_keys(model, back->dv, dv, keys);
     }
-    gpt_give(model, own_dv);
-    gpt_give(model, own_dk);
+    gpt_give(model, dv);
+    gpt_give(model, dk);
 }
 
-static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_array dq,
-                               gpt_array dk, gpt_array dv, gpt_array delta, gpt_array dout,
-                               gpt_rows rows) {
+/* back NULL: the forward. */
+static void gpt_attention_run(gpt_model* model, const gpt_array* tensors,
+                              const gpt_attention_back* back, const gpt_run* run) {
+    const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
+    const int of_forward = back ? GPT_READ : GPT_WRITTEN;
+    const gpt_rows keys = gpt_key_rows(run);
+    gpt_op op = gpt_op_make("attention", back ? GPT_KIND_ATTENTION_BACKWARD : GPT_KIND_ATTENTION);
+    gpt_attention_args* a = &op.args.attention;
+    a->shape =
+        gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
+    a->batch = run->batch;
+    gpt_use_rows(&op, GPT_READ, &a->q, tensors[GPT_Q], run->rows);
+    gpt_use_rows(&op, GPT_READ, &a->k, tensors[GPT_K], keys);
+    gpt_use_rows(&op, GPT_READ, &a->v, tensors[GPT_V], keys);
+    gpt_use_rows(&op, of_forward, &a->out, tensors[GPT_ATTENTION], run->rows);
+    gpt_use_rows(&op, of_forward, &a->lse, tensors[GPT_LSE], run->rows);
+    if (model->config.documents) {
+        const int64_t n = a->shape.documents + 1;
+        const int64_t first = run->rows.begin / model->config.sequence * n;
+        gpt_use_of_rows(&op, GPT_READ, &a->begins, model->begins, MEMO_TYPE_I64,
+                        gpt_rows_make(first, first + a->batch * n));
+    }
+    if (back) {
+        gpt_use_rows(&op, GPT_READ, &a->dout, back->dout, run->rows);
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dq, back->dq, run->rows);
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dk, back->dk, keys);
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dv, back->dv, keys);
+        gpt_use_rows(&op, GPT_WRITTEN, &a->delta, back->delta, run->rows);
+    }
+    gpt_launch(model, &op);
+}
+
+/* back NULL: the forward. */
+static void gpt_attention(gpt_model* model, const gpt_array* tensors,
+                          const gpt_attention_back* back, gpt_rows rows) {
     gpt_run run;
     if (gpt_is_over_ranks(model)) {
-        gpt_attention_back_over_ranks(model, tensors, dq, dk, dv, dout, rows);
+        gpt_attention_over_ranks(model, tensors, back, rows);
         return;
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
         run = gpt_run_at(model->config.sequence, rows);
-        gpt_op op = gpt_attention_op(model, tensors, &run, &dout);
-        gpt_attention_args* a = &op.args.attention;
-        gpt_use_rows(&op, GPT_WRITTEN, &a->dq, dq, run.rows);
-        gpt_use_rows(&op, GPT_WRITTEN, &a->dk, dk, gpt_key_rows(&run));
-        gpt_use_rows(&op, GPT_WRITTEN, &a->dv, dv, gpt_key_rows(&run));
-        gpt_use_rows(&op, GPT_WRITTEN, &a->delta, delta, run.rows);
-        gpt_launch(model, &op);
+        gpt_attention_run(model, tensors, back, &run);
     }
 }
 
@@ -945,15 +945,14 @@ static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array
 /* x: rows of the table; of the backward their gradient. */
 static void gpt_embedding(gpt_model* model, int is_backward, gpt_array x, const int32_t* tokens) {
     const int64_t vocabulary = gpt_vocabulary(&model->config), n = vocabulary * x.n_columns;
-    const int64_t table = model->layout.embedding;
     gpt_op op =
         gpt_tokens_op("embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
                       is_backward ? GPT_READ : GPT_WRITTEN, x, tokens, vocabulary, model->open);
     gpt_tokens_args* a = &op.args.tokens;
     if (is_backward)
-        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dtable, gpt_gradient(model, table), n);
+        gpt_use_gradient(model, &op, &a->dtable, 0, GPT_W_EMBEDDING, n);
     else
-        gpt_use_numbers(model, &op, GPT_READ, &a->table, gpt_weight(model, table), n);
+        gpt_use_weight(model, &op, &a->table, 0, GPT_W_EMBEDDING, n);
     gpt_launch(model, &op);
 }
 

@@ -18,21 +18,21 @@ typedef struct gpt_generator {
     gpt_real* rope;          /* (head size), of a position */
     gpt_real *x, *y, *q;     /* (hidden) */
     gpt_real* up;            /* (up_wide) */
-    gpt_real* scores;        /* (sequence) */
+    gpt_real* lse;           /* (heads) */
     gpt_real* logits;        /* (vocabulary) */
 } gpt_generator;
 
 static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int64_t n_positions) {
-    gpt_real** const places[10] = {&g->parameters, &g->keys, &g->values, &g->rope,   &g->x,
-                                   &g->y,          &g->q,    &g->up,     &g->scores, &g->logits};
+    gpt_real** const places[10] = {&g->parameters, &g->keys, &g->values, &g->rope, &g->x,
+                                   &g->y,          &g->q,    &g->up,     &g->lse,  &g->logits};
     g->config = *config;
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
     g->document = 0;
     const int64_t hidden = config->hidden, n = config->n_layers * n_positions * g->layout.widths.kv;
-    const int64_t sizes[10] = {g->layout.n,      n,        n,      hidden / config->n_heads,
-                               hidden,           hidden,   hidden, g->layout.widths.up,
-                               config->sequence, GPT_BYTES};
+    const int64_t sizes[10] = {g->layout.n,     n,        n,      hidden / config->n_heads,
+                               hidden,          hidden,   hidden, g->layout.widths.up,
+                               config->n_heads, GPT_BYTES};
     int64_t n_all = 0;
     for (int i = 0; i < 10; i++) n_all += sizes[i];
     g->memory = (gpt_real*)malloc((size_t)n_all * sizeof(gpt_real));
@@ -41,28 +41,26 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     return 1;
 }
 
-/* Replaces a query (heads * head_size) at `position` by what it reads of up to `sequence` keys. */
-static void gpt_generate_attention(gpt_generator* g, gpt_real* q, const gpt_real* keys,
-                                   const gpt_real* values, int64_t position) {
-    const int64_t kv_hidden = g->layout.widths.kv, size = g->config.hidden / g->config.n_heads;
-    const int64_t most = g->config.window && g->config.window < g->config.sequence
-                             ? g->config.window
-                             : g->config.sequence;
-    const int64_t first = position - g->document < most ? g->document : position - most + 1;
-    const int64_t n = position - first + 1;
-    for (int64_t head = 0; head < g->config.n_heads; head++, q += size) {
-        const int64_t at =
-            first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
-        for (int64_t j = 0; j < n; j++)
-            g->scores[j] = gpt_dot(q, keys + at + j * kv_hidden, size) / gpt_sqrt((gpt_real)size);
-        gpt_real max = gpt_max(g->scores, n);
-        for (int64_t j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
-        gpt_real sum = gpt_sum(g->scores, n);
-        for (int64_t c = 0; c < size; c++) q[c] = 0;
-        for (int64_t j = 0; j < n; j++)
-            for (int64_t c = 0; c < size; c++)
-                q[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
-    }
+/* y = what the query q at `position` reads of the keys that it sees: `sequence` at most. */
+static void gpt_generate_attention(gpt_generator* g, const gpt_real* keys, const gpt_real* values,
+                                   int64_t position) {
+    const gpt_config* config = &g->config;
+    const int64_t begins[2] = {g->document, position + 1};
+    gpt_attention_args a = MEMO_ZERO(gpt_attention_args);
+    a.shape.first = position;
+    a.shape.sequence = position + 1;
+    a.shape.n_heads = config->n_heads;
+    a.shape.n_kv_heads = config->n_kv_heads;
+    a.shape.head_size = config->hidden / config->n_heads;
+    a.shape.window = gpt_min(config->window ? config->window : config->sequence, config->sequence);
+    a.shape.documents = 1;
+    a.begins = begins;
+    a.q = g->q;
+    a.k = keys;
+    a.v = values;
+    a.out = g->y;
+    a.lse = g->lse;
+    for (int64_t head = 0; head < config->n_kv_heads; head++) gpt_attention_forward(&a, 0, head);
 }
 
 /* y (outputs) = or += W x (inputs), with weight W (outputs, inputs). */
@@ -78,37 +76,39 @@ static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position
     const int64_t hidden = g->config.hidden, kv_hidden = at->widths.kv;
     const int64_t head_size = hidden / g->config.n_heads;
     gpt_real rstd;
-    memcpy(g->x, g->parameters + at->embedding + token * hidden, (size_t)hidden * sizeof *g->x);
+    memcpy(g->x, g->parameters + at->at[GPT_W_EMBEDDING] + token * hidden,
+           (size_t)hidden * sizeof *g->x);
     gpt_rope_row(g->rope, position, head_size);
 
     for (int64_t layer = 0; layer < g->config.n_layers; layer++) {
-        const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
+        const gpt_real* w = g->parameters + layer * at->layer_stride;
         gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
         gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
         gpt_real *key = keys + position * kv_hidden, *value = values + position * kv_hidden;
 
         /* Attention; the keys and values stay for later tokens. */
-        gpt_norm_forward(g->y, &rstd, g->x, w + at->norm1, 1, hidden);
-        gpt_generate_linear(g->q, 0, g->y, w + at->query, hidden, hidden);
-        gpt_generate_linear(key, 0, g->y, w + at->key, kv_hidden, hidden);
-        gpt_generate_linear(value, 0, g->y, w + at->value, kv_hidden, hidden);
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM1], 1, hidden);
+        gpt_generate_linear(g->q, 0, g->y, w + at->at[GPT_W_QUERY], hidden, hidden);
+        gpt_generate_linear(key, 0, g->y, w + at->at[GPT_W_KEY], kv_hidden, hidden);
+        gpt_generate_linear(value, 0, g->y, w + at->at[GPT_W_VALUE], kv_hidden, hidden);
         gpt_rope(g->q, g->rope, 1, 0, 1, 1, g->config.n_heads, head_size);
         gpt_rope(key, g->rope, 1, 0, 1, 1, g->config.n_kv_heads, head_size);
-        gpt_generate_attention(g, g->q, keys, values, position);
-        gpt_generate_linear(g->x, 1, g->q, w + at->projection, hidden, hidden);
+        gpt_generate_attention(g, keys, values, position);
+        gpt_generate_linear(g->x, 1, g->y, w + at->at[GPT_W_PROJECTION], hidden, hidden);
 
         /* The MLP. */
-        gpt_norm_forward(g->y, &rstd, g->x, w + at->norm2, 1, hidden);
-        gpt_generate_linear(g->up, 0, g->y, w + at->up, at->widths.up, hidden);
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM2], 1, hidden);
+        gpt_generate_linear(g->up, 0, g->y, w + at->at[GPT_W_UP], at->widths.up, hidden);
         for (int64_t i = 0; i < at->widths.wide; i++)
             g->up[i] = g->config.mlp == GPT_MLP_SWIGLU ? gpt_swiglu(g->up[2 * i], g->up[2 * i + 1])
                                                        : gpt_gelu(g->up[i]);
-        gpt_generate_linear(g->x, 1, g->up, w + at->down, hidden, at->widths.wide);
+        gpt_generate_linear(g->x, 1, g->up, w + at->at[GPT_W_DOWN], hidden, at->widths.wide);
     }
 
     if (g->config.documents && token == g->config.separator) g->document = position + 1;
-    gpt_norm_forward(g->y, &rstd, g->x, g->parameters + at->final_norm, 1, hidden);
-    gpt_generate_linear(g->logits, 0, g->y, g->parameters + at->classifier, GPT_BYTES, hidden);
+    gpt_norm_forward(g->y, &rstd, g->x, g->parameters + at->at[GPT_W_FINAL_NORM], 1, hidden);
+    gpt_generate_linear(g->logits, 0, g->y, g->parameters + at->at[GPT_W_CLASSIFIER], GPT_BYTES,
+                        hidden);
 }
 
 /* uniform in (0, 1) decides. */

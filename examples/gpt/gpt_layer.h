@@ -83,23 +83,20 @@ static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
  * (rows, hidden).  Over tensor ranks y is a partial sum. */
 static void gpt_compute_attention(gpt_model* model, int32_t layer,
                                   const gpt_rows need[GPT_N_TENSORS], gpt_rows rows, gpt_array y) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
     gpt_array t[GPT_N_TENSORS];
     for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
-    gpt_norm(model, "norm1", NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
+    gpt_norm(model, layer, GPT_W_NORM1, NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT],
              need[GPT_NORM1]);
-    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, need[GPT_Q]);
-    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, need[GPT_K]);
-    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, need[GPT_V]);
+    gpt_linear(model, layer, GPT_W_QUERY, t[GPT_Q], t[GPT_NORM1], need[GPT_Q]);
+    gpt_linear(model, layer, GPT_W_KEY, t[GPT_K], t[GPT_NORM1], need[GPT_K]);
+    gpt_linear(model, layer, GPT_W_VALUE, t[GPT_V], t[GPT_NORM1], need[GPT_V]);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
     /* A query needs the keys of all earlier rows: attention is computed for all rows or for
      * none. */
-    if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, rows);
-    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection,
-               need[GPT_MIDDLE]);
+    if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, NULL, rows);
+    gpt_linear(model, layer, GPT_W_PROJECTION, y, t[GPT_ATTENTION], need[GPT_MIDDLE]);
 }
 
 /* `to` = `from` + dropout(y), with the output y of a block. */
@@ -115,13 +112,11 @@ static const char* gpt_activation(const gpt_model* model) {
 
 /* From middle to the activation. */
 static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
-    gpt_norm(model, "norm2", NULL, gpt_tensor(model, layer, GPT_NORM2),
+    gpt_norm(model, layer, GPT_W_NORM2, NULL, gpt_tensor(model, layer, GPT_NORM2),
              gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
-             weights + at->norm2, need[GPT_NORM2]);
-    gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
-               weights + at->up, need[GPT_UP]);
+             need[GPT_NORM2]);
+    gpt_linear(model, layer, GPT_W_UP, gpt_tensor(model, layer, GPT_UP),
+               gpt_tensor(model, layer, GPT_NORM2), need[GPT_UP]);
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
                  gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
@@ -154,9 +149,7 @@ static void gpt_end_chunk(gpt_model* model) {
 /* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
  * sum. */
 static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
-    const gpt_layout* at = &model->layout;
-    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_ACTIVATED),
-               at->layers + layer * at->layer_stride + at->down, rows);
+    gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
 }
 
 /* dx is the gradient of the block's output stream.  The gradient of the block's input, without the
@@ -164,8 +157,6 @@ static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows
  * through the norm, which is linear in it. */
 static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                              gpt_rows rows) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
@@ -174,8 +165,8 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_array masked = gpt_take(model, rows, hidden);
     gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_MLP, rows);
     gpt_array d_activated = gpt_take(model, rows, w.wide);
-    gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
-                    weights + at->down, rows);
+    gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked,
+                    gpt_tensor(model, layer, GPT_ACTIVATED), 1, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
     gpt_elements(model, gpt_activation(model),
@@ -185,11 +176,11 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
 
     /* up and the norm. */
     gpt_array d_norm = gpt_take(model, rows, hidden);
-    gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
-                    weights + at->up, rows);
+    gpt_linear_back(model, layer, GPT_W_UP, d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
+                    rows);
     gpt_give(model, d_up);
-    gpt_norm(model, "norm2", &to, d_norm, gpt_tensor(model, layer, GPT_RSTD2),
-             gpt_tensor(model, layer, GPT_MIDDLE), weights + at->norm2, rows);
+    gpt_norm(model, layer, GPT_W_NORM2, &to, d_norm, gpt_tensor(model, layer, GPT_RSTD2),
+             gpt_tensor(model, layer, GPT_MIDDLE), rows);
     gpt_give(model, d_norm);
 }
 
@@ -222,42 +213,40 @@ static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows ro
 /* The MLP's backward has read `middle`: it takes masked, and then dq. */
 static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                                    gpt_rows rows) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
     const gpt_widths w = gpt_widths_of(&model->config, layer);
     /* Blocks of other degrees have other rows; the pass of weights reads masked and attention
      * again. */
     const int is_free = !gpt_is_mixed(&model->config), is_plain = !gpt_is_split(&model->config);
-    gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
+    gpt_array t[GPT_N_TENSORS], masked, d_norm;
+    gpt_attention_back g;
     for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
     gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
-    d_attention = gpt_take(model, rows, w.q);
-    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
-                    weights + at->projection, rows);
+    g.dout = gpt_take(model, rows, w.q);
+    gpt_linear_back(model, layer, GPT_W_PROJECTION, g.dout, masked, t[GPT_ATTENTION], 1, rows);
     gpt_give(model, masked);
-    dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
-    dk = gpt_take_keys(model, model->d_key, t[GPT_K], rows, w.kv);
-    dv = gpt_take_keys(model, model->d_value, t[GPT_V], rows, w.kv);
+    g.dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
+    g.dk = gpt_take_keys(model, model->d_key, t[GPT_K], rows, w.kv);
+    g.dv = gpt_take_keys(model, model->d_value, t[GPT_V], rows, w.kv);
     /* unused over ranks of a sequence, but small */
-    delta = gpt_take_sums(model, rows, w.heads);
-    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
-    gpt_give(model, delta);
-    gpt_give(model, d_attention);
-    dk = gpt_complete_keys(model, dk, rows);
-    dv = gpt_complete_keys(model, dv, rows);
-    gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
-    gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
+    g.delta = gpt_take_sums(model, rows, w.heads);
+    gpt_attention(model, t, &g, rows);
+    gpt_give(model, g.delta);
+    gpt_give(model, g.dout);
+    g.dk = gpt_complete_keys(model, g.dk, rows);
+    g.dv = gpt_complete_keys(model, g.dv, rows);
+    gpt_rope_rows(model, "RoPE of q", g.dq, -1, rows);
+    gpt_rope_rows(model, "RoPE of k", g.dk, -1, rows);
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
-    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
-    gpt_give(model, dq);
-    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
-    gpt_give(model, dk);
-    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
-    gpt_give(model, dv);
-    gpt_norm(model, "norm1", &to, d_norm, t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1, rows);
+    gpt_linear_back(model, layer, GPT_W_QUERY, d_norm, g.dq, t[GPT_NORM1], 1, rows);
+    gpt_give(model, g.dq);
+    gpt_linear_back(model, layer, GPT_W_KEY, d_norm, g.dk, t[GPT_NORM1], 0, rows);
+    gpt_give(model, g.dk);
+    gpt_linear_back(model, layer, GPT_W_VALUE, d_norm, g.dv, t[GPT_NORM1], 0, rows);
+    gpt_give(model, g.dv);
+    gpt_norm(model, layer, GPT_W_NORM1, &to, d_norm, t[GPT_RSTD1], t[GPT_INPUT], rows);
     gpt_give(model, d_norm);
 }
 

@@ -14,30 +14,31 @@ typedef struct gpt_widths {
     int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
 } gpt_widths;
 
-/* Offsets in elements; offsets of a layer's tensors count from the begin of the layer. */
+/* The tensors of the array; those from GPT_W_NORM1 to GPT_W_DOWN repeat in each layer. */
+enum {
+    GPT_W_EMBEDDING,  /* (vocabulary, hidden) */
+    GPT_W_NORM1,      /* (hidden) */
+    GPT_W_QUERY,      /* (q, hidden) */
+    GPT_W_KEY,        /* (kv, hidden) */
+    GPT_W_VALUE,      /* (kv, hidden) */
+    GPT_W_PROJECTION, /* (hidden, q) */
+    GPT_W_NORM2,      /* (hidden) */
+    GPT_W_UP,         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
+    GPT_W_DOWN,       /* (hidden, wide) */
+    GPT_W_FINAL_NORM, /* (hidden) */
+    GPT_W_CLASSIFIER, /* (vocabulary, hidden) */
+    GPT_N_W,
+    GPT_N_LAYER_W = GPT_W_DOWN - GPT_W_EMBEDDING
+};
+
+/* In elements. */
 typedef struct gpt_layout {
     /* Of a rank.  If degrees differ, there is room for the smallest degree, and gpt_widths_of
      * returns the columns that a layer uses. */
     gpt_widths widths;
-    int64_t embedding; /* (vocabulary, hidden) */
-    int64_t layers, layer_stride;
-    int64_t norm1;      /* (hidden) */
-    int64_t query;      /* (q, hidden) */
-    int64_t key, value; /* (kv, hidden) */
-    int64_t projection; /* (hidden, q) */
-    int64_t norm2;      /* (hidden) */
-    int64_t up;         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
-    int64_t down;       /* (hidden, wide) */
-    int64_t final_norm; /* (hidden) */
-    int64_t classifier; /* (vocabulary, hidden) */
-    int64_t n;
+    int64_t at[GPT_N_W]; /* of a layer's tensors in the first layer */
+    int64_t layer_stride, n;
 } gpt_layout;
-
-static int64_t gpt_append(int64_t* n, int64_t n_elements) {
-    const int64_t offset = *n;
-    *n += (n_elements + 15) / 16 * 16;
-    return offset;
-}
 
 static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
@@ -105,32 +106,51 @@ static int64_t gpt_vocabulary(const gpt_config* config) {
     return config->vocabulary ? config->vocabulary : GPT_BYTES;
 }
 
+/* Each tensor, with offset 0. */
+static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
+                                gpt_parameter parameters[GPT_N_W]) {
+    const int64_t h = config->hidden, all = gpt_vocabulary(config) * h, wide = gpt_wide(config);
+    const int32_t attention = w.degrees[0], mlp = w.degrees[1];
+    /* The two matrices that add to the residual stream start smaller, so that the sum over all
+     * layers has the size of one (GPT-2). */
+    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+    /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
+     * stream, they split its inputs. */
+    const gpt_parameter table[GPT_N_W] = {
+        {"embedding", 0, all, h, h, 0, 1, std},
+        {"norm1", 0, h, h, h, 0, 1, 0},
+        {"query", 0, w.q * h, h, h, w.q * h, attention, std},
+        {"key", 0, w.kv * h, h, h, w.kv * h, attention, std},
+        {"value", 0, w.kv * h, h, h, w.kv * h, attention, std},
+        {"projection", 0, h * w.q, w.q, h, w.q, attention, residual_std},
+        {"norm2", 0, h, h, h, 0, 1, 0},
+        {"up", 0, w.up * h, h, h, w.up * h, mlp, std},
+        {"down", 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std},
+        {"final norm", 0, h, h, h, 0, 1, 0},
+        {"classifier", 0, all, h, h, 0, 1, std},
+    };
+    memcpy(parameters, table, sizeof table);
+}
+
 static gpt_layout gpt_layout_make(const gpt_config* config) {
-    const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
+    const int64_t unit = 16 * (int64_t)gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
-    const gpt_widths w = gpt_widths_at(config, least, least);
+    gpt_parameter parameters[GPT_N_W];
     gpt_layout l;
+    l.widths = gpt_widths_at(config, least, least);
+    gpt_fill_parameters(config, l.widths, parameters);
 
-    /* A layer. */
-    l.widths = w;
-    l.layer_stride = 0;
-    l.norm1 = gpt_append(&l.layer_stride, hidden);
-    l.query = gpt_append(&l.layer_stride, w.q * hidden);
-    l.key = gpt_append(&l.layer_stride, w.kv * hidden);
-    l.value = gpt_append(&l.layer_stride, w.kv * hidden);
-    l.projection = gpt_append(&l.layer_stride, hidden * w.q);
-    l.norm2 = gpt_append(&l.layer_stride, hidden);
-    l.up = gpt_append(&l.layer_stride, w.up * hidden);
-    l.down = gpt_append(&l.layer_stride, hidden * w.wide);
-    l.layer_stride = gpt_round_up(l.layer_stride, unit);
-
-    /* The model: buckets, each of which splits evenly among the ranks. */
-    l.embedding = 0;
-    l.layers = gpt_round_up(gpt_vocabulary(config) * hidden, unit);
-    l.n = l.layers + config->n_layers * l.layer_stride;
-    l.final_norm = gpt_append(&l.n, hidden);
-    l.classifier = gpt_append(&l.n, gpt_vocabulary(config) * hidden);
-    l.n = l.layers + gpt_round_up(l.n - l.layers, unit);
+    /* Three kinds of buckets, each of which splits evenly among the ranks. */
+    l.n = l.layer_stride = 0;
+    for (int t = 0; t < GPT_N_W; t++) {
+        l.at[t] = l.n;
+        l.n += gpt_round_up(parameters[t].n, 16);
+        if (t == GPT_W_EMBEDDING || t == GPT_W_DOWN || t == GPT_W_CLASSIFIER)
+            l.n = gpt_round_up(l.n, unit);
+        if (t != GPT_W_DOWN) continue;
+        l.layer_stride = l.n - l.at[GPT_W_NORM1];
+        l.n += (config->n_layers - 1) * l.layer_stride;
+    }
     return l;
 }
 
@@ -158,45 +178,17 @@ GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
 }
 
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
-    return 8 * (int64_t)config->n_layers + 3;
+    return GPT_N_LAYER_W * (int64_t)config->n_layers + 3;
 }
 
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
     const gpt_layout l = gpt_layout_make(config);
-    const int32_t last = config->n_layers - 1;
-    const gpt_widths w =
-        gpt_widths_of(config, (int32_t)(index > 0 ? gpt_min((index - 1) / 8, last) : 0));
-    const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide, up = w.up;
-    const int32_t attention = w.degrees[0], mlp = w.degrees[1];
-    const int64_t vocabulary = gpt_vocabulary(config) * hidden;
-    /* The two matrices that add to the residual stream start smaller, so that the sum over all
-     * layers has the size of one (GPT-2). */
-    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
-
-    const gpt_parameter of_model[3] = {
-        {"embedding", l.embedding, vocabulary, hidden, hidden, 0, 1, std},
-        {"final norm", l.final_norm, hidden, hidden, hidden, 0, 1, 0},
-        {"classifier", l.classifier, vocabulary, hidden, hidden, 0, 1, std},
-    };
-    /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
-     * stream, they split its inputs. */
-    const gpt_parameter of_layer[8] = {
-        {"norm1", l.norm1, hidden, hidden, hidden, 0, 1, 0},
-        {"query", l.query, q * hidden, hidden, hidden, q * hidden, attention, std},
-        {"key", l.key, kv * hidden, hidden, hidden, kv * hidden, attention, std},
-        {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, attention, std},
-        {"projection", l.projection, hidden * q, q, hidden, q, attention, residual_std},
-        {"norm2", l.norm2, hidden, hidden, hidden, 0, 1, 0},
-        {"up", l.up, up * hidden, hidden, hidden, up * hidden, mlp, std},
-        {"down", l.down, hidden * wide, wide, gpt_wide(config), wide, mlp, residual_std},
-    };
-
-    if (index == 0) return of_model[0];
-    if (index > 8 * (int64_t)config->n_layers)
-        return of_model[index - 8 * (int64_t)config->n_layers];
-    gpt_parameter parameter = of_layer[(index - 1) % 8];
-    parameter.offset += l.layers + (index - 1) / 8 * l.layer_stride;
-    return parameter;
+    const int64_t layer = index ? gpt_min((index - 1) / GPT_N_LAYER_W, config->n_layers - 1) : 0;
+    const int64_t t = index - layer * GPT_N_LAYER_W;
+    gpt_parameter parameters[GPT_N_W];
+    gpt_fill_parameters(config, gpt_widths_of(config, (int32_t)layer), parameters);
+    parameters[t].offset = l.at[t] + (t <= GPT_W_DOWN ? layer * l.layer_stride : 0);
+    return parameters[t];
 }
 
 GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {

@@ -33,7 +33,6 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
  * its gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
 static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) {
     const int64_t hidden = model->config.hidden, tile = model->config.tile_rows;
-    const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
     gpt_rows rows;
     gpt_array stream, normed, rstd, logits, d_norm;
 
@@ -48,18 +47,18 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
         gpt_copy_rows(model, stream, x, rows);
         normed = gpt_take(model, rows, hidden);
         rstd = gpt_take_sums(model, rows, 1);
-        gpt_norm(model, "norm", NULL, normed, rstd, stream, norm, rows);
+        gpt_norm(model, 0, GPT_W_FINAL_NORM, NULL, normed, rstd, stream, rows);
         logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
-        gpt_linear(model, "logits", logits, normed, classifier, rows);
+        gpt_linear(model, 0, GPT_W_CLASSIFIER, logits, normed, rows);
         gpt_loss(model, logits, targets, rows);
 
         /* Backward: the logits are their own gradient now. */
         d_norm = gpt_take(model, rows, hidden);
-        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
+        gpt_linear_back(model, 0, GPT_W_CLASSIFIER, d_norm, logits, normed, 1, rows);
         gpt_give(model, logits);
         gpt_give(model, normed);
         gpt_clear(model, gpt_at(x, rows.begin), gpt_bytes(x, rows));
-        gpt_norm(model, "norm backward", &x, d_norm, rstd, stream, norm, rows);
+        gpt_norm(model, 0, GPT_W_FINAL_NORM, &x, d_norm, rstd, stream, rows);
         gpt_give(model, rstd);
         gpt_give(model, d_norm);
         gpt_give(model, stream);
@@ -235,9 +234,16 @@ static void gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch) {
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error) {
+    if (model->is_graph &&
+        (micro_batch != model->n_staged || micro_batch >= model->n_micro_batches))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "gpt_micro_batch: %lld after %lld of gpt_desc.n_micro_batches %lld; "
+                              "a graph's, in order, would work",
+                              (long long)micro_batch, (long long)model->n_staged,
+                              (long long)model->n_micro_batches);
     model->status = MEMO_STATUS_OK;
     gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
-    gpt_enqueue_micro_batch(model, micro_batch);
+    if (!model->is_graph) gpt_enqueue_micro_batch(model, micro_batch);
     return gpt_finish(model, error);
 }
 
@@ -294,9 +300,69 @@ static memo_status gpt_end_update(gpt_model* model, int is_updated, double* loss
     return gpt_finish(model, error);
 }
 
+/* ---- a step as a graph ---- */
+
+static void gpt_destroy_graph(gpt_model* model) {
+    if (model->graph) model->kernels.graph_destroy(model->kernels.context, model->graph);
+    model->graph = NULL;
+}
+
+static void gpt_enqueue_step(gpt_model* model) {
+    for (int64_t m = 0; m < model->n_micro_batches; m++) {
+        model->place = m;
+        gpt_enqueue_micro_batch(model, m);
+    }
+    gpt_enqueue_update(model);
+}
+
+/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon
+ * the micro-batch inside the capture. */
+static void gpt_capture_step(gpt_model* model) {
+    const gpt_kernels* kernels = &model->kernels;
+    memo_session_info info;
+    model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
+    if (model->status) return;
+    gpt_enqueue_step(model);
+    memo_status status = kernels->graph_end(kernels->context, model->compute, &model->graph,
+                                            model->status ? NULL : &model->error);
+    if (!model->status) model->status = status;
+    if (!model->status) return;
+    gpt_destroy_graph(model);
+    memo_session_get_info(model->session, &info);
+    if (info.swap) (void)memo_swap_abandon(info.swap, NULL);
+}
+
+/* The first step takes calls, the second is captured. */
+static void gpt_run_staged(gpt_model* model) {
+    const gpt_kernels* kernels = &model->kernels;
+    if (model->n_updates == model->first_update) {
+        gpt_enqueue_step(model);
+        return;
+    }
+    if (!model->graph) gpt_capture_step(model);
+    GPT_TRY(model,
+            kernels->graph_launch(kernels->context, model->compute, model->graph, &model->error));
+}
+
+GPT_FUNCTION memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
+    const char* why = !model->kernels.graph_begin ? "these kernels have no graphs"
+                      : model->attention && model->config.documents
+                          ? "documents over ring or Ulysses ranks change what ranks send"
+                      : model->streams                          ? "states leave the device"
+                      : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
+                                                                : NULL;
+    if (is_graph && why)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "gpt_use_graph: %s; steps by calls would work", why);
+    model->is_graph = is_graph;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- the update ---- */
+
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error) {
-    if (!model->has_last)
+    if (model->is_graph ? model->n_staged != model->n_micro_batches : !model->has_last)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "gpt_update: the last of %lld micro-batches (gpt_desc.n_micro_batches) comes first",
@@ -304,7 +370,10 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* d
     model->has_last = 0;
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
-    gpt_enqueue_update(model);
+    if (model->is_graph)
+        gpt_run_staged(model);
+    else
+        gpt_enqueue_update(model);
     return gpt_end_update(model, 1, loss, gradient_norm, error);
 }
 
@@ -340,88 +409,6 @@ GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest
     }
     free(words);
     return gpt_finish(model, error);
-}
-
-/* ---- a step as a graph --------------------------------------------------------------------- */
-
-GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
-                                               const void* targets, int64_t step,
-                                               int64_t micro_batch, double loss_scale,
-                                               memo_error* error) {
-    if (micro_batch != model->n_staged || micro_batch >= model->n_micro_batches ||
-        model->n_micro_batches > GPT_STAGED_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "gpt_stage_micro_batch: micro-batch %lld after %lld of "
-                              "gpt_desc.n_micro_batches %lld; at most %d, in order, would work",
-                              (long long)micro_batch, (long long)model->n_staged,
-                              (long long)model->n_micro_batches, (int)GPT_STAGED_MAX);
-    model->status = MEMO_STATUS_OK;
-    gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
-    return gpt_finish(model, error);
-}
-
-static void gpt_destroy_graph(gpt_model* model) {
-    if (model->graph) model->kernels.graph_destroy(model->kernels.context, model->graph);
-    model->graph = NULL;
-}
-
-static void gpt_enqueue_step(gpt_model* model) {
-    for (int64_t m = 0; m < model->n_micro_batches; m++) {
-        model->place = m;
-        gpt_enqueue_micro_batch(model, m);
-    }
-    gpt_enqueue_update(model);
-}
-
-/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon
- * the micro-batch inside the capture. */
-static void gpt_capture_step(gpt_model* model) {
-    const gpt_kernels* kernels = &model->kernels;
-    memo_session_info info;
-    model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
-    if (model->status) return;
-    gpt_enqueue_step(model);
-    memo_status status = kernels->graph_end(kernels->context, model->compute, &model->graph,
-                                            model->status ? NULL : &model->error);
-    if (!model->status) model->status = status;
-    if (!model->status) return;
-    gpt_destroy_graph(model);
-    memo_session_get_info(model->session, &info);
-    if (info.swap) (void)memo_swap_abandon(info.swap, NULL);
-}
-
-GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
-                                        double* loss, double* gradient_norm, memo_error* error) {
-    const gpt_kernels* kernels = &model->kernels;
-    if (!kernels->graph_begin)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_run_staged: these kernels have no graphs; gpt_micro_batch and "
-                              "gpt_update would work");
-    if (model->attention && model->config.documents)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "gpt_run_staged: documents over ring or Ulysses ranks change what ranks send; "
-            "gpt_micro_batch and gpt_update would work");
-    if (model->streams)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_run_staged: states leave the device; more device memory, or "
-                              "gpt_micro_batch and gpt_update, would work");
-    if (!model->n_staged || model->n_staged != model->n_micro_batches)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "gpt_run_staged: %lld of %lld micro-batches are staged",
-                              (long long)model->n_staged, (long long)model->n_micro_batches);
-
-    /* The first step takes calls, the second is captured. */
-    model->status = MEMO_STATUS_OK;
-    gpt_stage_update(model, desc);
-    if (model->n_updates == model->first_update) {
-        gpt_enqueue_step(model);
-    } else {
-        if (!model->graph) gpt_capture_step(model);
-        GPT_TRY(model, kernels->graph_launch(kernels->context, model->compute, model->graph,
-                                             &model->error));
-    }
-    return gpt_end_update(model, 1, loss, gradient_norm, error);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------- */
@@ -517,7 +504,7 @@ static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
     a->offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
     a->key = gpt_mix(model->config.seed) ^ (uint64_t)index;
     a->std = p.initial_std;
-    gpt_use_numbers(model, &op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), p.n);
+    gpt_use(&op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), model->config.type, p.n);
     gpt_launch(model, &op);
 }
 

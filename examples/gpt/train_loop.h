@@ -268,8 +268,8 @@ static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
     memo_status status = gpt_wait_for_states(r->model, error);
+    if (!status) status = gpt_use_graph(r->model, 0, error);
     if (status) return status;
-    r->is_graph = 0;
     memo_recorder_resume(r->recorder);
     status = run_step(r, j, r->n_steps, &loss, error);
     if (!status) status = gpt_wait_for_states(r->model, error);

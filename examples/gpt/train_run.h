@@ -188,6 +188,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     if (!status && !is_measured) status = gpt_create(&desc, &r->model, error);
+    if (!status && !is_measured && r->is_graph) status = gpt_use_graph(r->model, 1, error);
 #ifdef TRAIN_NCCL
     if (!status && !is_measured && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
@@ -290,8 +291,7 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
                            r->targets);
         r->keys_seen += train_keys_seen(o, r->tokens);
         r->n_micro_batches++;
-        status = (r->is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
-            r->model, r->tokens, r->targets, step, m, loss_scale, error);
+        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
     }
     return status ? status : run_mark(r, 1, error);
 }
@@ -310,8 +310,7 @@ static double learning_rate(const train_options* o, int64_t step) {
 static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
     const gpt_update_values values = {
         {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
-    memo_status status =
-        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &values, loss, NULL, error);
+    memo_status status = gpt_update(r->model, &values, loss, NULL, error);
     if (!status) status = run_read_times(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)

@@ -445,19 +445,17 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, int64_
                               int is_graph, graph_history* h) {
     const int64_t n = config->batch * config->sequence;
     gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = gpt_use_graph(model, is_graph, &error);
     update.adamw.learning_rate *= (double)(N_GRAPH_STEPS - step);
     update.clip = step % 2 ? 0.1 : 0.5;
     update.adamw.weight_decay += 0.1 * (double)step;
     update.vote = (double)step;
     for (int64_t m = 0; m < N_GRAPH_ACCUMULATED && !status; m++) {
         const uint8_t* tokens = gpt_test_text() + (step * N_GRAPH_ACCUMULATED + m) * n;
-        status = (is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
-            model, tokens, tokens + 1, step, m, (1 + (double)step) / (double)n, &error);
+        status = gpt_micro_batch(model, tokens, tokens + 1, step, m, (1 + (double)step) / (double)n,
+                                 &error);
     }
-    if (!status)
-        status = (is_graph ? gpt_run_staged : gpt_update)(model, &update, &h->loss[step],
-                                                          &h->norm[step], &error);
+    if (!status) status = gpt_update(model, &update, &h->loss[step], &h->norm[step], &error);
     if (status) return status;
     CHECK_IS(gpt_votes(model), ==, (double)step);
     CHECK_IS(h->norm[step], >, update.clip); /* else clipping would not be compared */
@@ -570,18 +568,19 @@ TEST(what_is_no_graph_is_refused) {
     gpt_test_run run;
     NEED_RIG(device);
     CHECK_OK(gpt_test_open(&desc, &run, &error));
-    CHECK_IS(gpt_run_staged(run.model, &update, NULL, NULL, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(gpt_use_graph(run.model, 1, &error), ==, MEMO_STATUS_UNSUPPORTED);
     gpt_test_close(&run);
 
     desc.n_micro_batches = 2;
     on_cuda gpu(desc, device);
     gpt_model* model = gpu.model;
-    CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error));
-    CHECK_IS(gpt_run_staged(model, &update, NULL, NULL, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_FAILS(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error), INVALID_ARGUMENT);
-    CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 1, 1, &error));
-    CHECK_FAILS(gpt_stage_micro_batch(model, text, text + 1, 0, 2, 1, &error), INVALID_ARGUMENT);
-    CHECK_OK(gpt_run_staged(model, &update, NULL, NULL, &error));
+    CHECK_OK(gpt_use_graph(model, 1, &error));
+    CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error));
+    CHECK_IS(gpt_update(model, &update, NULL, NULL, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_FAILS(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error), INVALID_ARGUMENT);
+    CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 1, 1, &error));
+    CHECK_FAILS(gpt_micro_batch(model, text, text + 1, 0, 2, 1, &error), INVALID_ARGUMENT);
+    CHECK_OK(gpt_update(model, &update, NULL, NULL, &error));
 }
 #endif
 
