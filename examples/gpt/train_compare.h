@@ -34,25 +34,26 @@ static step_times predicted_times(const train_options* o, const memo_step_plan* 
 
 /* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
  * if a step is slow, the comparison.  The first policy that is open calls it; a step of the chosen
- * one takes longer in the ratio of their predictions.  All ranks take the first rank's figures. */
+ * one takes longer in the ratio of their predictions.  All ranks take the slowest rank's
+ * figures. */
 static memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */
     const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
     const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
     const double n_steps = (double)train_n_policies(o) + 4; /* with layers measured again */
-    double shared[2], step_s, left_s, n;
+    double step_s, left_s, n;
+    int64_t shared_ns[2];
     if (!o->seconds) return MEMO_STATUS_OK;
-    memo_status status = time_steps(r, j, &shared[0], error);
-    if (!status && first_s > 0 && chosen_s > first_s) shared[0] *= chosen_s / first_s;
-    shared[1] = clock_s() - j->begin_s;
-    if (!status)
-        status = train_collective(r->rank, MEMO_COLLECTIVE_BROADCAST, shared,
-                                  (int64_t)sizeof shared, MEMO_TYPE_U8, error);
+    memo_status status = time_steps(r, j, &step_s, error);
+    if (!status && first_s > 0 && chosen_s > first_s) step_s *= chosen_s / first_s;
+    shared_ns[0] = (int64_t)(1e9 * step_s);
+    shared_ns[1] = (int64_t)(1e9 * (clock_s() - j->begin_s));
+    if (!status) status = train_agree(r->rank, shared_ns, 2, error);
     if (status || r->stops) return status;
 
-    step_s = shared[0];
-    left_s = (double)o->seconds - shared[1];
+    step_s = 1e-9 * (double)shared_ns[0];
+    left_s = (double)o->seconds - 1e-9 * (double)shared_ns[1];
     n = left_s / 2 / (slack * step_s * n_steps);
     if (o->compare && n < (double)o->compare) o->compare = n > 2 ? (int64_t)(n / 2) * 2 : 1;
     left_s -= slack * step_s * n_steps * (double)o->compare;
@@ -145,7 +146,7 @@ static void print_differences(const job* j, double* scratch) {
             const memo_policy a = policy_order[i], b = policy_order[k];
             const comparison *x = &j->compared[a], *y = &j->compared[b];
             const spread difference = difference_of(y->step_s, x->step_s, n, scratch);
-            if ((*x->shortage || *y->shortage) && is_different(&difference)) continue;
+            if ((x->is_short || y->is_short) && is_different(&difference)) continue;
             printf("%s\n", difference_words(policy_names[a], policy_names[b], &difference,
                                             spread_of_steps(j, x->step_s, scratch).median, text,
                                             sizeof text));
@@ -190,15 +191,16 @@ static int print_comparison(const job* j, double* scratch) {
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f to %5.1f %6.1f ms %10g  %-9s  %s%s\n",
-               policy_names[policy], row->alpha, bytes_name(row->device_peak_bytes),
-               bytes_name(row->host_peak_bytes), bytes_name(row->moved_bytes), 1e3 * step_s.median,
-               1e3 * step_s.low, 1e3 * step_s.high,
-               1e3 * spread_of_steps(j, row->stall_s, scratch).median, difference,
+               policy_names[policy], alpha_name(&j->options, policy, j->plans[policy]),
+               bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
+               bytes_name(row->moved_bytes), 1e3 * step_s.median, 1e3 * step_s.low,
+               1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s, scratch).median,
+               difference,
                policy == MEMO_POLICY_KEEP ? "reference"
                : has_same_gradients       ? "equal"
                                           : "DIFFER",
-               *row->shortage ? row->shortage : "fits",
-               *row->shortage ? "; run without limit" : "");
+               row->is_short ? plan_shortage(j->plans[policy]) : "fits",
+               row->is_short ? "; run without limit" : "");
         are_equal &= has_same_gradients &&
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
@@ -238,8 +240,7 @@ static memo_status begin_comparison(job* j, memo_error* error) {
         row->stall_s = row->layers_s + o->compare;
         row->predicted_s = row->stall_s + o->compare;
         row->losses = row->predicted_s + o->compare;
-        plan_shortage(j->plans[policy], row->shortage, sizeof row->shortage);
-        alpha_name(o, policy, j->plans[policy], row->alpha, sizeof row->alpha);
+        row->is_short = *plan_shortage(j->plans[policy]) != 0;
         for (int64_t at = 0; at < n_timed(j); at++)
             row->predicted_s[at] = predicted_times(o, j->plans[policy]).layers_s;
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
@@ -261,9 +262,7 @@ static memo_status prepare_turns(run* r, job* j, memo_error* error) {
         host_bytes += j->plans[policy]->host_bytes;
     }
     lacks = !train_device_has_room(&r->options, device_bytes, host_bytes);
-    if (!status && !r->stops)
-        status =
-            train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &lacks, 1, MEMO_TYPE_I64, error);
+    if (!status && !r->stops) status = train_agree(r->rank, &lacks, 1, error);
     if (r->reports) j->at_once = !lacks;
     return status;
 }
@@ -317,7 +316,7 @@ static memo_status compare_policies(job* j, team* teams, int is_shared, memo_err
     for (begin = 0; begin < n && !status && !j->stops; begin = end) {
         for (end = begin; end < n && !status && !j->stops && (end == begin || j->at_once); end++) {
             const int policy = policies[end];
-            int flags = RUN_TIMED | (*j->compared[policy].shortage ? RUN_LIFTED : 0);
+            int flags = RUN_TIMED | (j->compared[policy].is_short ? RUN_LIFTED : 0);
             if (policy == chosen && is_shared) flags |= RUN_TRAINED;
             status = team_open(&teams[policy], j, (memo_policy)policy, flags, error);
             if (!status && end == 0) status = team_call(&teams[policy], prepare_turns, error);

@@ -337,23 +337,26 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plans[j->options.policy];
     const gpt_config config = train_config(&j->options);
     loss_chart chart = {0};
-    char title[128], loss_title[128];
+    const char* policy = policy_names[j->options.policy];
     int64_t resident[3];
     gpt_resident_bytes(&config, plan, resident);
 
-    snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
-             policy_names[j->options.policy], bytes_name(plan->addresses->peak_bytes));
     chart.losses = j->losses;
     chart.n_steps = j->n_done - j->n_resumed;
     chart.unigram_nats = j->text.unigram_nats;
     chart.bigram_nats = j->text.bigram_nats;
-    snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
-             policy_names[j->options.policy], bytes_name(plan->device_bytes));
 
     memo_status status =
-        memo_plan_write_svg(plan->addresses, plan->trace, title, output_path(j, "plan.svg"), error);
+        memo_plan_write_svg(plan->addresses, plan->trace,
+                            text_of("Memory plan of one micro-batch, policy %s, peak %s", policy,
+                                    bytes_name(plan->addresses->peak_bytes)),
+                            output_path(j, "plan.svg"), error);
     if (!status) status = memory_picture_write(plan, resident, output_path(j, "memory.svg"), error);
-    if (!status) status = loss_chart_write(&chart, loss_title, output_path(j, "loss.svg"), error);
+    if (!status)
+        status = loss_chart_write(&chart,
+                                  text_of("Loss over training, policy %s in %s of device memory",
+                                          policy, bytes_name(plan->device_bytes)),
+                                  output_path(j, "loss.svg"), error);
     if (!status) status = memo_trace_write(plan->trace, output_path(j, "step.trace"), error);
     if (!status) status = memo_plan_write(plan->addresses, output_path(j, "step.plan"), error);
     if (!status && j->has_profile)

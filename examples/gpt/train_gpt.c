@@ -121,9 +121,7 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     memo_status status = run_step(r, j, 0, &loss, error);
     if (!status) status = train_device_room(&r->device, &room, error);
     room = -room;
-    if (!status)
-        status =
-            train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &room, 1, MEMO_TYPE_I64, error);
+    if (!status) status = train_agree(r->rank, &room, 1, error);
     if (r->reports) j->room = -room;
     return status;
 }
@@ -238,7 +236,6 @@ static memo_status measure_profile(job* j, memo_error* error) {
  * alone, not on times, so that a run that is resumed takes them again. */
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
-    char shortage[160];
     memo_step_plan* other;
     memo_status status =
         train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
@@ -247,7 +244,7 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
     memo_step_plan_destroy(other);
     if (status) return status;
     snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
-             plan_shortage(plan, shortage, sizeof shortage));
+             plan_shortage(plan));
     forget_plans(j);
     return find_profile(j, error);
 }

@@ -115,9 +115,7 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
 /* The first process has the name of the file aside. */
 static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
     r->aside = j->save.aside;
-    return train_place.size < 2 ? MEMO_STATUS_OK
-                                : train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &r->aside,
-                                                   1, MEMO_TYPE_I64, error);
+    return train_place.size < 2 ? MEMO_STATUS_OK : train_agree(r->rank, &r->aside, 1, error);
 }
 
 static memo_status train(run* r, job* j, memo_error* error) {
@@ -245,11 +243,10 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
                             .keep = j->plans[MEMO_POLICY_KEEP],
                             .plan = j->plans[j->options.policy],
                             .n_layers = (int32_t)j->options.layers};
-    char title[128];
+    const char* title =
+        text_of("One training step, policy %s, measured", policy_names[j->options.policy]);
     memo_status status = memo_schedule_measured(schedule, &times, error);
     picture.times = times;
-    snprintf(title, sizeof title, "One training step, policy %s, measured",
-             policy_names[j->options.policy]);
     if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)
         status =

@@ -99,7 +99,7 @@ static void page_put_policies(memo_text* t, const job* j) {
                       "<tr><td>%s</td><td class='bar'><div class='frame'><i style='width:%.2f%%;"
                       "background:%s'></i></div></td><td>%.1f ms</td><td>%s</td><td>%s</td></tr>\n",
                       policy_names[policy_order[i]], 100 * row->median_s / longest,
-                      *row->shortage ? page_colors[3] : page_colors[0], 1e3 * row->median_s,
+                      row->is_short ? page_colors[3] : page_colors[0], 1e3 * row->median_s,
                       bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes));
     }
     memo_text_put(t, "</table></div>\n");

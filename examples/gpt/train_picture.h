@@ -77,9 +77,8 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
  * LAYER:". */
 static int picture_phase(const step_picture* p, const char* phase, int32_t layer, double* begin_s,
                          double* end_s) {
-    char prefix[48];
+    const char* prefix = text_of("%s %d:", phase, (int)layer);
     int is_there = 0;
-    snprintf(prefix, sizeof prefix, "%s %d:", phase, (int)layer);
     for (int64_t i = 0; i < p->schedule->n_ops; i++) {
         if (!picture_shows(p, i) ||
             strncmp(memo_schedule_op_name(p->schedule, i), prefix, strlen(prefix)))
@@ -117,15 +116,14 @@ static void picture_put_memory(step_picture* p) {
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
     double y = picture_y(p, (double)p->plan->device_bytes);
-    char keep[64];
     svg_line(&p->text, PICTURE_LEFT, y, right, y, "stroke='#1f4e9c' stroke-width='2.5'");
     memo_text_put(&p->text,
                   "<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
                   "font-weight='bold'>memo reserves %s</text>\n",
                   peak_x, y - 6, bytes_name(p->plan->device_bytes));
     y = picture_y(p, (double)p->keep->device_bytes);
-    snprintf(keep, sizeof keep, "keeping every activation: %s", bytes_name(p->keep->device_bytes));
-    svg_text(&p->text, right - 6, y + 14, "end", keep);
+    svg_text(&p->text, right - 6, y + 14, "end",
+             text_of("keeping every activation: %s", bytes_name(p->keep->device_bytes)));
     svg_text(&p->text, PICTURE_LEFT - 8, bottom - 24, "end", "device");
     svg_text(&p->text, PICTURE_LEFT - 8, bottom - 8, "end", "memory");
     p->top = bottom;
@@ -203,7 +201,6 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
     const int64_t stride = p->n_times / 4000 + 1; /* more points than pixels only take space */
     double *live = (double*)calloc((size_t)p->n_times + 1, sizeof *live), bytes = 0, below = 0;
     memo_text t = {0};
-    char title[96];
     if (!live) return gpt_no_memory("--output", error);
     for (int64_t i = 0; i < p->n_buffers; i++) {
         if (p->buffers[i].memory_class == MEMO_CLASS_PERSISTENT) continue;
@@ -212,9 +209,9 @@ static memo_status memory_picture_write(const memo_step_plan* plan, const int64_
     }
 
 #define MEMORY_Y(n_bytes) (TOP + HEIGHT * (1 - (n_bytes) / most))
-    snprintf(title, sizeof title, "Device memory of a micro-batch by owner: %s",
-             bytes_name(plan->device_bytes));
-    svg_begin(&t, LEFT + WIDTH + 30, TOP + HEIGHT + 110, LEFT, title);
+    svg_begin(
+        &t, LEFT + WIDTH + 30, TOP + HEIGHT + 110, LEFT,
+        text_of("Device memory of a micro-batch by owner: %s", bytes_name(plan->device_bytes)));
     for (int i = 0; i < N_OWNERS - 1; below += bands[i++])
         memo_text_put(&t, "<rect x='%d' y='%.2f' width='%d' height='%.2f' fill='%s'/>\n", LEFT,
                       MEMORY_Y(below + bands[i]), WIDTH, HEIGHT * bands[i] / most, owners[i][1]);

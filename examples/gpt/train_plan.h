@@ -159,17 +159,16 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-/* Writes "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
+/* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
  * the plan fits. */
-static const char* plan_shortage(const memo_step_plan* p, char* text, size_t n_text) {
-    size_t n = 0;
-    *text = 0;
+static const char* plan_shortage(const memo_step_plan* p) {
+    const char* text = "";
     if (is_over(p->device_bytes, p->device_budget_bytes))
-        n = (size_t)snprintf(text, n_text, "device: needs %s of %s", bytes_name(p->device_bytes),
-                             bytes_name(p->device_budget_bytes));
+        text = text_of("device: needs %s of %s", bytes_name(p->device_bytes),
+                       bytes_name(p->device_budget_bytes));
     if (is_over(p->host_bytes, p->host_budget_bytes))
-        snprintf(text + n, n_text - n, "%shost: needs %s of %s", n ? ", " : "",
-                 bytes_name(p->host_bytes), bytes_name(p->host_budget_bytes));
+        text = text_of("%s%shost: needs %s of %s", text, *text ? ", " : "",
+                       bytes_name(p->host_bytes), bytes_name(p->host_budget_bytes));
     return text;
 }
 
@@ -254,11 +253,10 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
 
 /* The entry of a table in the column of alpha. */
 static const char* alpha_name(const train_options* o, memo_policy policy,
-                              const memo_step_plan* plan, char* text, size_t n_text) {
-    snprintf(text, n_text, "%s", policy == MEMO_POLICY_MEMO ? "rows" : "-");
+                              const memo_step_plan* plan) {
     if (policy == MEMO_POLICY_SWAP || is_by_alpha(o, policy))
-        snprintf(text, n_text, "%.4g", alpha_of(plan));
-    return text;
+        return text_of("%.4g", alpha_of(plan));
+    return policy == MEMO_POLICY_MEMO ? "rows" : "-";
 }
 
 static void print_policies(const train_options* o, memo_step_plan* const* plans) {
@@ -266,12 +264,11 @@ static void print_policies(const train_options* o, memo_step_plan* const* plans)
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         const memo_step_plan* plan = plans[policy];
-        char reason[96], alpha[16];
-        alpha_name(o, policy, plan, alpha, sizeof alpha);
-        plan_shortage(plan, reason, sizeof reason);
-        printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy], alpha,
-               bytes_name(plan->device_bytes), bytes_name(plan->host_bytes),
-               bytes_name(moved_bytes(o, plan)), *reason ? "no, " : "yes", reason);
+        const char* reason = plan_shortage(plan);
+        printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy],
+               alpha_name(o, policy, plan), bytes_name(plan->device_bytes),
+               bytes_name(plan->host_bytes), bytes_name(moved_bytes(o, plan)),
+               *reason ? "no, " : "yes", reason);
     }
 }
 

@@ -43,16 +43,10 @@ static int train_rank_reports(const thread_rank* rank) {
     return train_place.size > 0 || rank->comm->rank == 0;
 }
 
-/* Only the first process prints, except in an emergency. */
-static memo_status train_be_silent(memo_error* error) {
-    if (!train_is_first() && !freopen("/dev/null", "w", stdout))
-        return memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
-    return MEMO_STATUS_OK;
-}
-
-#ifdef TRAIN_MPI
-
+/* Takes the place of this process.  Only the first process prints, except in an emergency. */
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+#ifdef TRAIN_MPI
     int provided, rank, n;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -60,60 +54,40 @@ static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error)
     train_place.rank = rank;
     train_place.size = n;
     train_place.launcher = &train_launchers[1]; /* mpirun */
-    return train_be_silent(error);
-}
-
-/* The process that detects the cause ends all processes, before those that only receive the error.
- * If all detect it, the first process does. */
-static int train_ranks_end(int code, memo_status status, const char* message) {
-    if (!status) {
-        MPI_Finalize();
-        return code;
-    }
-    signal(SIGTERM, SIG_DFL); /* comes when it has */
-    sleep((unsigned)((train_place.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
-    fprintf(stderr, "train_gpt: %s\n", message);
-    MPI_Abort(MPI_COMM_WORLD, code);
-    return code;
-}
-
-static void train_ranks_close(thread_ranks* team) { thread_ranks_close(team); }
-
-/* mpirun has started the processes: this one has one of the ranks. */
-static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
-                                    int32_t n_ranks, memo_error* error) {
-    memset(team, 0, sizeof *team);
-    (void)n_ranks;
-    memo_status status = memo_host_device_create(desc, &team->devices[0], error);
-    if (!status)
-        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], TRAIN_TIMEOUT_S, 0,
-                                 &team->comms[0], error);
-    if (!status) status = thread_ranks_prepare(team, 1, error);
-    if (status) train_ranks_close(team);
+#elif defined(TRAIN_CUDA)
+    int n_gpus = 0;
+    status = train_launch_read(error);
+    if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
+        train_gpu = (int32_t)(train_place.local_rank % n_gpus); /* ranks take them in turn */
+    (void)cudaGetLastError();                                   /* without a GPU, --dry-run works */
+#endif
+    (void)argc;
+    (void)argv;
+    if (!status && !train_is_first() && !freopen("/dev/null", "w", stdout))
+        status = memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
     return status;
 }
 
+/* With MPI the process that detects the cause ends all processes, before those that only receive
+ * the error.  If all detect it, the first process does. */
+static int train_ranks_end(int code, memo_status status, const char* message) {
+#ifdef TRAIN_MPI
+    if (status) {
+        signal(SIGTERM, SIG_DFL); /* comes when it has */
+        sleep((unsigned)((train_place.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
+        fprintf(stderr, "train_gpt: %s\n", message);
+        MPI_Abort(MPI_COMM_WORLD, code);
+    }
+    MPI_Finalize();
 #else
-
-#ifdef TRAIN_CUDA
-/* Several ranks of a host take its GPUs in turn. */
-static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    const memo_status status = train_launch_read(error);
-    int n_gpus = 0;
-    (void)argc;
-    (void)argv;
-    if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
-        train_gpu = (int32_t)(train_place.local_rank % n_gpus);
-    (void)cudaGetLastError(); /* without a GPU, --dry-run works */
-    return status ? status : train_be_silent(error);
-}
-#else
-static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    (void)argc;
-    (void)argv;
-    return train_be_silent(error);
-}
+    memo_comm_destroy(train_world);
+    if (status && train_place.size > 1)
+        fprintf(stderr, "train_gpt: rank %d: %s\n", (int)train_place.rank, message);
+    else if (status)
+        fprintf(stderr, "train_gpt: %s\n", message);
 #endif
+    return code;
+}
 
 #ifdef TRAIN_NCCL
 static void train_lose_peer(void* unused, const memo_error* why) {
@@ -179,60 +153,58 @@ static memo_status train_register(const memo_mesh* mesh, const memo_device* devi
         fprintf(stderr, "train_gpt: --register: %s; going on without a window\n", error->message);
     return MEMO_STATUS_OK;
 }
-
-/* The communicator serves all runs; the device of messages is the run's. */
-static void train_close_nccl(thread_ranks* team) {
-    if (team->ranks[0].stream) memo_stream_destroy(team->devices[0], team->ranks[0].stream, NULL);
-    memo_cuda_device_destroy(team->devices[0]);
-    memset(team, 0, sizeof *team);
-}
-static memo_status train_open_nccl(thread_ranks* team, memo_error* error) {
-    memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
-    memset(team, 0, sizeof *team);
-    desc.ordinal = train_gpu;
-    memo_status status = memo_cuda_device_create(&desc, &team->devices[0], error);
-    if (!status) status = train_join(error);
-    team->comms[0] = train_world;
-    if (!status) status = thread_ranks_prepare(team, 1, error);
-    if (status) train_close_nccl(team);
-    return status;
-}
 #endif
 
+/* NCCL's communicator serves all runs; the device of messages is the run's. */
 static void train_ranks_close(thread_ranks* team) {
 #ifdef TRAIN_NCCL
     if (team->comms[0] == train_world) {
-        train_close_nccl(team);
+        if (team->ranks[0].stream)
+            memo_stream_destroy(team->devices[0], team->ranks[0].stream, NULL);
+        memo_cuda_device_destroy(team->devices[0]);
+        memset(team, 0, sizeof *team);
         return;
     }
 #endif
     thread_ranks_close(team);
 }
 
-/* Opens devices and communicators for the ranks of this process.  A rank without others needs no
- * NCCL. */
+#if defined(TRAIN_MPI) || defined(TRAIN_NCCL)
+/* The rank of this process. */
+static memo_status train_open_process(thread_ranks* team, const memo_host_device_desc* desc,
+                                      memo_error* error) {
+    memset(team, 0, sizeof *team);
+#ifdef TRAIN_MPI
+    memo_status status = memo_host_device_create(desc, &team->devices[0], error);
+    if (!status)
+        status = comm_mpi_create(MPI_COMM_WORLD, team->devices[0], TRAIN_TIMEOUT_S, 0,
+                                 &team->comms[0], error);
+#else
+    memo_cuda_device_desc of_messages = MEMO_ZERO(memo_cuda_device_desc);
+    of_messages.ordinal = train_gpu;
+    memo_status status = memo_cuda_device_create(&of_messages, &team->devices[0], error);
+    (void)desc;
+    if (!status) status = train_join(error);
+    team->comms[0] = train_world;
+#endif
+    if (!status) status = thread_ranks_prepare(team, 1, error);
+    if (status) train_ranks_close(team);
+    return status;
+}
+#endif
+
+/* Opens devices and communicators for the ranks of this process. */
 static memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc,
                                     int32_t n_ranks, memo_error* error) {
-    memo_comm_threads_desc comm_desc = MEMO_ZERO(memo_comm_threads_desc);
-#ifdef TRAIN_NCCL
-    if (n_ranks > 1) return train_open_nccl(team, error);
+    memo_comm_threads_desc threads = MEMO_ZERO(memo_comm_threads_desc);
+    threads.timeout_s = TRAIN_TIMEOUT_S;
+#ifdef TRAIN_MPI
+    return train_open_process(team, desc, error);
+#elif defined(TRAIN_NCCL)
+    if (n_ranks > 1) return train_open_process(team, desc, error); /* else it needs no NCCL */
 #endif
-    comm_desc.timeout_s = TRAIN_TIMEOUT_S;
-    return thread_ranks_open(team, desc, &comm_desc, n_ranks, error);
+    return thread_ranks_open(team, desc, &threads, n_ranks, error);
 }
-
-static int train_ranks_end(int code, memo_status status, const char* message) {
-#ifdef TRAIN_NCCL
-    memo_comm_destroy(train_world);
-#endif
-    if (status && train_place.size > 1)
-        fprintf(stderr, "train_gpt: rank %d: %s\n", (int)train_place.rank, message);
-    else if (status)
-        fprintf(stderr, "train_gpt: %s\n", message);
-    return code;
-}
-
-#endif
 
 /* ---- number of ranks ------------------------------------------------------------------------ */
 
@@ -263,20 +235,15 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Writes "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
-static const char* degree_names(const train_options* o, char* text, size_t n_text) {
-    snprintf(text, n_text, "--ring %lld x --ulysses %lld", o->ring, o->ulysses);
-    if (o->tensor > 1)
-        snprintf(text + strlen(text), n_text - strlen(text), " x --tensor %lld", o->tensor);
-    return text;
+/* Returns "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
+static const char* degree_names(const train_options* o) {
+    return text_of("--ring %lld x --ulysses %lld%s", o->ring, o->ulysses,
+                   o->tensor > 1 ? text_of(" x --tensor %lld", o->tensor) : "");
 }
 
 /* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the
  * remaining factor of --ranks, and --ranks to the product. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
-    char names[96];
-
-    /* Defaults. */
     if (!o->ring) o->ring = 1;
     if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
@@ -285,15 +252,14 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
     if (!o->ranks) o->ranks = train_place.size;
     if (!o->data && o->ranks % n_others)
         return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
-                           o->ranks, degree_names(o, names, sizeof names),
+                           o->ranks, degree_names(o),
                            (long long)((o->ranks / n_others + 1) * n_others));
     if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
     if (!o->ranks) o->ranks = o->data * n_others;
 
     if (o->ranks != o->data * n_others)
         return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
-                           o->ranks, o->data, degree_names(o, names, sizeof names),
-                           (long long)(o->data * n_others));
+                           o->ranks, o->data, degree_names(o), (long long)(o->data * n_others));
     if (train_place.size && o->ranks != train_place.size)
         return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
                            train_place.launcher->name, (int)train_place.size,
@@ -329,50 +295,37 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 
 /* ---- agreement between ranks ---------------------------------------------------------------- */
 
-/* Runs a collective in place on host memory, and waits.  Off the training path: NCCL takes memory
- * of the device only, so the data is copied there and back. */
-static memo_status train_collective(thread_rank* rank, memo_collective kind, void* data,
-                                    int64_t count, memo_type type, memo_error* error) {
-    const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER;
-    const int64_t n_part = count * memo_type_bytes(type);
-    const int64_t n_bytes = n_part * (is_gather ? rank->comm->size : 1);
+/* Takes the largest value of all ranks, n values in host memory, and waits.  Off the training path:
+ * NCCL takes memory of the device only, so the values are copied there and back.  Also for
+ * memo_session_desc.agree, whose user is the rank. */
+static memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+    const thread_rank* rank = (const thread_rank*)user;
+    const int64_t n_bytes = n * (int64_t)sizeof *values;
     const int is_copied = rank->comm == train_world;
     const memo_device* device = rank->device;
-    void *pinned = NULL, *shared = data;
-    memo_collective_call call = {0};
+    void *pinned = NULL, *shared = values;
     memo_status status = MEMO_STATUS_OK;
     if (is_copied) {
         status = memo_host_alloc(device, n_bytes, &pinned, error);
         if (!status) status = memo_device_alloc(device, n_bytes, &shared, error);
-        if (!status) memcpy(pinned, data, (size_t)n_bytes);
+        if (!status) memcpy(pinned, values, (size_t)n_bytes);
         if (!status)
             status = memo_copy(device, rank->stream, MEMO_COPY_TO_DEVICE, shared, pinned, n_bytes,
                                error);
     }
-
-    call.kind = kind;
-    call.type = type;
-    call.reduction = MEMO_REDUCTION_MAX;
-    call.count = count;
-    call.to = shared;
-    call.from = (char*)shared + (is_gather ? rank->comm->rank * n_part : 0);
-    if (!status) status = memo_comm_collective(rank->comm, rank->stream, &call, error);
+    if (!status)
+        status = memo_all_reduce(rank->comm, rank->stream, shared, shared, n, MEMO_TYPE_I64,
+                                 MEMO_REDUCTION_MAX, error);
     if (!status && is_copied)
         status = memo_copy(device, rank->stream, MEMO_COPY_TO_HOST, pinned, shared, n_bytes, error);
 
     if (memo_stream_synchronize(device, rank->stream, status ? NULL : error) && !status)
         status = MEMO_STATUS_COMM;
     if (!status) status = memo_comm_status(rank->comm, error);
-    if (!status && is_copied) memcpy(data, pinned, (size_t)n_bytes);
-    if (pinned && shared != data) (void)memo_device_free(device, shared, NULL);
+    if (!status && is_copied) memcpy(values, pinned, (size_t)n_bytes);
+    if (pinned && shared != values) (void)memo_device_free(device, shared, NULL);
     if (pinned) (void)memo_host_free(device, pinned, NULL);
     return status;
-}
-
-/* For memo_session_desc.agree; user: the rank. */
-static memo_status train_agree(void* rank, int64_t* values, int64_t n, memo_error* error) {
-    return train_collective((thread_rank*)rank, MEMO_COLLECTIVE_ALL_REDUCE, values, n,
-                            MEMO_TYPE_I64, error);
 }
 
 /* ---- output --------------------------------------------------------------------------------- */
@@ -420,11 +373,10 @@ static void print_tensor(const train_options* o) {
 
 static void print_ranks(const train_options* o) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
-    char tensor[32] = "";
+    const char* tensor = o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "";
     print_tensor(o);
     if (o->ranks == 1) return;
 
-    if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
         "and %lld of %lld tokens of each\n",
@@ -440,24 +392,18 @@ static void print_ranks(const train_options* o) {
                o->accumulate);
 }
 
-/* Writes "0-12, 39-50": the positions of a rank's tokens, without padding, or the first of many. */
-static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
-                                size_t n_text) {
+/* Returns "0-12, 39-50": the positions of a rank's tokens, without padding, or the first of many. */
+static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank) {
     memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
-    int32_t n = memo_sharding_runs(layout, sequence_rank, runs), k;
-    size_t used = 0;
-    *text = 0;
-    for (k = 0; k < n; k++) {
-        int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
-        if (k == 3 && used < n_text) {
-            snprintf(text + used, n_text - used, ", ...");
-            break;
-        }
-        if (last >= runs[k].start && used < n_text)
-            used += (size_t)snprintf(text + used, n_text - used, "%s%lld-%lld", used ? ", " : "",
-                                     (long long)runs[k].start, (long long)last);
+    const int32_t n = memo_sharding_runs(layout, sequence_rank, runs);
+    const char* text = "";
+    for (int32_t k = 0; k < n && k < 3; k++) {
+        const int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
+        if (last >= runs[k].start)
+            text = text_of("%s%s%lld-%lld", text, *text ? ", " : "", (long long)runs[k].start,
+                           (long long)last);
     }
-    return text;
+    return n > 3 ? text_of("%s, ...", text) : text;
 }
 
 static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[3], double step_s,
@@ -474,16 +420,14 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
         o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
 
     for (int32_t r = 0; r < (int32_t)o->ranks; r++) {
-        char sequences[48], tokens[96];
         memo_mesh at;
         if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
-        snprintf(sequences, sizeof sequences, "%lld-%lld", (long long)(at.data_rank * share.batch),
-                 (long long)((at.data_rank + 1) * share.batch - 1));
+        const char* sequences = text_of("%lld-%lld", (long long)(at.data_rank * share.batch),
+                                        (long long)((at.data_rank + 1) * share.batch - 1));
         printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
                (int)at.ulysses_rank);
         if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
-        printf("  %-9s  %-24s %12s %15s", sequences,
-               token_ranges(&share.layout, at.sequence_rank, tokens, sizeof tokens),
+        printf("  %-9s  %-24s %12s %15s", sequences, token_ranges(&share.layout, at.sequence_rank),
                bytes_name(of_ranks[r][0]), bytes_name((of_ranks[r][1] + n_steps / 2) / n_steps));
         if (o->tensor > 1) printf(" %16s", bytes_name((of_ranks[r][2] + n_steps / 2) / n_steps));
         printf("\n");
@@ -503,15 +447,14 @@ static memo_status train_report_ranks(thread_rank* rank, const train_device* own
                                       const memo_mesh* mesh, const gpt_model* model,
                                       const train_options* o, const int64_t sent[2], double step_s,
                                       int64_t n_steps, memo_error* error) {
-    int64_t of_ranks[THREAD_RANKS_MAX][3], *mine = of_ranks[rank->comm->rank];
+    int64_t of_ranks[THREAD_RANKS_MAX][3] = {{0}}, *mine = of_ranks[rank->comm->rank];
     int64_t host_bytes;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
     train_device_peaks(own, &mine[0], &host_bytes);
     train_sent_bytes(mesh, model, &mine[1]);
     mine[1] -= sent[0];
     mine[2] -= sent[1];
-    memo_status status =
-        train_collective(rank, MEMO_COLLECTIVE_ALL_GATHER, of_ranks, 3, MEMO_TYPE_I64, error);
+    memo_status status = train_agree(rank, of_ranks[0], 3 * o->ranks, error);
     if (!status && train_rank_reports(rank))
         print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
     return status;

@@ -133,7 +133,6 @@ static void put_batch(const train_options* o, memo_policy policy, memo_text* tex
     const int64_t n = o->batch / each;
     train_options other = *o;
     int64_t n_parts = 2;
-    char way[80];
 
     /* If the smallest part does not fit, none does. */
     other.batch = each;
@@ -144,16 +143,14 @@ static void put_batch(const train_options* o, memo_policy policy, memo_text* tex
         other.accumulate = o->accumulate * n_parts;
         if (n % n_parts == 0 && fits_with(&other, policy)) break;
     }
-    snprintf(way, sizeof way, "--batch %lld --accumulate %lld", o->batch / n_parts,
-             o->accumulate * n_parts);
-    put_way(text, way, "");
+    put_way(text, "--batch ",
+            text_of("%lld --accumulate %lld", o->batch / n_parts, o->accumulate * n_parts));
 }
 
 /* Writes each change of the computation with which the run fits; the cheapest first. */
 static void put_cheap_ways(const train_options* o, memo_policy except, memo_text* text) {
     enum { N_CHUNKS = 64 };
     train_options other = *o;
-    char number[32];
     int64_t slice_rows;
 
     /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
@@ -164,19 +161,17 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
     other = *o;
     other.slice_rows = 0;
-    if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows)) {
-        snprintf(number, sizeof number, " %lld", (long long)slice_rows);
-        put_way(text, "--slice-rows", number);
-    }
+    if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows))
+        put_way(text, "--slice-rows ", text_of("%lld", (long long)slice_rows));
     other = *o;
     other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    snprintf(number, sizeof number, "--mlp-rows %lld", other.mlp_rows);
+    const char* mlp_rows = text_of("%lld", other.mlp_rows);
     const int may_divide = !o->mlp_rows && other.mlp_rows < train_rows(o);
-    if (may_divide) put_fitting(text, &other, except, number, "");
+    if (may_divide) put_fitting(text, &other, except, "--mlp-rows ", mlp_rows);
     put_batch(o, except, text);
     other.is_deterministic = 0;
     if (!text->n_bytes && may_differ && may_divide)
-        put_fitting(text, &other, except, "--deterministic 0 with ", number);
+        put_fitting(text, &other, except, "--deterministic 0 with --mlp-rows ", mlp_rows);
 
     /* Any order, and more host memory. */
     other = *o;
@@ -225,18 +220,24 @@ static void put_shorter(const train_options* o, memo_text* text) {
         memo_text_put(text, "a smaller --hidden or fewer --layers");
 }
 
-static const char* refused_policy(const train_options* o, memo_policy policy,
-                                  const memo_step_plan* plan, char* text, size_t n_text) {
-    const char* name = policy_names[policy];
-    if (!plans_rows(policy))
-        snprintf(text, n_text, "policy %s needs", name);
+/* What the policy needs at least; of the host less may be enough, but for a given fraction. */
+static void put_needs(const train_options* o, const memo_step_plan* plan, int is_device,
+                      memo_text* text) {
+    const memo_policy policy = (memo_policy)o->policy;
+    memo_text_put(text, "policy %s ", policy_names[policy]);
+    if (!is_device && plans_rows(policy) && !(o->alpha > 0))
+        memo_text_put(text, "takes");
+    else if (!plans_rows(policy))
+        memo_text_put(text, "needs");
     else if (o->alpha > 0)
-        snprintf(text, n_text, "policy %s needs at alpha %.4g", name, alpha_of(plan));
+        memo_text_put(text, "needs at alpha %.4g", alpha_of(plan));
     else if (is_by_alpha(o, policy))
-        snprintf(text, n_text, "policy %s needs, even at alpha 0,", name);
+        memo_text_put(text, "needs, even at alpha 0,");
     else
-        snprintf(text, n_text, "policy %s needs, even with all but layer inputs recomputed,", name);
-    return text;
+        memo_text_put(text, "needs, even with all but layer inputs recomputed,");
+    memo_text_put(text, " %s", bytes_name(is_device ? plan->device_bytes : plan->host_bytes));
+    if (plan->swap.n_slices > 1 && !o->slice_rows)
+        memo_text_put(text, " in slices of %lld rows", (long long)plan->swap.n_rows);
 }
 
 /* Writes ", cuDNN's deterministic backward 8.0 GiB", of which a plan's kernels have scratch. */
@@ -254,37 +255,27 @@ static void put_attention(const train_options* o, const memo_step_plan* plan, in
 /* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
  * the cheapest first. */
 static memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
-    const memo_policy policy = (memo_policy)o->policy;
     const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
     int64_t rest = plan->device_bytes - plan->state_bytes - plan->activation_bytes;
-    char needs[80], slices[40] = "";
-    memo_text ways = {0}, bytes = {0};
-    refused_policy(o, policy, plan, needs, sizeof needs);
-    if (!is_device && plans_rows(policy) && !(o->alpha > 0)) /* less may fit */
-        snprintf(needs, sizeof needs, "policy %s takes", policy_names[policy]);
-    if (plan->swap.n_slices > 1 && !o->slice_rows)
-        snprintf(slices, sizeof slices, " in slices of %lld rows", (long long)plan->swap.n_rows);
-    put_cheap_ways(o, policy, &ways);
+    memo_text needs = {0}, ways = {0};
+    put_needs(o, plan, is_device, &needs);
+    if (is_device) {
+        memo_text_put(&needs,
+                      " (parameters, gradients and optimizer %s, activations between forward and "
+                      "backward %s",
+                      bytes_name(plan->state_bytes), bytes_name(plan->activation_bytes));
+        put_attention(o, plan, &rest, &needs);
+        memo_text_put(&needs, ", the rest %s)", bytes_name(rest));
+    }
+    put_cheap_ways(o, (memo_policy)o->policy, &ways);
     put_budgets(o, plan, &ways);
     put_shorter(o, &ways);
-    put_attention(o, plan, &rest, &bytes);
-
-    if (is_device)
-        memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                       "%s of device memory cannot hold this run: %s %s%s (parameters, gradients "
-                       "and optimizer "
-                       "%s, activations between forward and backward %s%s, the rest %s); try %s",
-                       bytes_name(o->device_memory), needs, bytes_name(plan->device_bytes), slices,
-                       bytes_name(plan->state_bytes), bytes_name(plan->activation_bytes),
-                       bytes.data ? bytes.data : "", bytes_name(rest),
-                       ways.data ? ways.data : "less");
-    else
-        memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                       "%s of host memory cannot hold this run: %s %s%s; try %s",
-                       bytes_name(o->host_memory), needs, bytes_name(plan->host_bytes), slices,
-                       ways.data ? ways.data : "less");
+    memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE, "%s of %s memory cannot hold this run: %s; try %s",
+        bytes_name(is_device ? o->device_memory : o->host_memory), is_device ? "device" : "host",
+        needs.data ? needs.data : "too large", ways.data ? ways.data : "less");
+    memo_text_free(&needs);
     memo_text_free(&ways);
-    memo_text_free(&bytes);
     return MEMO_STATUS_INFEASIBLE;
 }
 

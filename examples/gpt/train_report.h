@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,43 +17,40 @@
 
 /* ---- numbers -------------------------------------------------------------------------------- */
 
-/* Returns room for a size or a path, valid during the next 31 calls. */
-enum { SHORT_TEXT = 1024 };
-static char* short_text(void) {
-    static char ring[32][SHORT_TEXT];
+/* Returns a short text, such as a size or a path, valid during the next 31 calls. */
+MEMO_PRINTF(1, 2) static const char* text_of(const char* format, ...) {
+    static char ring[32][1024];
     static int next;
+    va_list values;
     next = (next + 1) % 32;
+    va_start(values, format);
+    vsnprintf(ring[next], sizeof ring[next], format, values);
+    va_end(values);
     return ring[next];
 }
 
 /* Returns "FOLDER/NAME", or a file beside another: "FILE.profile".  NULL stays NULL. */
 static const char* path_text(const char* path, const char* name) {
-    char* text = path ? short_text() : NULL;
-    if (text) snprintf(text, SHORT_TEXT, "%s%s%s", path, *name == '.' ? "" : "/", name);
-    return text;
+    return path ? text_of("%s%s%s", path, *name == '.' ? "" : "/", name) : NULL;
 }
 
 /* "12.3 MiB" */
 static const char* bytes_name(int64_t n_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    char* text = short_text();
     double n = (double)n_bytes;
     int unit = 0;
     for (; n >= 1024 && unit < 6; unit++) n /= 1024;
-    snprintf(text, SHORT_TEXT, unit ? "%.1f %s" : "%.0f %s", n, units[unit]);
-    return text;
+    return text_of("%.*f %s", unit ? 1 : 0, n, units[unit]);
 }
 
 /* Returns the smallest size with a suffix that is at least n_bytes, in the form of an option:
  * "72MiB". */
 static const char* bytes_option(int64_t n_bytes) {
     static const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    char* text = short_text();
     int64_t size = 1024;
     int unit = 0;
     for (; unit < 3 && n_bytes / size >= 10240; unit++) size *= 1024;
-    snprintf(text, SHORT_TEXT, "%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
-    return text;
+    return text_of("%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
 }
 
 static double clock_s(void) {
@@ -191,11 +189,10 @@ static void chart_put_axes(loss_chart* c) {
 
 /* Its label stands beside the chart, where no curve is, so far below the line. */
 static void chart_put_entropy(loss_chart* c, const char* name, double nats, double below) {
-    char label[64];
-    snprintf(label, sizeof label, "%s %.3f", name, nats);
     svg_line(&c->text, CHART_LEFT, chart_y(c, nats), CHART_RIGHT, chart_y(c, nats),
              "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'");
-    svg_text(&c->text, CHART_RIGHT + 8, chart_y(c, nats) + below, "start", label);
+    svg_text(&c->text, CHART_RIGHT + 8, chart_y(c, nats) + below, "start",
+             text_of("%s %.3f", name, nats));
 }
 
 /* Means over the last `share`-th of the steps so far, at most a twentieth of all: they lag little
@@ -221,7 +218,7 @@ static double chart_put_curve(loss_chart* c, int share, const char* style) {
 
 static memo_status loss_chart_write(loss_chart* c, const char* title, const char* path,
                                     memo_error* error) {
-    char label[80];
+    double last;
     c->low = c->bigram_nats;
     c->high = c->unigram_nats;
     for (int64_t i = 0; i < c->n_steps; i++) {
@@ -233,9 +230,9 @@ static memo_status loss_chart_write(loss_chart* c, const char* title, const char
     svg_begin(&c->text, 1020, 490, CHART_LEFT, title);
     chart_put_axes(c);
     chart_put_curve(c, 0, "stroke='#9dbbe0'");
-    snprintf(label, sizeof label, "of each step, and smoothed: %.3f at the end",
-             chart_put_curve(c, 8, "stroke='#1f4e9c' stroke-width='2.2'"));
-    svg_text(&c->text, CHART_RIGHT, CHART_TOP - 12, "end", label);
+    last = chart_put_curve(c, 8, "stroke='#1f4e9c' stroke-width='2.2'");
+    svg_text(&c->text, CHART_RIGHT, CHART_TOP - 12, "end",
+             text_of("of each step, and smoothed: %.3f at the end", last));
     if (c->unigram_nats > c->bigram_nats) {
         chart_put_entropy(c, "unigram entropy", c->unigram_nats, 0);
         chart_put_entropy(c, "bigram entropy", c->bigram_nats, 12);

@@ -41,8 +41,7 @@ static void catch_signals(void) {
 
 /* What the first options.compare steps of a policy show. */
 typedef struct comparison {
-    char alpha[16]; /* fraction of the rows that are swapped */
-    char shortage[160];
+    int is_short; /* of device or host memory: it runs without limit */
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     /* Of the steps that are timed.  predicted_s: of layers_s, by the planner; 0: not predicted. */
     double *step_s, *layers_s, *stall_s, *predicted_s; /* layers_s: of forward and backward only */
