@@ -2429,40 +2429,35 @@ TEST(an_error_while_measuring_waits_for_kernels) {
     CHECK_IS(n_early_frees, ==, 0);
 }
 
-/* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that
- * does not need it, and no leak.  Returns the number of requests. */
-static int64_t create_without_request(int64_t k, int64_t* n_refused) {
-    memo_session* s = NULL;
-    int64_t n = mallocs_done;
+/* Each of the first and last requests, and some of the planner's, which are many and similar. */
+TEST(every_lack_of_memory_is_a_status) {
+    const int64_t first = memo_test_all() ? 100 : 30, last = memo_test_all() ? 60 : 12;
+    refusal r = {.can_do_without = 1}; /* another plan */
+    memo_status status = MEMO_STATUS_OK;
+    int64_t n = 0; /* requests */
     model m;
     tight_model(&m);
     shorten(&m);
     m.desc.shapes = two_shapes;
     m.desc.n_shapes = 2;
     open_device(&m, m.desc.device_bytes, 0);
-    mallocs_left = k;
-    memo_status status = memo_session_create(&m.desc, &s, &error);
-    int is_through = mallocs_left >= 0; /* no request was refused */
-    mallocs_left = -1;
-    *n_refused += status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    CHECK_CASE(!status || (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !s && !is_through),
-               "request %lld: %s", (long long)k, error.message);
-    memo_session_destroy(s);
+    n -= mallocs_done;
+    memo_session_destroy(new_session(&m.desc));
+    n += mallocs_done;
     close_device(&m);
-    return mallocs_done - n;
-}
-
-/* Each of the first and last requests, and some of the planner's, which are many and similar. */
-TEST(every_lack_of_memory_is_a_status) {
-    int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
-    const int64_t first = memo_test_all() ? 100 : 30, last = memo_test_all() ? 60 : 12;
-    CHECK_IS(n_refused, ==, 0);
-    for (k = 0; k < n; k += k < first || k >= n - last
-                                ? 1
-                                : 1 + (9 * k < 8 * (n - last - 1) ? k / 8 : n - last - 1 - k))
-        create_without_request(k, &n_refused);
-    CHECK_CASE(n_refused > (first + last) / 3, "%lld requests, %lld refused", (long long)n,
-               (long long)n_refused);
+    while (next_refusal(&r, status)) {
+        const int64_t k = r.request, n_left = n - last - 1 - k;
+        own_session* s = NULL;
+        WITH(mallocs_left, -1, open_device(&m, m.desc.device_bytes, 0));
+        status = memo_session_create(&m.desc, &s, &error);
+        CHECK(!status == (s != NULL));
+        memo_session_destroy(s);
+        s = NULL;
+        close_device(&m);
+        if (k >= first && n_left > 0) r.request += k / 8 < n_left ? k / 8 : n_left;
+    }
+    CHECK_CASE(r.n_failed > (first + last) / 3, "%lld requests, %lld refused", (long long)n,
+               (long long)r.n_failed);
 }
 
 /* Without memory a planner does not take other rows, or another place for them. */
