@@ -198,9 +198,9 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* d
                                     double* gradient_norm, memo_error* error);
 /* Later steps are one CUDA graph (1), or calls again (0).  gpt_micro_batch then only writes to
  * pinned memory, for each of gpt_desc.n_micro_batches (at most GPT_STAGED_MAX) in order, and
- * gpt_update runs the step.  A model's first update takes calls, because libraries allocate at their
- * first use; the next one captures the step, with its messages between ranks, and each later one
- * replays it, with the same bits.  All ranks call it between the same steps.
+ * gpt_update runs the step.  A model's first update takes calls, because libraries allocate at
+ * their first use; the next one captures the step, with its messages between ranks, and each later
+ * one replays it, with the same bits.  All ranks call it between the same steps.
  *
  * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses
  * ranks; states that leave the device; more micro-batches).  The session must not be timed, nor the
@@ -249,9 +249,9 @@ GPT_FUNCTION void gpt_unlock_checkpoint(gpt_lock* lock);
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
 /* Also for the copies of states; between micro-batches. */
 GPT_FUNCTION memo_status gpt_wait_for_states(gpt_model* model, memo_error* error);
-/* Returns a digest of this rank's gradients, of the parts that it updates: the sum over words w of 4
- * bytes of gpt_mix(word + gpt_mix(w)), modulo 2^64.  Equal bits give equal digests, and other bits
- * practically never do.  After the last micro-batch.  It waits. */
+/* Returns a digest of this rank's gradients, of the parts that it updates: the sum over words w of
+ * 4 bytes of gpt_mix(word + gpt_mix(w)), modulo 2^64.  Equal bits give equal digests, and other
+ * bits practically never do.  After the last micro-batch.  It waits. */
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error);
 

@@ -153,8 +153,8 @@ static void gpt_file_elements(gpt_file* f, int is_write, const gpt_parameter* p,
     }
 }
 
-/* Parameters `rows` of a tensor between an array of this rank and the file, where the tensor's begins
- * at `at`.  Weights are rounded if the file has master weights. */
+/* Parameters `rows` of a tensor between an array of this rank and the file, where the tensor's
+ * begins at `at`.  Weights are rounded if the file has master weights. */
 static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, int64_t at, int array,
                            gpt_rows rows) {
     gpt_model* model = f->model;

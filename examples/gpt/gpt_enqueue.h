@@ -229,7 +229,7 @@ static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
     return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
 }
 
-/* ---- parameters, gradients, optimizer: states of the session ---------------------------------- */
+/* ---- parameters, gradients, optimizer: states of the session ------------------------------- */
 
 static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
 static int gpt_bucket_place(const gpt_model* model, int64_t bucket) {

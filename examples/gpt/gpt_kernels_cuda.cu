@@ -783,9 +783,9 @@ static uint32_t gpt_alignment(uint64_t n) {
 /* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the
  * shape.
  *
- * cuBLASLt expects matrices at multiples of 256, but rows begin at any multiple of their bytes.  The
- * addresses of rows do not count, since they depend on the plan, and another algorithm gives other
- * bits. */
+ * cuBLASLt expects matrices at multiples of 256, but rows begin at any multiple of their bytes.
+ * The addresses of rows do not count, since they depend on the plan, and another algorithm gives
+ * other bits. */
 enum { GPT_GEMM_ASKED = 16 };
 static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_choice* of,
                         cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED]) {

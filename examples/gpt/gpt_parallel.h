@@ -172,7 +172,7 @@ static void gpt_add_squares(gpt_model* model, int64_t bucket) {
     }
 }
 
-/* A gradient that leaves the device is complete, and its squares are added, before its layer ends. */
+/* A gradient that leaves the device is complete, and its squares added, before its layer ends. */
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_give_summed_bucket(model);
     gpt_sum_bucket(model, bucket, model->zero == 2 || model->is_last, model->is_last);

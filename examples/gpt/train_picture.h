@@ -148,7 +148,8 @@ static void picture_put_legend(step_picture* p) {
     p->top += 24;
 }
 
-/* schedule, times, as measured, keep, plan and n_layers are set.  Errors: OUT_OF_HOST_MEMORY, IO. */
+/* schedule, times, as measured, keep, plan and n_layers are set.  Errors: OUT_OF_HOST_MEMORY,
+ * IO. */
 static memo_status step_picture_write(step_picture p, const char* title, const char* path,
                                       memo_error* error) {
     const memo_schedule* schedule = p.schedule;

@@ -21,8 +21,8 @@ static double estimate_tflops(const train_options* o) {
 }
 
 /* Products of the forward and of dX with --type fp8, on average over layers: not measured.  FP8 is
- * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers of an operand are
- * read twice, and a byte each is written. */
+ * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers of an operand
+ * are read twice, and a byte each is written. */
 typedef struct estimate_fp8 {
     double factor; /* of the time in bf16 */
     double code_s; /* of a number */
@@ -39,8 +39,8 @@ static estimate_fp8 estimate_fp8_of(const train_options* o) {
 
 /* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
  * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the
- * keys that a query sees forward and five backward.  Other products take their
- * forward's time again for the gradient of their inputs, and as long in bf16 for that of weights. */
+ * keys that a query sees forward and five backward.  Other products take their forward's time again
+ * for the gradient of their inputs, and as long in bf16 for that of weights. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);

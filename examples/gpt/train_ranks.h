@@ -392,7 +392,7 @@ static void print_ranks(const train_options* o) {
                o->accumulate);
 }
 
-/* Returns "0-12, 39-50": the positions of a rank's tokens, without padding, or the first of many. */
+/* Returns "0-12, 39-50": the positions of a rank's tokens without padding, or the first of many. */
 static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank) {
     memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
     const int32_t n = memo_sharding_runs(layout, sequence_rank, runs);

@@ -109,7 +109,7 @@ static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
     printf("\n");
 }
 
-/* ---- pieces of an SVG: a picture with a title, a line, a text --------------------------------- */
+/* ---- pieces of an SVG: a picture with a title, a line, a text ------------------------------ */
 
 static void svg_begin(memo_text* t, int width, int height, int left, const char* title) {
     memo_text_put(t,
