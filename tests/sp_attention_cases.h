@@ -830,6 +830,28 @@ static void wait_for_all(world* all) {
     if (!all->is_alone) pthread_barrier_wait(&all->barrier);
 }
 
+/* Group by group of heads; those of slices and beside sinks are not. */
+static int lses_of_padding_are_none(const attention_case* c, const run_result* result,
+                                    const memo_sharding* sharding, const float* lses) {
+    const int64_t n_rows = c->n_batch * sharding->ring_tokens;
+    const int32_t n_groups = groups_of(c);
+    int64_t n_wrong = 0;
+    for (int32_t g = 0; g < n_groups && !c->has_sinks && !sharding->slice_tokens; g++) {
+        const int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
+        for (int64_t i = 0; i < n_rows; i++) {
+            const int64_t row = i % sharding->ring_tokens;
+            const int32_t holder =
+                result->ring_rank * c->ulysses + (int32_t)(row / sharding->local_tokens);
+            if (memo_sharding_position(sharding, holder, row % sharding->local_tokens) <
+                c->n_tokens)
+                continue;
+            for (int64_t h = 0; h < n_heads; h++) n_wrong += lses[i * n_heads + h] != -INFINITY;
+        }
+        lses += n_rows * n_heads;
+    }
+    return n_wrong == 0;
+}
+
 /* Without device, stream, shardings and attention. */
 static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_mesh* mesh,
                                            latent_args* latent) {
@@ -879,6 +901,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
+
+    /* Masks, shardings, and the desc. */
     for (int32_t b = 0; b < c->n_batch; b++) {
         const attention_case* row = case_of_row(c, b);
         masks[b] = mask_of_case(row, intervals + 2 * b * c->n_tokens);
@@ -926,6 +950,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
     if (status) return status;
     result->device_bytes -= free_bytes;
+
+    /* The rank's shares of the tensors. */
     for (int t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
         n_local[t] = (is_of_keys(t) ? &key_sharding : &sharding)->local_tokens;
@@ -974,6 +1000,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     other_share[V] = share[K];
     other_share[D_OUT] = share[Q];
     other = tensors_of(other_share, other_lse, other_saved);
+
+    /* The steps. */
     exchange_desc.masks = masks;
     exchange_desc.has_sinks = c->has_sinks;
     status = memo_exchange_create(attention, &exchange_desc, &exchange, error);
@@ -1007,27 +1035,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
     if (!status && recorder) check_schedule(recorder, c);
-    if (!status) {
-        int64_t n_rows = c->n_batch * sharding.ring_tokens, n_wrong = 0;
-        int32_t n_groups = groups_of(c), g;
-        const float* lses = (const float*)lse;
-        for (g = 0; g < n_groups; g++) {
-            int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
-            for (int64_t i = 0; i < n_rows; i++)
-                for (int64_t h = 0; h < n_heads; h++) {
-                    int64_t row = i % sharding.ring_tokens;
-                    int32_t holder =
-                        result->ring_rank * c->ulysses + (int32_t)(row / sharding.local_tokens);
-                    int64_t position =
-                        memo_sharding_position(&sharding, holder, row % sharding.local_tokens);
-                    if (position >= c->n_tokens && !c->has_sinks && !sharding.slice_tokens)
-                        n_wrong += lses[i * n_heads + h] != -INFINITY;
-                }
-            lses += n_rows * n_heads;
-        }
-        if (n_wrong)
-            status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
-    }
+    if (!status && !lses_of_padding_are_none(c, result, &sharding, (const float*)lse))
+        status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
+
+    /* Results go to the whole tensors. */
     if (c->overwrites) {
         memcpy(share[D_K], share[K], (size_t)buffers.k_bytes);
         memcpy(share[D_V], share[V], (size_t)buffers.v_bytes);
