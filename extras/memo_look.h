@@ -1787,6 +1787,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         memoi_simulation_end_op(s, first.op);
     }
 }
+
 memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
     const int64_t n_ops = schedule->n_ops;
@@ -1800,6 +1801,10 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
+    for (int32_t i = 0; i < schedule->n_links; i++)
+        if (!(schedule->links[i].bytes_per_s > 0))
+            return MEMOB_INVALID(error, "link %s: bytes_per_s must be above 0",
+                                 schedule->text + schedule->links[i].name);
 
     status = memoi_order_make(schedule, &s.order, &s.arrays, error);
     s.waiting = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);

@@ -359,6 +359,10 @@ TEST(links_are_shared) {
     CHECK(simulation == NULL);
     schedule->ops[0].duration_s = -1;
     CHECK_FAILS(memo_schedule_simulate(schedule, &simulation, &error), INVALID_ARGUMENT);
+    schedule->ops[0].duration_s = 0;
+    schedule->links[0].bytes_per_s = 0;
+    CHECK_FAILS(memo_schedule_simulate(schedule, &simulation, &error), INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "slow: bytes_per_s"));
     memo_schedule_destroy(schedule);
 }
 
