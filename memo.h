@@ -1809,17 +1809,6 @@ MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes
     return 0;
 }
 
-/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name.
- * Returns the descriptor, or -1. */
-MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
-    int descriptor = -1;
-    for (int k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
-        snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
-        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    }
-    return memoi_file_descriptor_from_3(descriptor);
-}
-
 /* memoi_file_write_all, then close.  A negative descriptor: opening failed, with errno. */
 MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n_bytes) {
     int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
@@ -1833,15 +1822,17 @@ MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n
 MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
                              int64_t n_bytes) {
     const char* slash = strrchr(target, '/');
-    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
-    char* name = (char*)MEMO_MALLOC(strlen(target) + 64); /* its first name */
+    const int folder_bytes = slash ? (int)(slash - target) + 1 : 0;
+    char name[MEMOI_PATH_BYTES + 48]; /* of the new file: short, unused, in the same folder */
     sigset_t all, before;
-    int descriptor, code;
-    if (!name) return ENOMEM;
+    int descriptor = -1, code;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
-    memcpy(name, target, folder_bytes);
-    descriptor = memoi_file_create_beside(name, folder_bytes);
+    for (int k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
+        snprintf(name, sizeof name, "%.*s.memo-%ld-%d", folder_bytes, target, (long)getpid(), k);
+        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    descriptor = memoi_file_descriptor_from_3(descriptor);
     if (descriptor >= 0 && old) (void)!fchown(descriptor, old->st_uid, old->st_gid);
     code = descriptor >= 0 && old && fchmod(descriptor, old->st_mode & 07777) ? errno : 0;
     if (code)
@@ -1851,17 +1842,15 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
     if (!code && rename(name, target)) code = errno;
     if (code && descriptor >= 0) unlink(name);
     sigprocmask(SIG_SETMASK, &before, NULL);
-    MEMO_FREE(name);
     return code;
 }
 
 MEMOI int memoi_text_store(const memo_text* text, const char* path) {
-    struct stat info, output;
-    char* linked = NULL;
+    struct stat info, output, link;
+    char linked[MEMOI_PATH_BYTES];
     const char* target = path;
     int exists = stat(path, &info) == 0, code = 0;
     int open_file = strcmp(path, "-") == 0 ? STDOUT_FILENO : -1, k, replaces;
-    struct stat link;
     for (k = STDOUT_FILENO; exists && open_file < 0 && k <= STDERR_FILENO; k++)
         if (fstat(k, &output) == 0 && info.st_dev == output.st_dev && info.st_ino == output.st_ino)
             open_file = k;
@@ -1870,12 +1859,10 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     /* The target of a link is replaced, not the link.  A read-only file is refused, because rename
      * would replace it. */
     if (replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
-        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
-        if (!linked) code = ENOMEM;
-        replaces = linked && realpath(path, linked);
-        if (replaces) target = linked;
+        replaces = realpath(path, linked) != NULL;
+        target = linked;
     }
-    if (!code && replaces && exists && access(target, W_OK)) code = errno;
+    if (replaces && exists && access(target, W_OK)) code = errno;
 
     /* Write, in place into a device, a pipe, or the missing target of a link. */
     if (!code && open_file >= 0)
@@ -1889,7 +1876,6 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
             memoi_file_write_and_close(memoi_file_descriptor_from_3(open(
                                            path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
                                        text->data, text->n_bytes);
-    MEMO_FREE(linked);
     return code;
 }
 #endif
@@ -1919,6 +1905,8 @@ typedef struct memob_reader {
     const char* word; /* the current word */
     int64_t length;   /* of the word; 0: there is none */
     int64_t n_line;   /* number of the line, from 1 */
+    /* What the last line of memo's files states, and the number of that line; -1: there is none. */
+    int64_t count, n_count_line;
 } memob_reader;
 
 #define MEMOB_BAD_LINE(reader, error, ...)                                                         \
@@ -1931,6 +1919,7 @@ MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int6
     if (!text || n_bytes < 0)
         return MEMOB_INVALID(error, "text: NULL, or n_bytes is negative; pass a text");
     reader->name = name ? name : "text";
+    reader->count = -1;
     reader->text = reader->next = text;
     reader->end = text + n_bytes;
     return MEMO_STATUS_OK;
@@ -2292,8 +2281,7 @@ static const memob_value memoi_frame_end_values[] = {
     MEMOB_VALUE("checksum", MEMOB_VALUE_NAME, memoi_frame_end, checksum, 1, 17)};
 static const memob_record memoi_frame_end_record = {"end", memoi_frame_end_values, 2, 0};
 
-MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
-                                         memob_reader* last_line, memo_error* error) {
+MEMOI memo_status memoi_reader_check_end(memob_reader* reader, memo_error* error) {
     memob_reader ahead = *reader;
     memoi_frame_end end;
     char found[17];
@@ -2305,10 +2293,10 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
      * fault of a line. */
     while (!is_end && memob_next_entry(&ahead)) is_end = memob_word_is(&ahead, "end");
     if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
-    *last_line = ahead;
     status = memoi_read_record(&ahead, &memoi_frame_end_record, &end, error);
     if (status) return status;
-    *count = end.count;
+    reader->count = end.count;
+    reader->n_count_line = ahead.n_line;
     snprintf(found, sizeof found, "%016llx",
              (unsigned long long)memob_hash(reader->text, (int64_t)(ahead.line - reader->text)));
     if (strcmp(found, end.checksum))
@@ -2324,17 +2312,15 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
     return MEMO_STATUS_OK;
 }
 
-/* Checks both lines of a file's frame and sets *count.  The reader is then between them, and
- * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
- * Errors: FORMAT, VERSION. */
+/* Checks both lines of a file's frame, and sets reader->count.  The reader is then between them.
+ * An optional frame may be absent.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
-                                   int64_t* count, memob_reader* last_line, memo_error* error) {
+                                   memo_error* error) {
     memob_reader first = *reader;
     int is_empty = !memob_next_entry(&first);
     int has_frame = !is_empty && memob_word_is(&first, "memo");
     int64_t version = 0;
     char shown[40];
-    *count = -1;
     if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
     *reader = first;
     if (!has_frame)
@@ -2347,17 +2333,19 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
                               memob_word_text(shown, reader), kind);
     if (!memoi_next_word(reader) || !memob_word_number(reader->word, reader->length, &version))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
-    if (version == 1) return memoi_reader_check_end(reader, count, last_line, error);
+    if (version == 1) return memoi_reader_check_end(reader, error);
     return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
                             version > 1 ? "newer" : "invalid", (long long)version);
 }
 
 /* Compares the count of the last line with the number of lines found.  Errors: FORMAT. */
-MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+MEMOI memo_status memob_check_count(const memob_reader* reader, int64_t n_found,
                                     memo_error* error) {
-    if (count < 0 || count == n_found) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(last_line, error, "wrong count: %lld stated, %lld lines above",
-                          (long long)count, (long long)n_found);
+    memob_reader last_line = *reader;
+    if (reader->count < 0 || reader->count == n_found) return MEMO_STATUS_OK;
+    last_line.n_line = reader->n_count_line;
+    return MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
+                          (long long)reader->count, (long long)n_found);
 }
 
 /* Appends the last line. */
@@ -2546,8 +2534,9 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
  * Knows: the text of a trace.  Knows nothing of plans. */
 
 /* Parses one request; the reader is at its first word. */
-MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace, int version,
+MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace,
                                             memo_error* error) {
+    const int version = reader->count >= 0;
     int32_t kind = MEMO_REQUEST_MARK;
     memob_record record;
     memo_request r = MEMO_ZERO(memo_request);
@@ -2589,16 +2578,14 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* tr
 }
 
 MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
-    int64_t count;
-    memob_reader last_line;
     memo_status status = memo_trace_create(trace, error);
     if (status) return status;
 
     /* Only version 1 has a frame. */
-    status = memob_read_frame(reader, "trace", 1, &count, &last_line, error);
+    status = memob_read_frame(reader, "trace", 1, error);
     while (!status && memob_next_entry(reader))
-        status = memoi_trace_parse_request(reader, *trace, count >= 0, error);
-    if (!status) status = memob_check_count(&last_line, count, (*trace)->n_requests, error);
+        status = memoi_trace_parse_request(reader, *trace, error);
+    if (!status) status = memob_check_count(reader, (*trace)->n_requests, error);
     if (status) {
         memo_trace_destroy(*trace);
         *trace = NULL;
@@ -3129,9 +3116,9 @@ typedef struct memoi_lane {
 typedef struct memoi_clocks {
     int64_t n;                /* streams are 0 to n - 1 */
     memoi_advances* advances; /* (n, n): the clock of each stream for each */
-    int64_t* snapshots;       /* (events, n): the clock of the latest record */
-    memob_map events;         /* event -> row of snapshots */
-    int64_t* uses;            /* of a malloc: its latest use; of a use: the use before, or -1 */
+    /* Of a malloc: its latest use; of a use: the use before, or -1; of the first record of an
+     * event: the latest record. */
+    int64_t* latest;
     uint64_t* starts; /* of each request that is a malloc: its own stream, and those that use the
                          buffer without having waited for the malloc */
     const memo_plan* buyer; /* its waits come on top of the trace's; NULL: there are none */
@@ -3146,9 +3133,7 @@ typedef struct memoi_clocks {
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     for (int64_t i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
         MEMO_FREE(clocks->advances[i].list);
-    MEMO_FREE(clocks->snapshots);
     MEMO_FREE(clocks->lanes);
-    memob_map_free(&clocks->events);
     memob_arrays_free(&clocks->arrays);
 }
 
@@ -3161,14 +3146,17 @@ MEMOI int64_t memoi_clocks_at(const memoi_clocks* clocks, int64_t s, int64_t u, 
     return k > 0 ? advances->list[k - 1].key : -1;
 }
 
-MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
-                                    const int64_t* snapshot, memo_error* error) {
+/* From request i on, stream `to` comes after all that stream `from` enqueued before request
+ * `record`. */
+MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t to, int64_t from,
+                                    int64_t record, memo_error* error) {
     for (int64_t u = 0; u < clocks->n; u++) {
-        memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
-        if (u == stream || snapshot[u] <= memoi_clocks_at(clocks, stream, u, INT64_MAX)) continue;
+        memoi_advances* advances = &clocks->advances[to * clocks->n + u];
+        const int64_t clock = memoi_clocks_at(clocks, from, u, record);
+        if (u == to || clock <= memoi_clocks_at(clocks, to, u, INT64_MAX)) continue;
         if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
-        advances->list[advances->n++] = memoi_keyed_of(snapshot[u], i);
+        advances->list[advances->n++] = memoi_keyed_of(clock, i);
     }
     return MEMO_STATUS_OK;
 }
@@ -3178,34 +3166,32 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
                                    memo_error* error) {
     const memo_plan* buyer = clocks->buyer;
     memo_status status = MEMO_STATUS_OK;
-    int64_t snapshot[MEMOB_STREAMS], u;
     for (; buyer && clocks->next_wait < buyer->n_waits && !status; clocks->next_wait++) {
         const memo_wait* wait = &buyer->waits[clocks->next_wait];
         if (buyer->buffers[wait->requested].begin > time) break;
-        for (u = 0; u < clocks->n; u++)
-            snapshot[u] = memoi_clocks_at(clocks, wait->from, u,
-                                          clocks->request_at[buyer->buffers[wait->freed].end]);
-        status = memoi_clocks_wait(clocks, i - 1, wait->to, snapshot, error);
+        status = memoi_clocks_wait(clocks, i - 1, wait->to, wait->from,
+                                   clocks->request_at[buyer->buffers[wait->freed].end], error);
     }
     return status;
 }
 
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
-    int64_t n = clocks->n, time = 0, n_events = 0;
+    const memob_map* events = &memoi_trace_book_of(trace)->events;
+    int64_t time = 0;
     memob_arrays* arrays = &clocks->arrays;
-    clocks->advances = MEMOB_ARRAY(arrays, memoi_advances, n * n);
-    clocks->uses = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
+    clocks->advances = MEMOB_ARRAY(arrays, memoi_advances, clocks->n * clocks->n);
+    clocks->latest = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
     clocks->starts = MEMOB_ARRAY(arrays, uint64_t, trace->n_requests);
     clocks->mallocs = MEMOB_ARRAY(arrays, memob_keyed, trace->n_buffers);
     clocks->request_at = MEMOB_ARRAY(arrays, int64_t, trace->n_requests);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
-    /* In the order of enqueueing: a record keeps the clock of its stream, and a wait takes over
-     * that clock. */
+    /* In the order of enqueueing: a wait takes over the clock that the event's stream had at the
+     * latest record. */
     for (int64_t i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
-        int64_t s = request->stream, origin = memob_request_origin(trace, i), row;
+        int64_t s = request->stream, origin = memob_request_origin(trace, i);
         memo_status status = MEMO_STATUS_OK;
         if (request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE) {
             status = memoi_clocks_buy(clocks, i, time, error);
@@ -3213,28 +3199,20 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
-            clocks->uses[i] = -1;
+            clocks->latest[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
             /* A stream that uses the buffer before a wait for the owner's request may use the
              * buffer directly after the request. */
             int64_t owner = trace->requests[origin].stream;
-            clocks->uses[i] = clocks->uses[origin];
-            clocks->uses[origin] = i;
+            clocks->latest[i] = clocks->latest[origin];
+            clocks->latest[origin] = i;
             if (s != owner && memoi_clocks_at(clocks, s, owner, i) < origin)
                 clocks->starts[origin] |= (uint64_t)1 << s;
         } else if (request->kind == MEMO_REQUEST_RECORD) {
-            row = memob_map_get(&clocks->events, request->id);
-            if (row < 0) {
-                row = n_events++;
-                if (!memob_grow(&clocks->snapshots, row * n, n, 8) ||
-                    !memob_map_put(&clocks->events, request->id, row))
-                    return memob_no_memory(error, "the order of streams");
-            }
-            for (int64_t u = 0; u < n; u++)
-                clocks->snapshots[row * n + u] = memoi_clocks_at(clocks, s, u, i);
+            clocks->latest[memob_map_get(events, request->id)] = i;
         } else if (request->kind == MEMO_REQUEST_WAIT) {
-            row = memob_map_get(&clocks->events, request->id);
-            status = memoi_clocks_wait(clocks, i, s, clocks->snapshots + row * n, error);
+            const int64_t record = clocks->latest[memob_map_get(events, request->id)];
+            status = memoi_clocks_wait(clocks, i, s, trace->requests[record].stream, record, error);
         }
         if (status) return status;
     }
@@ -3321,7 +3299,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, plan->buffers[buffer].stream, i);
-    for (use = clocks->uses[origin]; use >= 0; use = clocks->uses[use]) {
+    for (use = clocks->latest[origin]; use >= 0; use = clocks->latest[use]) {
         int64_t used_by = trace->requests[use].stream;
         for (s = 0; s < clocks->n; s++)
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
@@ -3719,13 +3697,11 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
 }
 
 MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
-    int64_t count = 0, n_lines;
-    int64_t* buffer_lines;
+    int64_t n_lines, *buffer_lines;
     memob_lines lines = {NULL, reader, 1, error};
-    memob_reader last_line;
     memo_error reason;
     memo_plan head = MEMO_ZERO(memo_plan), *made;
-    memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
+    memo_status status = memob_read_frame(reader, "plan", 0, error);
     if (!status) status = memoi_plan_head(&lines, &head);
     if (status) return status;
 
@@ -3737,7 +3713,7 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
             "%lld buffers, %lld gaps, %lld holds and %lld waits do not fit in the rest of the file",
             (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds,
             (long long)head.n_waits);
-    status = memob_check_count(&last_line, count, lines.n + n_lines, error);
+    status = memob_check_count(reader, lines.n + n_lines, error);
     if (status) return status;
     status = memoi_plan_check_alignment(head.alignment_bytes, &reason);
     if (status) return memob_reader_result(reader, status, &reason, error);
@@ -4528,7 +4504,6 @@ typedef struct memoi_host_made {
 /* Destroyed events stay in the device for reuse: queues may still name them. */
 typedef struct memoi_host_event {
     memoi_host_made made;
-    struct memoi_host_event* next;      /* of all */
     struct memoi_host_event* next_free; /* of the destroyed */
     memoi_host_mark first_mark;
     memoi_host_mark* latest; /* NULL: never recorded */
@@ -4592,8 +4567,8 @@ typedef struct memoi_host {
     int64_t queue_operations;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
-    memoi_host_event* events;
     memoi_host_event* free_events;
+    memob_arrays arrays; /* streams, events and marks, which live as long as the device */
 
     /* By memo_copy_kind; relaxed. */
     double bytes_per_s[2];
@@ -4896,36 +4871,27 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     /* A destroyed stream is reused, because events may still refer to it. */
     while (stream && stream->made.is_live) stream = stream->next;
     if (!stream) {
-        stream = (memoi_host_stream*)memob_calloc(1, sizeof *stream);
+        stream = MEMOB_ARRAY(&host->arrays, memoi_host_stream, 1);
         if (!stream) return memob_no_memory(error, "a stream");
         stream->made.host = host;
         stream->next = host->streams;
         host->streams = stream;
     }
 
-    /* An empty queue. */
+    /* An empty queue.  Not zeroed: a queue never filled never touches its pages. */
     stream->n_ops = host->queue_operations + 1;
-    /* Not zeroed: a queue never filled never touches its pages. */
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
-    stream->tail_index = 0;
-    stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
-    stream->drained = 0;
-    stream->ready_ns = 0;
+    if (!stream->ops) return memob_no_memory(error, "the queue of a stream");
+    stream->tail_index = stream->ready_ns = 0;
+    stream->tail_position = stream->seen_head = stream->tail = stream->head = stream->drained = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
 
     /* The worker last: it runs at once. */
-    if (!stream->ops) {
-        status = memob_no_memory(error, "the queue of a stream");
-    } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
-        status = memo_error_set(
+    if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
+        MEMO_FREE(stream->ops);
+        return memo_error_set(
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
             "stream %s: the system cannot create another thread; use fewer streams", stream->name);
-    }
-
-    if (status) {
-        MEMO_FREE(stream->ops);
-        stream->ops = NULL;
-        return status;
     }
     stream->made.is_live = 1;
     *handle = (memo_stream)stream;
@@ -4940,7 +4906,6 @@ MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
 MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
     pthread_join(stream->thread, NULL);
     MEMO_FREE(stream->ops);
-    stream->ops = NULL;
     stream->made.is_live = 0;
 }
 
@@ -4974,11 +4939,9 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
     if (event) {
         host->free_events = event->next_free;
     } else {
-        event = (memoi_host_event*)memob_calloc(1, sizeof *event);
+        event = MEMOB_ARRAY(&host->arrays, memoi_host_event, 1);
         if (!event) return memob_no_memory(error, "an event");
         event->made.host = host;
-        event->next = host->events;
-        host->events = event;
     }
     event->made.is_live = 1;
     event->latest = NULL;
@@ -5004,7 +4967,7 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
     memoi_host_mark* mark = &event->first_mark;
     while (mark->stream && mark->stream != stream && mark->next) mark = mark->next;
     if (mark->stream && mark->stream != stream) {
-        mark->next = (memoi_host_mark*)memob_calloc(1, sizeof *mark);
+        mark->next = MEMOB_ARRAY(&event->made.host->arrays, memoi_host_mark, 1);
         mark = mark->next;
     }
     if (mark) mark->stream = stream;
@@ -5218,24 +5181,11 @@ void memo_host_device_destroy(memo_device* device) {
     for (stream = host->streams; stream; stream = stream->next)
         if (stream->made.is_live) memoi_host_stream_stop(stream);
 
-    while ((stream = host->streams) != NULL) {
-        host->streams = stream->next;
+    for (stream = host->streams; stream; stream = stream->next)
         if (stream->made.is_live) memoi_host_stream_join(stream);
-        MEMO_FREE(stream);
-    }
 
     /* Events and memory last: workers use both. */
-    while (host->events) {
-        memoi_host_event* event = host->events;
-        host->events = event->next;
-        while (event->first_mark.next) {
-            memoi_host_mark* mark = event->first_mark.next;
-            event->first_mark.next = mark->next;
-            MEMO_FREE(mark);
-        }
-        MEMO_FREE(event);
-    }
-
+    memob_arrays_free(&host->arrays);
     memoi_host_memory_destroy(&host->device_memory);
     memoi_host_memory_destroy(&host->host_memory);
     host->magic = 0;
@@ -5306,6 +5256,15 @@ typedef struct memob_spill_op {
     int32_t is_write;
 } memob_spill_op;
 
+MEMOI memo_status memoi_spill_run(void* op, memo_error* error);
+
+MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes) {
+    const memob_spill_op made = {
+        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+    *op = made;
+}
+
 #if defined(_WIN32)
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
@@ -5334,37 +5293,49 @@ MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* wh
                           (long long)offset, why);
 }
 
-/* Reads or writes all bytes, in as many calls as that takes. */
-MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_write, char* address,
-                                       int64_t offset, int64_t n_bytes, memo_error* error) {
+/* Bytes of an operation. */
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes;
+    memo_error error; /* its status OK: none */
+} memoi_spill_part;
+
+/* Reads or writes all bytes of a part, in as many calls as that takes. */
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
-    int64_t done = 0;
-    while (done < n_bytes) {
-        size_t n = (size_t)memob_min(n_bytes - done, most_bytes);
-        ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
-                                    : pread(file->fd, address + done, n, (off_t)(offset + done));
+    while (part->n_bytes > 0) {
+        char* address = op->address + part->begin;
+        const int64_t offset = op->offset + part->begin;
+        const size_t n = (size_t)memob_min(part->n_bytes, most_bytes);
+        const ssize_t n_passed = op->is_write ? pwrite(op->file->fd, address, n, (off_t)offset)
+                                              : pread(op->file->fd, address, n, (off_t)offset);
         if (n_passed < 0 && errno == EINTR) continue;
-        if (n_passed <= 0)
-            return memoi_spill_error(file, is_write ? "writing" : "reading", n_bytes - done,
-                                     offset + done,
-                                     n_passed ? strerror(errno) : "the file ends there", error);
-        done += n_passed;
+        if (n_passed <= 0) {
+            memoi_spill_error(op->file, op->is_write ? "writing" : "reading", part->n_bytes, offset,
+                              n_passed ? strerror(errno) : "the file ends there", &part->error);
+            return NULL;
+        }
+        part->begin += n_passed;
+        part->n_bytes -= n_passed;
     }
-    return MEMO_STATUS_OK;
+    return NULL;
 }
 
 /* If these bytes went through the page cache, drop these pages. */
-MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
-                                      int64_t n_bytes, memo_error* error) {
+MEMOI memo_status memoi_spill_uncache(const memob_spill_op* op, memo_error* error) {
+    const int fd = op->file->fd;
 #if defined(MEMOI_SPILL_DIRECT)
-    if (fcntl(file->fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
+    if (fcntl(fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
 #endif
 #if defined(POSIX_FADV_DONTNEED)
-    if (is_write && fsync(file->fd)) /* pages not written yet do not leave */
-        return memoi_spill_error(file, "writing", n_bytes, offset, strerror(errno), error);
-    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
+    if (op->is_write && fsync(fd)) /* pages not written yet do not leave */
+        return memoi_spill_error(op->file, "writing", op->n_bytes, op->offset, strerror(errno),
+                                 error);
+    (void)posix_fadvise(fd, (off_t)op->offset, (off_t)op->n_bytes, POSIX_FADV_DONTNEED);
 #else
-    (void)is_write, (void)offset, (void)n_bytes, (void)error;
+    (void)fd, (void)error;
 #endif
     return MEMO_STATUS_OK;
 }
@@ -5373,20 +5344,6 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
  * array of disks busy, and one processor does not fill a file in memory fast enough. */
 enum { MEMOI_SPILL_THREADS = 4 };
 #define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
-
-typedef struct memoi_spill_part {
-    const memob_spill_op* op;
-    int64_t begin, n_bytes; /* of the operation's bytes */
-    memo_error error;       /* its status OK: none */
-} memoi_spill_part;
-
-MEMOI void* memoi_spill_run_part(void* argument) {
-    memoi_spill_part* part = (memoi_spill_part*)argument;
-    const memob_spill_op* op = part->op;
-    (void)memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
-                               op->offset + part->begin, part->n_bytes, &part->error);
-    return NULL;
-}
 
 MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
     memoi_spill_part parts[MEMOI_SPILL_THREADS];
@@ -5427,7 +5384,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
     memo_status status = memoi_spill_run_parts(op, error);
-    if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
+    if (!status) status = memoi_spill_uncache(op, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
         memob_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
@@ -5437,20 +5394,14 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
 
 /* Opens a file and removes its name at once; -1: see errno. */
 MEMOI int memoi_spill_open(const char* directory) {
-    static const char name[] = "/memo-spill-XXXXXX";
-    size_t length = strlen(directory);
-    char* path = (char*)MEMO_MALLOC(length + sizeof name);
+    char path[MEMOI_PATH_BYTES + 32];
     int fd;
-    errno = ENOMEM;
-    if (!path) return -1;
-    memcpy(path, directory, length);
-    memcpy(path + length, name, sizeof name);
+    snprintf(path, sizeof path, "%s/memo-spill-XXXXXX", directory);
     fd = mkstemp(path);
     if (fd >= 0) {
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
         (void)unlink(path);
     }
-    MEMO_FREE(path);
     return memoi_file_descriptor_from_3(fd);
 }
 
@@ -5471,6 +5422,7 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
+    memob_spill_op trial[2];
     int code, flags, is_direct = 0;
     snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
     file->bytes_per_s = bytes_per_s;
@@ -5498,10 +5450,12 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 #elif defined(F_NOCACHE)
     (void)fcntl(file->fd, F_NOCACHE, 1);
 #endif
+    memob_spill_op_init(&trial[0], file, 1, memory, 0, trial_bytes);
+    memob_spill_op_init(&trial[1], file, 0, memory, 0, trial_bytes);
     for (;; is_direct = 0) {
         memo_error* reported = is_direct ? NULL : error;
-        memo_status status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, reported);
-        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, reported);
+        memo_status status = memoi_spill_run_parts(&trial[0], reported);
+        if (!status) status = memoi_spill_run_parts(&trial[1], reported);
         if (!status || !is_direct) return status;
         (void)fcntl(file->fd, F_SETFL, flags);
     }
@@ -5512,13 +5466,6 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 MEMOI void memob_spill_destroy(memob_spill_file* file) {
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
-}
-
-MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
-                               char* address, int64_t offset, int64_t n_bytes) {
-    const memob_spill_op made = {
-        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
-    *op = made;
 }
 
 /* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
@@ -5696,7 +5643,7 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t op) {
 /* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
 typedef struct memob_swap_place {
     int64_t row_bytes;
-    int64_t offset; /* of row 0, in device memory */
+    int64_t offset; /* of row 0, in device memory; in a sum: from the border of its part */
     int64_t moved_begin, moved_end;
     int64_t recompute_begin, recompute_end;
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
@@ -6413,6 +6360,8 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
         }
         if (places) {
             memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+            place->offset =
+                is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
             place->moved_begin = is_odd ? memoi_swap_border(1, n, swapped) : 0;
             place->moved_end = place->moved_begin + moved;
             place->host_offset = sum->host_bytes;
@@ -6537,24 +6486,6 @@ MEMOI int64_t memob_swap_find_places(const memob_swap_sum* sums, int32_t n_layer
     return place_bytes;
 }
 
-/* Offset of row 0 in device memory, if the layer does not keep the tensor. */
-MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memob_swap_region* region,
-                                int32_t layer, int32_t t) {
-    const int64_t n = memob_tensor_rows(desc, t), row_bytes = desc->tensors[t].row_bytes;
-    const int64_t swapped = memob_min(memoi_swap_cell(desc, layer, t), n);
-    const int64_t recomputed_bytes = (n - swapped) * row_bytes;
-    int64_t first_border = region->begin + region->even_bytes;
-    if (memob_swap_is_layer(desc, t))
-        return layer / desc->n_slices & 1 ? first_border : region->begin;
-    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED)
-        return layer & 1 && region->odd_bytes ? first_border : region->begin;
-    if (swapped == 0) return first_border;
-    if (memoi_swap_is_odd(desc, layer))
-        return first_border + region->scratch_bytes -
-               (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
-    return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-}
-
 /* With this limit no sum of bytes overflows: all layers have the tensors at most three times, on
  * the device, on the host and in the file, and align them. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
@@ -6635,12 +6566,13 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].rule == MEMO_TENSOR_HANDED;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
+    int64_t* tiles = placement->tiles;
     memob_swap_place* places = &placement->places[t];
     memob_swap_region region;
+    int is_odd;
     for (int32_t layer = 0; layer < desc->n_layers; layer++)
-        placement->tiles[layer] = memob_swap_tiles(desc, layer, t);
-    region = memob_swap_sum_tensor(desc, t, placement->tiles, NULL, 0, 1, placement,
-                                   placement->sums, places);
+        tiles[layer] = memob_swap_tiles(desc, layer, t);
+    region = memob_swap_sum_tensor(desc, t, tiles, NULL, 0, 1, placement, placement->sums, places);
     region.begin = *total;
     *total += region.even_bytes + region.scratch_bytes + region.odd_bytes;
 
@@ -6654,8 +6586,12 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->host_offset = *fixed;
             continue;
         }
-        if (placement->tiles[layer] != MEMO_ROWS_KEPT || is_handed) {
-            place->offset = memoi_swap_offset(desc, &region, layer, t);
+        is_odd = is_layer ? layer / desc->n_slices & 1 : memoi_swap_is_odd(desc, layer);
+        if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
+            place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
+        } else if (tiles[layer] != MEMO_ROWS_KEPT) {
+            place->offset += region.begin + region.even_bytes;
+            if (tiles[layer] && is_odd) place->offset += region.scratch_bytes;
         } else if (is_layer && layer % desc->n_slices) {
             place->offset = place[-desc->n_tensors].offset;
         } else {

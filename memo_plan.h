@@ -5938,14 +5938,13 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
 }
 
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
-    memob_reader reader, last_line;
+    memob_reader reader;
     memob_lines lines = {NULL, &reader, 0, error};
-    int64_t count;
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 0, &count, &last_line, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
-    if (!status) status = memob_check_count(&last_line, count, lines.n, error);
+    if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
     memob_reader_close(&reader);
     return status;
@@ -11218,16 +11217,15 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_session* s = NULL;
-    memob_reader reader, ahead, last_line;
+    memob_reader reader, ahead;
     memob_lines lines = {NULL, &reader, 0, error};
-    int64_t count = 0;
     memo_status status = memob_reader_open(&reader, path, error);
     memoi_step_plan_line line;
     memo_step_plan none;
     *plan = NULL;
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
-    if (!status) status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+    if (!status) status = memob_read_frame(&reader, "step-plan", 0, error);
 
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
@@ -11241,7 +11239,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         memoi_session_turn(s, k);
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
-            status = memob_check_count(&last_line, count, lines.n, error);
+            status = memob_check_count(&reader, lines.n, error);
         status = memoi_session_judge(s, status, "the plan of the file", error);
     }
     memob_reader_close(&reader);

@@ -2275,13 +2275,13 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
 
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                               memo_error* error) {
-    memob_reader reader, last_line, ahead;
+    memob_reader reader, ahead;
     memoi_block_degree line;
     memo_error reason;
-    int64_t count = -1, n = 0;
+    int64_t n = 0;
     int32_t* degrees = NULL;
     memo_status status = memob_reader_open(&reader, path, error);
-    if (!status) status = memob_read_frame(&reader, "degrees", 1, &count, &last_line, error);
+    if (!status) status = memob_read_frame(&reader, "degrees", 1, error);
 
     /* Blocks must ascend by 1, so that none can be missing. */
     for (ahead = reader; !status && memob_next_entry(&ahead); ahead = reader) {
@@ -2296,7 +2296,7 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
             status = memob_no_memory(error, "degrees");
         if (!status) degrees[n++] = line.degree;
     }
-    if (!status) status = memob_check_count(&last_line, count, n, error);
+    if (!status) status = memob_check_count(&reader, n, error);
     if (!status && n == 0) status = MEMOB_BAD_LINE(&reader, error, "there is no block");
     memob_reader_close(&reader);
     if (status) MEMO_FREE(degrees);

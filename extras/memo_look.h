@@ -2974,15 +2974,13 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r) {
 MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
                                        memo_error* error) {
     memoi_schedule_reader r = MEMO_ZERO(memoi_schedule_reader);
-    memob_reader last_line;
-    int64_t count = -1;
     memo_status status;
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memob_read_frame(&r.reader, "schedule", 1, &count, &last_line, error);
+    if (!status) status = memob_read_frame(&r.reader, "schedule", 1, error);
     while (!status && memob_next_entry(&r.reader)) status = memoi_schedule_parse_line(&r);
-    if (!status) status = memob_check_count(&last_line, count, r.schedule->n_ops, error);
+    if (!status) status = memob_check_count(&r.reader, r.schedule->n_ops, error);
     memoi_names_free(&r.streams);
     memoi_names_free(&r.events);
     memoi_names_free(&r.buffers);

@@ -143,23 +143,21 @@ static void profile_begin(profile_file* f, memo_degrees_problem** problem) {
 static memo_status profile_read(const char* path, memo_degrees_problem** problem,
                                 memo_error* error) {
     memo_degrees_problem* made = NULL;
-    memob_reader reader, last_line;
+    memob_reader reader;
     profile_file f;
     memo_error reason;
     char shown[40];
-    int64_t count = -1;
     memset(&f, 0, sizeof f);
     f.lines.reader = &reader;
     f.lines.error = error;
     f.status = memob_reader_open(&reader, path, error);
-    if (!f.status)
-        f.status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
+    if (!f.status) f.status = memob_read_frame(&reader, "degrees-profile", 1, error);
     profile_begin(&f, &made);
     if (!f.status) profile_pass_all(&f, made);
     if (!f.status && memob_next_entry(&reader))
         f.status = MEMOB_BAD_LINE(&reader, error, "unexpected `%s` after the last block",
                                   memob_word_text(shown, &reader));
-    if (!f.status) f.status = memob_check_count(&last_line, count, f.lines.n, error);
+    if (!f.status) f.status = memob_check_count(&reader, f.lines.n, error);
     if (!f.status)
         f.status =
             memob_reader_result(&reader, memo_degrees_problem_check(made, &reason), &reason, error);
