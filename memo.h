@@ -1231,22 +1231,14 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #define MEMOB_STREAMS 64
 
 /* The functions of a device: that every engine calls, that every device of memo has, and others. */
-#define MEMOB_DEVICE_NEEDS(X)                                                                      \
-    X(device_alloc)                                                                                \
-    X(device_free)                                                                                 \
-    X(host_alloc)                                                                                  \
-    X(host_free)                                                                                   \
-    X(stream_create)                                                                               \
-    X(stream_destroy)                                                                              \
-    X(stream_synchronize)                                                                          \
+#define MEMOB_DEVICE_MEMORY(X)  X(device_alloc) X(device_free) X(host_alloc) X(host_free)
+#define MEMOB_DEVICE_STREAMS(X) X(stream_create) X(stream_destroy) X(stream_synchronize) X(copy)
+#define MEMOB_DEVICE_EVENTS(X)                                                                     \
     X(event_create)                                                                                \
-    X(event_destroy)                                                                               \
-    X(event_record) X(event_wait) X(event_synchronize) X(event_elapsed) X(copy)
-
+    X(event_destroy) X(event_record) X(event_wait) X(event_synchronize) X(event_elapsed)
+#define MEMOB_DEVICE_NEEDS(X) MEMOB_DEVICE_MEMORY(X) MEMOB_DEVICE_STREAMS(X) MEMOB_DEVICE_EVENTS(X)
 #define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
-    MEMOB_DEVICE_NEEDS(X)                                                                          \
-    X(memory_info) X(event_query) X(copy_rows) X(fill) X(status)
-
+    MEMOB_DEVICE_NEEDS(X) X(memory_info) X(event_query) X(copy_rows) X(fill) X(status)
 #define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
 
 /* Sets error like memo_error_set, and is the status. */
@@ -1293,16 +1285,6 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* 
     if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
                          desc, field, bytes_per_s);
-}
-
-/* A folder for a file; NULL: no file.  An empty name would be the root folder. */
-MEMOI MEMOB_NOINLINE memo_status memoi_check_folder(const char* desc, const char* directory,
-                                                    memo_error* error) {
-    if (!directory || *directory) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
-                         "folders are valid",
-                         desc);
 }
 
 /* Checks the arguments of a device's copy_rows. */
@@ -1743,15 +1725,20 @@ void memo_text_put_json(memo_text* text, const char* s) {
     memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
 }
 
+#ifdef PATH_MAX
+#define MEMOI_PATH_BYTES PATH_MAX
+#else
+#define MEMOI_PATH_BYTES 4096
+#endif
+
 /* memoi_text_store writes a text to a file; "-": standard output.  Returns an errno. */
 #if defined(_WIN32)
 MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     const int is_output = strcmp(path, "-") == 0;
-    char* name = (char*)MEMO_MALLOC(strlen(path) + 8); /* its first name */
+    char name[MEMOI_PATH_BYTES + 8]; /* its first name */
     FILE* file;
     int code;
-    if (!name) return ENOMEM;
-    sprintf(name, "%s.memo", path);
+    snprintf(name, sizeof name, "%s.memo", path);
     file = is_output ? stdout : fopen(name, "wb");
     errno = EIO; /* where the C library sets none */
     code = file && fwrite(text->data, 1, (size_t)text->n_bytes, file) == (size_t)text->n_bytes &&
@@ -1762,16 +1749,9 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     if (!code && !is_output) remove(path); /* rename replaces nothing there */
     if (!code && !is_output && rename(name, path)) code = errno;
     if (code && !is_output) remove(name);
-    MEMO_FREE(name);
     return code;
 }
 #else
-#ifdef PATH_MAX
-#define MEMOI_PATH_BYTES PATH_MAX
-#else
-#define MEMOI_PATH_BYTES 4096
-#endif
-
 /* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
  * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_file_descriptor_from_3(int descriptor) {
@@ -1849,9 +1829,9 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
     struct stat info, output, link;
     char linked[MEMOI_PATH_BYTES];
     const char* target = path;
-    int exists = stat(path, &info) == 0, code = 0;
-    int open_file = strcmp(path, "-") == 0 ? STDOUT_FILENO : -1, k, replaces;
-    for (k = STDOUT_FILENO; exists && open_file < 0 && k <= STDERR_FILENO; k++)
+    int exists = stat(path, &info) == 0, replaces;
+    int open_file = strcmp(path, "-") == 0 ? STDOUT_FILENO : -1;
+    for (int k = STDOUT_FILENO; exists && open_file < 0 && k <= STDERR_FILENO; k++)
         if (fstat(k, &output) == 0 && info.st_dev == output.st_dev && info.st_ino == output.st_ino)
             open_file = k;
     replaces = open_file < 0 && (!exists || S_ISREG(info.st_mode));
@@ -1862,21 +1842,18 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
         replaces = realpath(path, linked) != NULL;
         target = linked;
     }
-    if (replaces && exists && access(target, W_OK)) code = errno;
+    if (replaces && exists && access(target, W_OK)) return errno;
+    if (replaces)
+        return memoi_file_replace(target, exists ? &info : NULL, text->data, text->n_bytes);
 
-    /* Write, in place into a device, a pipe, or the missing target of a link. */
-    if (!code && open_file >= 0)
-        code = fflush(open_file == STDOUT_FILENO ? stdout : stderr)
+    /* In place into an open file, or into a device, a pipe, or the missing target of a link. */
+    if (open_file >= 0)
+        return fflush(open_file == STDOUT_FILENO ? stdout : stderr)
                    ? errno
                    : memoi_file_write_all(open_file, text->data, text->n_bytes);
-    else if (!code && replaces)
-        code = memoi_file_replace(target, exists ? &info : NULL, text->data, text->n_bytes);
-    else if (!code)
-        code =
-            memoi_file_write_and_close(memoi_file_descriptor_from_3(open(
-                                           path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
-                                       text->data, text->n_bytes);
-    return code;
+    open_file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return memoi_file_write_and_close(memoi_file_descriptor_from_3(open_file), text->data,
+                                      text->n_bytes);
 }
 #endif
 
@@ -2091,6 +2068,7 @@ typedef struct memob_value {
     { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, most, words }
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
+#define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */
 
 typedef struct memob_record {
     const char* word;
@@ -2108,12 +2086,6 @@ typedef struct memob_lines {
     memo_error* error;
 } memob_lines;
 
-#define MEMOI_RECORD_MOST 9000000000000000000
-
-MEMOI int64_t memoi_record_most(const memob_value* value) {
-    return value->type == MEMOB_VALUE_FEMTOSECONDS ? MEMOI_RECORD_MOST : value->most;
-}
-
 /* The number that a line has for a value; names have none. */
 MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
     int64_t number;
@@ -2128,7 +2100,7 @@ MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
     /* Times round to the nearest number.  What a number cannot hold is out of range. */
     memcpy(&time_s, at, sizeof time_s);
     time_s *= value->type == MEMOB_VALUE_FEMTOSECONDS ? 1e15 : 1e9;
-    limit = (double)MEMOI_RECORD_MOST;
+    limit = (double)MEMOB_SECONDS_MOST;
     if (time_s < 0 && time_s >= -limit) return -1;
     return memob_is_in(time_s, 0, limit) ? (int64_t)floor(time_s + 0.5) : INT64_MAX;
 }
@@ -2157,7 +2129,7 @@ MEMOI int memob_value_is_name(const memob_value* value, const char* word, int64_
 MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_value* value, char* to,
                                     memo_error* error) {
     const int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
-    const int64_t least = is_time ? 0 : value->least, most = memoi_record_most(value);
+    const int64_t least = is_time ? 0 : value->least, most = value->most;
     int64_t number = least;
     char valid[160] = "", shown[40];
     if (value->type == MEMOB_VALUE_NAME) {
@@ -2248,8 +2220,8 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
             continue;
         }
         number = memoi_record_number(value, at);
-        if (memob_check_integer(record->word, value->what, number, value->least,
-                                memoi_record_most(value), error))
+        if (memob_check_integer(record->word, value->what, number, value->least, value->most,
+                                error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (value->type == MEMOB_VALUE_WORD)
             memo_text_put(text, " %s", value->words[number]);
@@ -3130,13 +3102,6 @@ typedef struct memoi_clocks {
     memob_arrays arrays;  /* all that do not grow */
 } memoi_clocks;
 
-MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
-    for (int64_t i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
-        MEMO_FREE(clocks->advances[i].list);
-    MEMO_FREE(clocks->lanes);
-    memob_arrays_free(&clocks->arrays);
-}
-
 /* The clock of stream s for stream u at request i, without what i itself advances; -1: none. */
 MEMOI int64_t memoi_clocks_at(const memoi_clocks* clocks, int64_t s, int64_t u, int64_t i) {
     const memoi_advances* advances = &clocks->advances[s * clocks->n + u];
@@ -3220,16 +3185,13 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 }
 
 /* The lane of a set of streams, created if necessary; -1: no memory. */
-MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
-    int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
-    if (lane >= 0) return lane;
-    if (!memob_grow(&clocks->lanes, clocks->n_lanes, 1, sizeof(memoi_lane)) ||
-        !memob_map_put(known, (int64_t)streams, clocks->n_lanes))
-        return -1;
-    while (!(streams >> s & 1)) s++;
-    clocks->lanes[clocks->n_lanes].streams = streams;
-    clocks->lanes[clocks->n_lanes].name =
-        (int32_t)(streams >> s == 1 ? s : MEMOB_STREAMS + clocks->n_lanes);
+MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, uint64_t streams) {
+    const int64_t n = clocks->n_lanes, first = __builtin_ctzll(streams);
+    for (int64_t lane = 0; lane < n; lane++)
+        if (clocks->lanes[lane].streams == streams) return lane;
+    if (!memob_grow(&clocks->lanes, n, 1, sizeof(memoi_lane))) return -1;
+    clocks->lanes[n].streams = streams;
+    clocks->lanes[n].name = (int32_t)(streams >> first == 1 ? first : MEMOB_STREAMS + n);
     return clocks->n_lanes++;
 }
 
@@ -3237,23 +3199,20 @@ MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uin
  * that live from 0 on, are not listed. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
-    memob_map known = MEMO_ZERO(memob_map);
-    int64_t i, lane, n = 0;
+    int64_t lane, n = 0;
 
     /* Equal sets of streams share a lane. */
-    for (i = 0; i < trace->n_requests; i++) {
+    for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_buffer* buffer = &plan->buffers[number[i]];
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
-        lane = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
-        if (lane < 0) break;
+        lane = memoi_clocks_lane_find(clocks, clocks->starts[i]);
+        if (lane < 0) return memob_no_memory(error, "the order of streams");
         buffer->lane = clocks->lanes[lane].name;
         if (buffer->size_bytes == 0 ||
             (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
             continue;
         clocks->mallocs[n++] = memoi_keyed_of(lane, i);
     }
-    memob_map_free(&known);
-    if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
 
     memob_keyed_sort(clocks->mallocs, n);
     while (n-- > 0) {
@@ -3346,7 +3305,11 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
             status = memoi_plan_hold(plan, &clocks, trace, number, i, error);
     }
-    memoi_clocks_free(&clocks);
+
+    for (int64_t i = 0; clocks.advances && i < clocks.n * clocks.n; i++)
+        MEMO_FREE(clocks.advances[i].list);
+    MEMO_FREE(clocks.lanes);
+    memob_arrays_free(&clocks.arrays);
     return status;
 }
 
@@ -3627,7 +3590,7 @@ static const memob_value memoi_plan_wait_values[] = {
     MEMOB_NUMBER("freed", memo_wait, freed), MEMOB_NUMBER("requested", memo_wait, requested),
     MEMOB_VALUE("from", MEMOB_VALUE_INT32, memo_wait, from, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1),
-    MEMOB_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX)};
+    MEMOB_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, MEMOB_SECONDS_MOST)};
 static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
 static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
@@ -3643,14 +3606,10 @@ MEMOI memo_status memoi_plan_head(memob_lines* lines, memo_plan* plan) {
     return status;
 }
 
-/* buffer_lines: gets the line of each buffer that is read. */
-MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan,
-                                  int64_t* buffer_lines) {
+MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan) {
     memo_status status = MEMO_STATUS_OK;
-    for (int64_t i = 0; i < plan->n_buffers && !status; i++) {
+    for (int64_t i = 0; i < plan->n_buffers && !status; i++)
         status = memob_line(lines, &memoi_plan_buffer_record, &plan->buffers[i]);
-        if (lines->reader) buffer_lines[i] = lines->reader->n_line;
-    }
     for (int64_t i = 0; i < plan->n_gaps && !status; i++)
         status = memob_line(lines, &memoi_plan_gap_record, &plan->gaps[i]);
     for (int64_t i = 0; i < plan->n_holds && !status; i++)
@@ -3671,16 +3630,15 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                              : memo_plan_validate(plan, error);
     memo_text_put(&text, "memo plan 1\n");
     if (!status) status = memoi_plan_head(&lines, &head);
-    if (!status) status = memoi_plan_body(&lines, plan, NULL);
+    if (!status) status = memoi_plan_body(&lines, plan);
     return memob_write_lines(&text, lines.n, path, status, error);
 }
 
 /* Reads buffers, gaps, holds and waits, then checks the plan; an error has the line of its
  * buffer. */
-MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* plan,
-                                        int64_t* buffer_lines) {
-    memob_reader* reader = lines->reader;
-    memo_status status = memoi_plan_body(lines, plan, buffer_lines);
+MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* plan) {
+    memob_reader *reader = lines->reader, begin = *reader;
+    memo_status status = memoi_plan_body(lines, plan);
     int64_t culprit = -1;
     memo_error reason;
     if (status) return status;
@@ -3690,14 +3648,14 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
                               "state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
-    if (culprit >= 0) reader->n_line = buffer_lines[culprit];
-    return memob_line_error(reader, lines->error,
+    for (int64_t i = 0; i <= culprit; i++) (void)memob_next_entry(&begin);
+    return memob_line_error(culprit < 0 ? reader : &begin, lines->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "not a valid plan: %s", reason.message);
 }
 
 MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
-    int64_t n_lines, *buffer_lines;
+    int64_t n_lines;
     memob_lines lines = {NULL, reader, 1, error};
     memo_error reason;
     memo_plan head = MEMO_ZERO(memo_plan), *made;
@@ -3723,15 +3681,10 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     head.buffers = made->buffers;
     head.gaps = made->gaps;
     *made = head;
-
-    /* Lines of buffers are kept for errors of the whole plan. */
     made->holds = (memo_hold*)memob_calloc(made->n_holds, sizeof(memo_hold));
     made->waits = (memo_wait*)memob_calloc(made->n_waits, sizeof(memo_wait));
-    buffer_lines = (int64_t*)memob_calloc(made->n_buffers, sizeof(int64_t));
-    status = buffer_lines && made->holds && made->waits
-                 ? memoi_plan_parse_body(&lines, made, buffer_lines)
-                 : memob_no_memory(error, "a plan");
-    MEMO_FREE(buffer_lines);
+    status = made->holds && made->waits ? memoi_plan_parse_body(&lines, made)
+                                        : memob_no_memory(error, "a plan");
     if (status)
         memo_plan_destroy(made);
     else
@@ -5877,12 +5830,6 @@ MEMOI int64_t memob_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return rows == MEMO_ROWS_KEPT ? MEMO_ROWS_KEPT : (rows + tile_rows - 1) / tile_rows;
 }
 
-/* The border rule: even layers swap their first rows, odd layers their last.  Returns the first row
- * of the upper part.  Engine, schedule and session read it from the places. */
-MEMOI int64_t memoi_swap_border(int32_t is_odd, int64_t n_rows, int64_t n_swapped) {
-    return is_odd ? n_rows - n_swapped : n_swapped;
-}
-
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
@@ -5892,7 +5839,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     const char* why = NULL;
     int64_t border = 0; /* only of a number in range: another may overflow */
     if (swapped >= 0 && swapped <= n)
-        border = memoi_swap_border(memoi_swap_is_odd(desc, layer), n, swapped);
+        border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
 
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
@@ -6091,9 +6038,12 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_integer(name, "n_host_layers", desc->n_host_layers, 0, INT32_MAX,
                                       error)) ||
         (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                   MEMOB_DOUBLE_MAX, error)) ||
-        (status = memoi_check_folder(name, desc->spill_directory, error)))
+                                   MEMOB_DOUBLE_MAX, error)))
         return status;
+    if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.spill_directory: an empty string; NULL (no file), "
+                             "\".\" and other folders are valid");
     status = memoi_swap_check_order(desc, error);
     if (!status) status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);
@@ -6155,12 +6105,12 @@ typedef struct memob_swap_region {
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
 
-/* The layer recomputes the rows that it does not swap. */
+/* The layer recomputes the rows that it does not swap: even layers swap their first rows, odd
+ * layers their last. */
 MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64_t swapped,
                                 memob_swap_place* place) {
     if (swapped == desc->n_rows) return;
-    place->recompute_begin =
-        memoi_swap_is_odd(desc, layer) ? 0 : memoi_swap_border(0, desc->n_rows, swapped);
+    place->recompute_begin = memoi_swap_is_odd(desc, layer) ? 0 : swapped;
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
@@ -6307,6 +6257,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         const int is_odd = memoi_swap_is_odd(desc, layer);
         memob_swap_sum* sum = &sums[layer];
+        memob_swap_place* place = places ? &places[(int64_t)layer * desc->n_tensors] : NULL;
         int64_t swapped, recomputed_bytes, own_bytes, moved;
         double others; /* the share of the step's rows that it recomputes */
         if (is_packed && !memob_layer_has(desc, layer, t)) continue;
@@ -6346,9 +6297,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             if (all_s && others > 0)
                 *(is_packed ? &sum->packed_s : &sum->recompute_s) +=
                     sign * (call_s + all_s[layer] * others);
-            if (places && !is_packed)
-                memoi_swap_recompute(desc, layer, swapped,
-                                     &places[(int64_t)layer * desc->n_tensors]);
+            if (place && !is_packed) memoi_swap_recompute(desc, layer, swapped, place);
         }
         if (!swapped) continue;
 
@@ -6358,11 +6307,10 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
             sum->input_bytes += sign * moved * row_bytes;
             sum->input_offset = sum->host_bytes;
         }
-        if (places) {
-            memob_swap_place* place = &places[(int64_t)layer * desc->n_tensors];
+        if (place) {
             place->offset =
                 is_odd ? recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - recomputed_bytes : -own_bytes;
-            place->moved_begin = is_odd ? memoi_swap_border(1, n, swapped) : 0;
+            place->moved_begin = is_odd ? n - swapped : 0;
             place->moved_end = place->moved_begin + moved;
             place->host_offset = sum->host_bytes;
         }
@@ -8038,30 +7986,29 @@ MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
     memob_engine* e = &states->engine;
     memob_states_update* update = &states->updates[layer];
     const int is_pass = states->phase == MEMOI_PHASE_UPDATE;
-    memoi_states_place* places = states->places;
+    const int32_t at = states->layers[layer].place;
+    memoi_states_place* own =
+        at >= 0 && states->places[at].layer == layer ? &states->places[at] : NULL;
 
     /* Stores end in order, so the host waits for an event behind all stores. */
     if (!is_pass || states->n_ended == 0) {
         memob_engine_record(e, MEMOB_SWAP_COMPUTE, MEMOI_STATES_COMPUTED);
         memob_engine_wait(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_COMPUTED);
-        for (int k = 0; k < 2; k++) {
-            if (!places[k].dirty || (!is_pass && places[k].layer != layer)) continue;
-            memoi_states_store(states, &places[k]);
-            if (e->status) break;
-            places[k].dirty = 0;
-            places[k].is_leaving = 1;
-        }
-        for (int k = 0; k < 2; k++)
-            if (k == 0 || places[k].is_leaving)
+        for (int k = 1; k >= 0; k--) {
+            memoi_states_place* place = &states->places[k];
+            const int leaves = place->dirty && (is_pass || place == own);
+            if (leaves) memoi_states_store(states, place);
+            if (e->status) return;
+            if (leaves) place->dirty = 0;
+            place->is_leaving |= leaves;
+            if (k == 0 || place->is_leaving)
                 memob_engine_record(e, MEMOB_SWAP_TO_HOST, MEMOI_STATES_STORED + k);
+        }
         memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_STORED);
     }
 
     /* What nobody has used yet may still be read from the host. */
-    for (int k = 0; k < 2; k++)
-        if (places[k].layer == layer && places[k].is_coming)
-            memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + k);
-
+    if (own && own->is_coming) memob_engine_wait(e, MEMOB_SWAP_FILE, MEMOI_STATES_LOADED + at);
     if (!e->status && e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status =
@@ -8070,18 +8017,7 @@ MEMOI void memoi_states_launch(memob_states* states, int32_t layer) {
     if (e->status) return;
     update->number = ++states->n_updates;
     update->is_awaited = 0;
-    for (int k = 0; k < 2; k++)
-        if (places[k].layer == layer) places[k].present &= ~(states->gradients | states->updated);
-}
-
-/* 1: this call comes next.  Sessions have checked the order of layers; layers that are open at the
- * same time have different places. */
-MEMOI int memoi_states_is_next(const memob_states* states, memob_states_pass pass, int is_end,
-                               int32_t layer) {
-    const int32_t k = is_end ? states->n_ended : states->n_begun;
-    return k < (is_end ? states->n_begun : states->n_layers) &&
-           memoi_states_pass_of(states->phase) == pass &&
-           memob_states_layer_of(states, states->phase, k) == layer;
+    if (own) own->present &= ~(states->gradients | states->updated);
 }
 
 /* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
@@ -8104,15 +8040,17 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
     return MEMO_STATUS_OK;
 }
 
-/* Begin and end enclose what the trainer enqueues for a layer of a pass.  A layer may begin before
- * another layer ends, unless both use the same place.  An update may also follow a micro-batch that
- * was not the last.  Errors: the device's; then comes memob_states_abandon. */
+/* Begin and end enclose what the trainer enqueues for a layer of a pass.  Sessions have checked the
+ * order.  A layer may begin before another layer ends, unless both use the same place.  An update
+ * may also follow a micro-batch that was not the last.  Errors: the device's; then comes
+ * memob_states_abandon. */
 MEMOI memo_status memob_states_begin(memob_states* states, memob_states_pass pass, int32_t layer,
                                      memo_error* error) {
     memob_engine* e = &states->engine;
     if (pass == MEMOB_STATES_PASS_UPDATE && states->phase == MEMOI_PHASE_NONE && layer == 0)
         states->phase = MEMOI_PHASE_UPDATE; /* no micro-batch was the last */
-    MEMO_ASSERT(memoi_states_is_next(states, pass, 0, layer));
+    MEMO_ASSERT(memoi_states_pass_of(states->phase) == pass &&
+                memob_states_layer_of(states, states->phase, states->n_begun) == layer);
     memob_engine_call(e, error);
     if (memob_states_needs(states, states->phase, layer)) {
         const int32_t place = states->layers[layer].place;
@@ -8143,7 +8081,8 @@ MEMOI memo_status memob_states_end(memob_states* states, memob_states_pass pass,
     const int32_t phase = states->phase;
     memob_engine* e = &states->engine;
     memob_states_layer* of_layer = &states->layers[layer];
-    MEMO_ASSERT(memoi_states_is_next(states, pass, 1, layer));
+    MEMO_ASSERT(memoi_states_pass_of(phase) == pass && states->n_ended < states->n_begun &&
+                memob_states_layer_of(states, phase, states->n_ended) == layer);
 
     /* What the pass has changed.  An update has used the gradients up. */
     if (memob_states_needs(states, phase, layer)) {
@@ -8281,16 +8220,17 @@ MEMOI void memob_walk_update(const memob_walk* w) {
 /* --- from and to the caller --- */
 
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
-MEMOI memo_status memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state,
-                                         int is_read, int64_t offset_bytes, int64_t n_bytes,
-                                         memo_error* error) {
-    memob_spill_op op =
-        states->engine.spill_ops[memoi_states_spill_op(states, layer, state) + is_read];
+MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state, int is_read,
+                                  int64_t offset_bytes, int64_t n_bytes) {
+    memob_engine* e = &states->engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
+    memob_spill_op op;
+    if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
+    op = e->spill_ops[memoi_states_spill_op(states, layer, state) + is_read];
     op.address += begin;
     op.offset += begin;
     op.n_bytes = memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT);
-    return memoi_spill_run(&op, error);
+    e->status = memoi_spill_run(&op, e->error);
 }
 
 /* Waits for computation, copies and updates on the host. */
@@ -8318,8 +8258,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
-    const int is_spilled = (states->layers[layer].spilled & bit) != 0;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     memoi_states_place* place;
     char *on_device, *on_host;
     if (states->n_begun > states->n_ended)
@@ -8349,27 +8288,22 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     /* Streamed: on the host, after what is newer in the layer's place has left. */
     place = &states->places[memob_max(states->layers[layer].place, 0)];
     on_host = e->host_memory + offsets[1] + offset_bytes;
+    memob_engine_call(e, error);
     if (place->layer == layer && (place->dirty & bit)) {
-        memob_engine_call(e, error);
         memoi_states_copy(states, MEMOB_SWAP_TO_HOST, layer, bit, 0);
-        status = e->status;
-        if (!status)
-            status = memo_stream_synchronize(device, e->streams[MEMOB_SWAP_TO_HOST], error);
-        if (!status && is_spilled)
-            status = memoi_states_pass_file(states, layer, state, 0, 0, size_bytes, error);
-        if (status) return status;
-        place->dirty &= ~bit;
+        if (!e->status)
+            e->status = memo_stream_synchronize(device, e->streams[MEMOB_SWAP_TO_HOST], error);
+        memoi_states_pass_file(states, layer, state, 0, 0, size_bytes);
+        if (!e->status) place->dirty &= ~bit;
     }
-    if (place->layer == layer && !is_out) place->present &= ~bit;
-    if (is_spilled)
-        status = memoi_states_pass_file(states, layer, state, 1, offset_bytes, n_bytes, error);
-    if (!status && bytes)
+    if (!e->status && place->layer == layer && !is_out) place->present &= ~bit;
+    memoi_states_pass_file(states, layer, state, 1, offset_bytes, n_bytes);
+    if (!e->status && bytes)
         memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);
-    else if (!status)
+    else if (!e->status)
         memset(on_host, 0, (size_t)n_bytes);
-    if (!status && is_spilled && !is_out)
-        status = memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes, error);
-    return status;
+    if (!is_out) memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes);
+    return e->status;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

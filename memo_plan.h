@@ -5857,7 +5857,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
  * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
 #define MEMOI_PROFILE_TIME(what, of, field, least)                                                 \
-    MEMOB_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, least, INT64_MAX)
+    MEMOB_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, least, MEMOB_SECONDS_MOST)
 static const memob_value memoi_profile_rows_values[] = {
     MEMOB_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1, INT64_MAX),
     MEMOB_VALUE("number of kinds", MEMOB_VALUE_INT32, memo_profile, n_kinds, 1,
