@@ -335,9 +335,11 @@ coverage: ## line coverage of the headers by the tests (gcc and gcov)
 format: ## format all C sources with clang-format
 	@$(call need,clang-format,clang-format)
 	clang-format -i $(FORMATTED)
-format-check: ## list the sources that are not formatted
+
+format-check: ## list the sources that are not formatted, too wide lines, and long functions without paragraphs
 	@$(call need,clang-format,clang-format)
 	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
+	@sh tests/test_compile.sh style:
 
 # ---- installation ----
 

@@ -327,8 +327,8 @@ slow_test_is "two translation units with MEMO_STATIC" two_static_units $first_c 
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
-test_is "headers have at most 100 columns" columns
-test_is "long functions have paragraphs and comments" paragraphs
+test_is "style: headers have at most 100 columns" columns
+test_is "style: long functions have paragraphs and comments" paragraphs
 test_is "what headers share is defined in memo.h" shared
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header

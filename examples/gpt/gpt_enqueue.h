@@ -892,11 +892,14 @@ static void gpt_attention_run(gpt_model* model, const gpt_array* tensors,
     a->shape =
         gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
     a->batch = run->batch;
+
+    /* The backward also reads what the forward writes. */
     gpt_use_rows(&op, GPT_READ, &a->q, tensors[GPT_Q], run->rows);
     gpt_use_rows(&op, GPT_READ, &a->k, tensors[GPT_K], keys);
     gpt_use_rows(&op, GPT_READ, &a->v, tensors[GPT_V], keys);
     gpt_use_rows(&op, of_forward, &a->out, tensors[GPT_ATTENTION], run->rows);
     gpt_use_rows(&op, of_forward, &a->lse, tensors[GPT_LSE], run->rows);
+
     if (model->config.documents) {
         const int64_t n = a->shape.documents + 1;
         const int64_t first = run->rows.begin / model->config.sequence * n;
