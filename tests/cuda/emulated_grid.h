@@ -27,23 +27,42 @@ static dim3 blockDim, gridDim;
 
 enum { EMULATED_LANES = 32, EMULATED_THREADS = 1024, EMULATED_STACK_BYTES = 64 << 10 };
 
-/* swapcontext saves the signal mask by a call of the kernel, which would take a third of the time:
- * it enters a lane once.  The compiler's own jumps leave out what the library's do for threads.
- * AddressSanitizer follows swapcontext alone. */
+/* swapcontext saves the signal mask by a call of the kernel, and under AddressSanitizer clears what is
+ * known of the stack: together most of the time.  It enters a lane once.  The compiler's own jumps
+ * leave out what the library's do for threads. */
 struct emulated_context {
     ucontext_t whole;
-#ifndef __SANITIZE_ADDRESS__
     void* registers[5];
     bool is_entered;
-#endif
+    const void* stack;
+    size_t stack_bytes;
 };
 
-static inline void emulated_switch(emulated_context* from, emulated_context* to) {
-#ifndef __SANITIZE_ADDRESS__
-    if (__builtin_setjmp(from->registers)) return;
-    from->is_entered = true;
-    if (to->is_entered) __builtin_longjmp(to->registers, 1);
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#define EMULATED_UNCHECKED __attribute__((no_sanitize("address")))
+static inline void emulated_leaves_for(const emulated_context* to) {
+    __sanitizer_start_switch_fiber(NULL, to->stack, to->stack_bytes);
+}
+static inline void emulated_comes_from(emulated_context* from) {
+    __sanitizer_finish_switch_fiber(NULL, &from->stack, &from->stack_bytes);
+}
+#else
+#define EMULATED_UNCHECKED
+static inline void emulated_leaves_for(const emulated_context*) {}
+static inline void emulated_comes_from(emulated_context*) {}
 #endif
+
+/* Lanes and the scheduler switch to each other, so it is `to` that comes back. */
+EMULATED_UNCHECKED static inline void emulated_switch(emulated_context* from,
+                                                      emulated_context* to) {
+    if (__builtin_setjmp(from->registers)) {
+        emulated_comes_from(to);
+        return;
+    }
+    from->is_entered = true;
+    emulated_leaves_for(to);
+    if (to->is_entered) __builtin_longjmp(to->registers, 1);
     swapcontext(&from->whole, &to->whole);
 }
 
@@ -161,6 +180,7 @@ static inline const std::vector<unsigned>& emulated_order(std::vector<unsigned>&
 }
 
 static inline void emulated_lane_main(void) {
+    emulated_comes_from(&emulated_scheduler);
     for (;;) {
         (*emulated_kernel)();
         emulated_now->state = emulated_lane::HAS_ENDED;
@@ -172,6 +192,8 @@ static inline void emulated_start_lane(emulated_lane* lane) {
     lane->state = emulated_lane::IS_READY;
     if (lane->has_stack) return; /* at the end of its loop */
     lane->has_stack = true;
+    lane->context.stack = emulated_stacks[lane - emulated_lanes];
+    lane->context.stack_bytes = EMULATED_STACK_BYTES;
     getcontext(&lane->context.whole);
     lane->context.whole.uc_stack.ss_sp = emulated_stacks[lane - emulated_lanes];
     lane->context.whole.uc_stack.ss_size = EMULATED_STACK_BYTES;
