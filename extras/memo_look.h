@@ -1623,6 +1623,7 @@ typedef struct memoi_simulator {
     memoi_flow* flows;   /* of each link, from 1 */
     memob_arrays arrays; /* all of these */
 } memoi_simulator;
+
 /* start_s owns the memory of all arrays, and of two numbers for each stream behind them. */
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
                                           memo_error* error) {
@@ -1702,6 +1703,7 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     flow->n++;
     memoi_simulation_begin(s, i, op->link, flow->sent_bytes + (double)op->link_bytes);
 }
+
 /* What takes no time: it is reached after the ops before it, and passes with those it waits for. */
 MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* order,
                                     memo_simulation* simulation, int64_t i) {

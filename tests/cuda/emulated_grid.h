@@ -27,9 +27,9 @@ static dim3 blockDim, gridDim;
 
 enum { EMULATED_LANES = 32, EMULATED_THREADS = 1024, EMULATED_STACK_BYTES = 64 << 10 };
 
-/* swapcontext saves the signal mask by a call of the kernel, and under AddressSanitizer clears what is
- * known of the stack: together most of the time.  It enters a lane once.  The compiler's own jumps
- * leave out what the library's do for threads. */
+/* swapcontext saves the signal mask by a call of the kernel, and under AddressSanitizer clears what
+ * is known of the stack: together most of the time.  swapcontext enters a lane once.  The
+ * compiler's own jumps leave out what the library's do for threads. */
 struct emulated_context {
     ucontext_t whole;
     void* registers[5];
