@@ -1001,10 +1001,13 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * With several streams a few more pairs conflict: the earlier item is *held* against the later.
  * These pairs are listed one by one. */
 
-/* A problem of at most this many items is *small*: small problems are often proven. */
+/* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000 /* at most in the exact search, which is as deep as there are items */
+    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
+    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4            /* a stage that may gain nothing spends a quarter of what is left */
 };
 
 typedef struct memoi_range {
@@ -2117,10 +2120,7 @@ typedef struct memoi_plateau {
     int32_t end, previous; /* sections */
 } memoi_plateau;
 
-enum {
-    MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
-    MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
-};
+enum { MEMOI_GREEDY_PACE = 1000 }; /* items placed that tell how long a run takes */
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
@@ -2316,8 +2316,7 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     double begin = memob_now_s();
     memoi_plateau_begin(greedy);
     for (int64_t round = 1; n_placed < n; round++) {
-        if (round % MEMOI_GREEDY_CLOCK == 0 &&
-            memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
+        if (round % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
             return 0;
         n_placed += memoi_plateau_step(greedy);
     }
@@ -2520,11 +2519,6 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
  *
  * Each item, in its turn, goes into the lowest hole that the items before it have left. */
 
-enum {
-    MEMOI_FIT_CLOCK = 64, /* items placed between two looks at the clock */
-    MEMOI_FIT_ROUNDS = 16
-};
-
 MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
@@ -2535,7 +2529,7 @@ MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
 MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
     int64_t offset, next = 0, round = 0, n_above;
     do {
-        if (++round == MEMOI_FIT_ROUNDS)
+        if (++round == MEMOI_TRIES)
             qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
         offset = next;
         n_above = 0;
@@ -2567,7 +2561,7 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
     for (int64_t k = 0; k < n; k++) {
         int64_t n_taken = 0;
         const memoi_item* item = &problem->items[i = ranked[k].index];
-        if (k % MEMOI_FIT_CLOCK == 0 && memob_now_s() > deadline) return n;
+        if (k % MEMOI_CLOCK == 0 && memob_now_s() > deadline) return n;
         if (offsets[i] >= 0) continue;
         for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
             taken[n_taken] = places[neighbors->list[l]];
@@ -2622,8 +2616,6 @@ MEMOI void memoi_greedy_try(memoi_greedy* greedy, int64_t target, double last_be
  * step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run, what meets
  * full sections comes first. */
 MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solution* best) {
-    enum { REPEATS = 16 };
-    static const double steps[] = {0.02, 0.1, 0.5};
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items;
     uint64_t random = 0;
@@ -2632,12 +2624,13 @@ MEMOI void memoi_greedy_repeat(memoi_greedy* greedy, int64_t target, memoi_solut
         greedy->ranked[k].first = 1 - (double)k / (double)n;
         greedy->ranked[k].second = 0;
     }
-    for (int64_t run = 0; run < REPEATS && best->peak > target && memoi_greedy_run(greedy); run++) {
+    for (int64_t run = 0; run < MEMOI_TRIES && best->peak > target && memoi_greedy_run(greedy);
+         run++) {
         memoi_solution_offer(problem, greedy->offsets, best);
         for (int64_t k = 0; k < n; k++) {
             memoi_ranked* ranked = &greedy->ranked[k];
             if (greedy->offsets[ranked->index] + problem->items[ranked->index].size > target)
-                ranked->first += steps[run % 3] * memoi_search_random_real(&random);
+                ranked->first += 0.05 * memoi_search_random_real(&random);
         }
         qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
     }
@@ -2828,8 +2821,7 @@ typedef struct memoi_search {
     memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
     int64_t n_runs;
     double run_length;
-    int64_t node_end;  /* of its budget */
-    int64_t node_long; /* the run that reaches it has all the rest */
+    int64_t node_end; /* of its budget */
 
     /* side by side with other searches */
     int64_t place;      /* among them */
@@ -3475,8 +3467,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
-    search->node_stop = search->n_nodes + (int64_t)search->run_length;
-    if (search->node_stop > search->node_long) search->node_stop = search->node_end;
+    search->node_stop = memob_min(search->n_nodes + (int64_t)search->run_length, search->node_end);
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
@@ -3570,7 +3561,6 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     memoi_search* searches = team->searches;
     uint64_t random[MEMOI_THREADS];
     int64_t answered = INT64_MAX, k;
-    int64_t rest = searches[0].problem->n_items > MEMOI_SMALL_ITEMS ? 0 : budget / 2;
 
     /* Each attempt begins again with the first style of run and the shortest run. */
     for (k = 0; k < team->n; k++) {
@@ -3584,7 +3574,6 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         searches[k].run_length = (double)memoi_search_shortest_run(searches[k].problem);
         searches[k].node_begin = searches[k].n_nodes;
         searches[k].node_end = searches[k].n_nodes + budget;
-        searches[k].node_long = searches[k].node_end - rest;
         random[k] = searches[k].random;
     }
 
@@ -3617,7 +3606,6 @@ typedef struct memoi_effort {
     int64_t nodes_left; /* of each thread */
     uint64_t seed;
     int64_t n_threads;
-    int32_t has_capacity; /* the target is all that is asked for */
     const memo_log* log;
 } memoi_effort;
 
@@ -3832,20 +3820,20 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
 }
 
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
- * after a few windows that fail, each larger than the window before: items outside of a window may
- * be the reason.  Each window may spend the budget.  A window too large for the budget waits for a
- * larger budget.  0: no memory. */
+ * after a few windows that fail, each twice the window before: items outside of a window may be the
+ * reason.  Each window may spend the budget.  A window too large for the budget waits for a larger
+ * budget.  0: no memory. */
 MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
                                 memoi_effort* effort, memoi_solution* best) {
-    enum { WINDOWS = 3 };
+    enum { SMALLEST = 2, LARGEST = 8 }; /* reach of a window, in lives at its section */
     const memoi_problem* problem = cores->problem;
-    int64_t n_failed = 0, left, n_in, k;
-    double reach = 4, lives;
+    int64_t left, n_in, k;
+    double reach = SMALLEST, lives;
     for (;;) {
         const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
         memoi_verdict verdict;
         left = budget = memob_min(budget, effort->nodes_left);
-        if (best->peak <= capacity || n_failed == WINDOWS || left <= 0 ||
+        if (best->peak <= capacity || reach > LARGEST || left <= 0 ||
             memob_now_s() > cores->deadline)
             return 1;
 
@@ -3854,15 +3842,14 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
         while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
-               lives >= 0.2)
+               lives >= 0.25)
             lives /= 2;
         if (n_in + n_in / 2 > budget) return 1;
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         effort->nodes_left -= budget - left;
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
             if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
-        n_failed = verdict == MEMOI_FOUND ? 0 : n_failed + 1;
-        reach = verdict == MEMOI_FOUND ? 4 : 1.5 * reach;
+        reach = verdict == MEMOI_FOUND ? SMALLEST : 2 * reach;
     }
 }
 
@@ -3979,10 +3966,9 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity)
  * step.  The shortest step gets a larger budget, and windows if there are cores.  0: no memory. */
 MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_cores* cores, memoi_solution* best) {
-    enum { PLACES = 4, CLOCK = 16 }; /* of a node; between looks at the clock */
-    enum { SHARE = 160 };            /* of what is open, a step at least */
+    enum { PLACES = 4, STEPS = 160 }; /* of a node; from a plan to the goal, at most */
     const int64_t n = problem->n_items, before = effort->nodes_left;
-    int64_t step = 0, budget = CLOCK, n_places, highest;
+    int64_t step = 0, budget = MEMOI_TRIES, n_places, highest;
     int listed = memoi_neighbors_list(problem);
     memob_arrays a = {NULL, 0};
     memoi_ejections e;
@@ -4014,7 +4000,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
         if (best->peak <= goal || effort->nodes_left <= n_nodes || memob_now_s() > effort->deadline)
             break;
         if (capacity >= best->peak) {
-            step = memob_max(2 * step, (best->peak - goal) / SHARE + 1);
+            step = memob_max(2 * step, (best->peak - goal) / STEPS + 1);
             capacity = memob_max(goal, best->peak - step);
         }
 
@@ -4024,7 +4010,7 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
         e.n_waiting = 1;
         for (n_places = 0; e.n_waiting > 0 && n_places < budget; n_places++) {
             if (n_places / PLACES + 1 >= effort->nodes_left - n_nodes) break;
-            if (n_places % CLOCK == 0 && memob_now_s() > effort->deadline) break;
+            if (n_places % MEMOI_CLOCK == 0 && memob_now_s() > effort->deadline) break;
             if (!memoi_ejections_place(&e, e.waiting[--e.n_waiting], capacity)) {
                 e.n_waiting++;
                 break;
@@ -4036,16 +4022,17 @@ MEMOI int memoi_ejections_rounds(const memoi_problem* problem, int64_t goal, int
             continue;
         }
         if (cores) {
-            cores->deadline = memob_now_s() + (effort->deadline - memob_now_s()) / (double)PLACES;
-            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / PLACES,
-                                              budget / PLACES, effort, best);
+            cores->deadline =
+                memob_now_s() + (effort->deadline - memob_now_s()) / (double)MEMOI_SHARE;
+            a.failed = !memoi_windows_attempt(cores, goal + (best->peak - goal) / MEMOI_SHARE,
+                                              budget / MEMOI_SHARE, effort, best);
         }
         memcpy(e.offsets, best->offsets, (size_t)n * sizeof(int64_t));
         if (best->peak <= capacity) continue;
 
         capacity = INT64_MAX;
-        step /= 4; /* and twice that comes next */
-        if (step <= (best->peak - goal) / SHARE && budget < (int64_t)1 << 40) budget *= 2;
+        step /= MEMOI_SHARE; /* and twice that comes next */
+        if (step <= (best->peak - goal) / STEPS && budget < (int64_t)1 << 40) budget *= 2;
         memoi_search_report(effort, problem, best, problem->lower_bound,
                             before - effort->nodes_left);
     }
@@ -4112,47 +4099,30 @@ MEMOI int memoi_rounds_attempt(memoi_rounds* r, int64_t capacity, int64_t limit)
 
 /* Makes rounds of attempts.  A round begins with ejections and an attempt at the goal.  Then the
  * round attempts halfway from the capacity given up to the best peak, until no capacity is left
- * between.
- *
- * Each round spends more on an attempt than the round before.  An attempt at the goal may spend as
- * much as a few other attempts together if only the goal counts, or if the round before has not
- * lowered the plan.  Later rounds attempt the goal only every third time, unless only the goal
- * counts, because a capacity that was given up often is rarely met.
- *
- * A plain problem or a cover has no ejections.  A large plain problem attempts the goal in every
- * round but the first.  0: no memory. */
+ * between.  Each round spends twice as much on an attempt as the round before.  A plain problem or
+ * a cover has no ejections.  0: no memory. */
 MEMOI int memoi_rounds_run(memoi_rounds* r) {
-    enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
-    enum { EJECTIONS_FIRST = 50 }; /* nodes of an item, in the first round */
+    enum { RUNS = 10 }; /* of the shortest length, in an attempt of the first round */
     const memoi_problem* problem = r->problem;
-    const int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
-    const int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
-    const int is_for_goal = r->effort->has_capacity;
-    const int64_t shortest = memoi_search_shortest_run(problem);
-    int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
-    int is_lowering = 1; /* the round before has lowered the plan */
+    const int has_ejections = !problem->is_cover && !memoi_problem_is_plain(problem);
+    int64_t budget = RUNS * memoi_search_shortest_run(problem);
 
-    for (int round = 0; memoi_rounds_go_on(r); round++) {
-        const int64_t peak = r->best->peak;
-        const int is_thorough = is_for_goal || is_large || round < THOROUGH_ROUNDS;
-        const int is_at_goal = is_large ? round > 0 || is_for_goal : round % 3 == 0 || is_thorough;
+    while (memoi_rounds_go_on(r)) {
         const int64_t goal = memob_max(r->target, *r->bound);
-        int64_t limit = problem->n_items * EJECTIONS_FIRST << memob_min(round, 20);
-        if (!is_plain && !memoi_ejections_rounds(problem, goal, limit, r->effort, NULL, r->best))
+        const int64_t limit = memob_min(budget, r->effort->nodes_left / MEMOI_SHARE);
+        if (has_ejections &&
+            !memoi_ejections_rounds(problem, goal, limit, r->effort, NULL, r->best))
             return 0;
         memoi_search_report(r->effort, problem, r->best, *r->bound, r->n_nodes);
         r->is_over = memob_now_s() > r->effort->deadline;
-        r->given_up = goal;
 
-        /* First the goal, then capacities halfway between the goal and the best plan. */
-        if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
-        limit = budget * (is_thorough && (is_for_goal || !is_lowering) ? GOAL_SHARE : 1);
-        if (is_at_goal && memoi_rounds_go_on(r) && !memoi_rounds_attempt(r, goal, limit)) return 0;
+        r->given_up = goal;
+        if (memoi_rounds_go_on(r) && !memoi_rounds_attempt(r, goal, budget)) return 0;
         while (memoi_rounds_go_on(r) && r->given_up < r->best->peak - 1) {
             int64_t capacity = r->given_up + (r->best->peak - r->given_up) / 2;
             if (!memoi_rounds_attempt(r, capacity, budget)) return 0;
         }
-        is_lowering = r->best->peak < peak;
+        if (budget < (int64_t)1 << 40) budget *= 2;
     }
     return 1;
 }
@@ -4333,12 +4303,10 @@ MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
     }
 }
 
-/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
- * sizes agree by chance so rarely that any brick will do. */
+/* Is a brick that begins at the end of i with the same size surely the next in its row? */
 MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
-    enum { LARGE = 1 << 20 };
     const memoi_item* item = &b->whole.items[i];
-    return item->size >= LARGE || item->size == b->ends[item->end];
+    return item->size == b->ends[item->end];
 }
 
 /* Joins i with the next brick of its row. */
@@ -4395,7 +4363,7 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
             if (b->is_brick[i]) memoi_brick_stack(b, i, 1);
 
         /* If no brick is surely the next, some likely bricks.  No tiling has so few sure bricks. */
-        if (b->n_joins == before && b->n_joins < n / 16) break;
+        if (b->n_joins == before && b->n_joins < n / SOME) break;
         most = b->n_joins > before ? 0 : before + (n - before) / SOME + 1;
         for (int64_t i = 0; i < n && b->n_joins < most; i++) {
             if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
@@ -4414,13 +4382,12 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, double deadline) {
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
  * is left, with a share of the effort.  Errors: no memory. */
-MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, double share,
+MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target,
                                      memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
-    enum { ATTEMPTS = 8 };
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, share), turn;
+    memoi_effort own = memoi_effort_take(effort, 1.0 / MEMOI_SHARE), turn;
     int64_t bound = 0, n_left;
     int64_t* offsets;
     memoi_bricks b;
@@ -4437,7 +4404,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     offsets = MEMOB_ARRAY(&b.arrays, int64_t, n);
     if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
 
-    for (int64_t attempt = 0; !status && attempt < ATTEMPTS && best->peak > target; attempt++) {
+    for (int64_t attempt = 0; !status && attempt < MEMOI_TRIES && best->peak > target; attempt++) {
         memoi_problem part;
         memoi_solution inner;
         memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
@@ -4445,7 +4412,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
         b.n_joins = 0;
         b.random = (uint64_t)attempt;
         n_left = memoi_bricks_join(&b, own.deadline);
-        if (n_left == 0 || n_left > n / 4) break; /* far from one brick in any order */
+        if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
         for (int64_t i = 0; i < n; i++) {
             b.whole.items[i].first_range = i;
             b.whole.ranges[i].begin = b.whole.items[i].begin;
@@ -4462,7 +4429,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
                      ? memoi_greedy_solve(&part, target, own.deadline, own.deadline, &inner, error)
                      : memob_no_memory(error, "the bricks of the plan");
         bound = part.lower_bound;
-        turn = memoi_effort_take(&own, 0.25);
+        turn = memoi_effort_take(&own, 1.0 / MEMOI_SHARE);
         if (!status && inner.peak > target &&
             !memoi_search_minimize(&part, target, &turn, &inner, &bound))
             status = memob_no_memory(error, "the search");
@@ -4514,11 +4481,10 @@ MEMOI int64_t memoi_around_lowest(const memoi_around* around, int64_t begin, int
  * all that is ahead; a few are tried.  If there is none, the plateau rises, but not into what is
  * ahead. */
 MEMOI int memoi_around_step(memoi_around* around) {
-    enum { TRIES = 32 };
     memoi_greedy* greedy = &around->greedy;
     int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at), reached;
     const int32_t end = greedy->plateau[at].end;
-    int32_t passed[TRIES], rank = INT32_MAX, n_passed = 0;
+    int32_t passed[MEMOI_TRIES], rank = INT32_MAX, n_passed = 0;
     const memoi_item* item = NULL;
     int64_t i = 0;
 
@@ -4535,7 +4501,7 @@ MEMOI int memoi_around_step(memoi_around* around) {
     }
 
     /* What is too large is off the tree for this step. */
-    for (; n_passed < TRIES; passed[n_passed++] = rank) {
+    for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
         rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
         if (rank == INT32_MAX) break;
         item = &greedy->problem->items[i = greedy->ranked[rank].index];
@@ -4543,7 +4509,7 @@ MEMOI int memoi_around_step(memoi_around* around) {
         memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
         if (memoi_around_lowest(around, item->begin, item->end, top + item->size) < 0) break;
     }
-    rank = n_passed < TRIES ? rank : INT32_MAX;
+    rank = n_passed < MEMOI_TRIES ? rank : INT32_MAX;
     while (n_passed-- > 0)
         memoi_unplaced_set(&greedy->unplaced,
                            greedy->unplaced.place_of[greedy->ranked[passed[n_passed]].index],
@@ -4563,7 +4529,6 @@ MEMOI int memoi_around_step(memoi_around* around) {
  * as soon as the deadline cannot be met.  A step may look at all items ahead, so the clock is read
  * often. */
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
-    enum { CLOCK = 16 };
     memoi_greedy* greedy = &around->greedy;
     int64_t n = greedy->problem->n_items, n_placed, step;
     double begin = memob_now_s();
@@ -4576,7 +4541,8 @@ MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
         memoi_unplaced_set(&greedy->unplaced, greedy->unplaced.place_of[i], INT32_MAX);
     }
     for (step = 1, n_placed = 0; n_placed < n; step++) {
-        if (step % CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline) return 0;
+        if (step % MEMOI_CLOCK == 0 && memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
+            return 0;
         n_placed += memoi_around_step(around);
     }
     return 1;
@@ -4619,7 +4585,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, do
         is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
         n_full += is_in_set[i];
     }
-    if (n_full > n / 4 * 3) goto done;
+    if (n_full > n / 2) goto done;
 
     /* The plan of these items, and all other items around it. */
     memcpy(inner.offsets, best->offsets, (size_t)n * sizeof(int64_t));
@@ -4667,8 +4633,8 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 }
 
 /* Searches the parts that end above the goal, the highest first.  No other part need become lower
- * than the result of the highest.  Each part gets half of the remaining effort; the last part gets
- * all.  parts: scratch, one per item.  *peak: of all parts. */
+ * than the result of the highest.  Each part gets a share of the remaining effort, and the last part
+ * gets all.  parts: scratch, one per item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target,
                                     memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
                                     int64_t* bound, int64_t* peak, memo_error* error) {
@@ -4697,7 +4663,7 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        own = memoi_effort_take(effort, is_last ? 1 : 0.5);
+        own = memoi_effort_take(effort, is_last ? 1 : 1.0 / MEMOI_SHARE);
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         status = memoi_search_part_at(problem, first, last, NULL, goal, &own, best, bound,
@@ -4720,16 +4686,15 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     if (memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(bricks) &&
         memob_now_s() < effort->deadline)
-        status = memoi_bricks_solve(problem, target, 0.2, effort, best, error);
+        status = memoi_bricks_solve(problem, target, effort, best, error);
     if (!status && best->peak > target && problem->n_items > MEMOI_SMALL_ITEMS &&
         memoi_problem_is_easy(problem) && !MEMOI_WITHOUT(full_sections)) {
-        if (memob_now_s() < effort->deadline)
-            status = memoi_full_solve(problem, 80, 0.3, target, effort, best, &bound, error);
         /* What is left outside may fit if a few percent more or less count as full. */
-        for (int percent = 95; percent > 90 && !status && best->peak > memob_max(target, bound) &&
+        double share = 1.0 / MEMOI_SHARE;
+        for (int percent = 81; percent < 100 && !status && best->peak > memob_max(target, bound) &&
                                memob_now_s() < effort->deadline;
-             percent--)
-            status = memoi_full_solve(problem, percent, 0.03, target, effort, best, &bound, error);
+             percent += 4, share /= 2)
+            status = memoi_full_solve(problem, percent, share, target, effort, best, &bound, error);
     }
 
     do {
@@ -5260,7 +5225,7 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
     const int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     double now = memob_now_s(), deadline = effort->deadline;
-    double last_greedy = now + (is_greedy ? 1 : is_large ? 0.2 : 0.5) * (deadline - now);
+    double last_greedy = now + (deadline - now) / (is_greedy ? 1 : MEMOI_SHARE);
     memoi_solution before = *best;
 
     if (engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace && plan->n_holds == 0) {
@@ -5332,7 +5297,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
-    effort.has_capacity = settings.capacity_bytes > 0;
 #ifdef MEMO_NO_HOST_DEVICE
     effort.n_threads = 1;
 #endif

@@ -2085,6 +2085,32 @@ static void add_files(ablation* a) {
     globfree(&found);
 }
 
+/* Four of the public instances, one after the other in time.  NULL: the files are missing. */
+static memo_plan* instances_in_a_row(int64_t first) {
+    enum { N = 4, MOST_BUFFERS = 500 }; /* of an instance */
+    const int64_t n_letters = (int64_t)strlen(instances);
+    int64_t begin = 0, end = 0;
+    memo_plan* row;
+    memo_error error;
+    if (memo_plan_create(N * MOST_BUFFERS, 0, 1, &row, &error)) fail("row", &error);
+    row->n_buffers = 0;
+    for (int64_t k = 0; k < N; k++, begin = end) {
+        memo_plan* plan = read_instance(instances[(first + k) % n_letters]);
+        for (int64_t i = 0; plan && i < plan->n_buffers && i < MOST_BUFFERS; i++) {
+            memo_buffer* buffer = &row->buffers[row->n_buffers];
+            *buffer = plan->buffers[i];
+            buffer->id = row->n_buffers++;
+            buffer->begin += begin;
+            buffer->end += begin;
+            end = buffer->end > end ? buffer->end : end;
+        }
+        memo_plan_destroy(plan);
+    }
+    if (row->n_buffers > 0) return row;
+    memo_plan_destroy(row);
+    return NULL;
+}
+
 /* All public and own sets, and generated problems of each table. */
 static void add_cases(ablation* a, int seed) {
     static const char* const shapes[] = {"nested", "random", "layered"};
@@ -2129,6 +2155,12 @@ static void add_cases(ablation* a, int seed) {
             add_case(a, text, plan, NULL);
             if (plan) a->cases[a->n - 1].capacity = k << 20;
         }
+
+    for (int64_t k = 0; k < (int64_t)strlen(instances); k++) {
+        memo_plan* plan = instances_in_a_row(k);
+        if (plan && seed) shuffle_buffers(plan, (uint64_t)seed);
+        add_case(a, "in a row", plan, NULL);
+    }
 
     /* Generated with the seed. */
     for (int64_t n = 100; n <= 1600; n *= 4)

@@ -569,7 +569,7 @@ static void slow_fit(const memoi_problem* problem, const memoi_ranked* order, in
  * Ejections make the best of these plans no worse, and often better, with lists and without. */
 TEST(first_fit_is_first_fit) {
     memo_log log = {NULL, NULL};
-    memoi_effort effort = {HUGE_VAL, INT64_MAX, 1, 1, 0, &log};
+    memoi_effort effort = {HUGE_VAL, INT64_MAX, 1, 1, &log};
     memob_keyed keys[200], sorted[200];
     int32_t place[202];
     int k, n_better[2] = {0, 0};
