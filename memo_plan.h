@@ -4303,10 +4303,12 @@ MEMOI void memoi_brick_stack(memoi_bricks* b, int64_t i, int is_sure) {
     }
 }
 
-/* Is a brick that begins at the end of i with the same size surely the next in its row? */
+/* Is a brick that begins at the end of i with the same size surely the next in its row?  Large
+ * sizes agree by chance so rarely that any brick will do. */
 MEMOI int memoi_brick_is_sure(const memoi_bricks* b, int64_t i) {
+    enum { LARGE = 1 << 20 };
     const memoi_item* item = &b->whole.items[i];
-    return item->size == b->ends[item->end];
+    return item->size >= LARGE || item->size == b->ends[item->end];
 }
 
 /* Joins i with the next brick of its row. */
@@ -4633,8 +4635,8 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 }
 
 /* Searches the parts that end above the goal, the highest first.  No other part need become lower
- * than the result of the highest.  Each part gets a share of the remaining effort, and the last part
- * gets all.  parts: scratch, one per item.  *peak: of all parts. */
+ * than the result of the highest.  Each part gets a share of the remaining effort; the last
+ * part gets all.  parts: scratch, one per item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target,
                                     memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
                                     int64_t* bound, int64_t* peak, memo_error* error) {
