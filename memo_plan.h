@@ -3825,15 +3825,15 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
  * budget.  0: no memory. */
 MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t budget,
                                 memoi_effort* effort, memoi_solution* best) {
-    enum { SMALLEST = 2, LARGEST = 8 }; /* reach of a window, in lives at its section */
+    const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
     const memoi_problem* problem = cores->problem;
     int64_t left, n_in, k;
-    double reach = SMALLEST, lives;
+    double reach = smallest, lives;
     for (;;) {
         const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
         memoi_verdict verdict;
         left = budget = memob_min(budget, effort->nodes_left);
-        if (best->peak <= capacity || reach > LARGEST || left <= 0 ||
+        if (best->peak <= capacity || reach > largest || left <= 0 ||
             memob_now_s() > cores->deadline)
             return 1;
 
@@ -3849,7 +3849,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
         effort->nodes_left -= budget - left;
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
             if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
-        reach = verdict == MEMOI_FOUND ? SMALLEST : 2 * reach;
+        reach = verdict == MEMOI_FOUND ? smallest : 2 * reach;
     }
 }
 
@@ -4389,7 +4389,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
                                      memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
-    memoi_effort own = memoi_effort_take(effort, 1.0 / MEMOI_SHARE), turn;
+    memoi_effort own = memoi_effort_take(effort, 1.0 / (int)MEMOI_SHARE), turn;
     int64_t bound = 0, n_left;
     int64_t* offsets;
     memoi_bricks b;
@@ -4431,7 +4431,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
                      ? memoi_greedy_solve(&part, target, own.deadline, own.deadline, &inner, error)
                      : memob_no_memory(error, "the bricks of the plan");
         bound = part.lower_bound;
-        turn = memoi_effort_take(&own, 1.0 / MEMOI_SHARE);
+        turn = memoi_effort_take(&own, 1.0 / (int)MEMOI_SHARE);
         if (!status && inner.peak > target &&
             !memoi_search_minimize(&part, target, &turn, &inner, &bound))
             status = memob_no_memory(error, "the search");
@@ -4665,7 +4665,7 @@ MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        own = memoi_effort_take(effort, is_last ? 1 : 1.0 / MEMOI_SHARE);
+        own = memoi_effort_take(effort, is_last ? 1 : 1.0 / (int)MEMOI_SHARE);
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         status = memoi_search_part_at(problem, first, last, NULL, goal, &own, best, bound,
@@ -4692,7 +4692,7 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
     if (!status && best->peak > target && problem->n_items > MEMOI_SMALL_ITEMS &&
         memoi_problem_is_easy(problem) && !MEMOI_WITHOUT(full_sections)) {
         /* What is left outside may fit if a few percent more or less count as full. */
-        double share = 1.0 / MEMOI_SHARE;
+        double share = 1.0 / (int)MEMOI_SHARE;
         for (int percent = 81; percent < 100 && !status && best->peak > memob_max(target, bound) &&
                                memob_now_s() < effort->deadline;
              percent += 4, share /= 2)
@@ -5227,7 +5227,7 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
     const int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     double now = memob_now_s(), deadline = effort->deadline;
-    double last_greedy = now + (deadline - now) / (is_greedy ? 1 : MEMOI_SHARE);
+    double last_greedy = now + (deadline - now) / (is_greedy ? 1 : (int)MEMOI_SHARE);
     memoi_solution before = *best;
 
     if (engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace && plan->n_holds == 0) {
