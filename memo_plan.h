@@ -4528,8 +4528,7 @@ MEMOI int memoi_around_step(memoi_around* around) {
 }
 
 /* Places all items by an order, around the items in the set, which keep their offsets.  Returns 0
- * as soon as the deadline cannot be met.  A step may look at all items ahead, so the clock is read
- * often. */
+ * as soon as the deadline cannot be met. */
 MEMOI int memoi_around_run(memoi_around* around, const char* is_in_set) {
     memoi_greedy* greedy = &around->greedy;
     int64_t n = greedy->problem->n_items, n_placed, step;
