@@ -597,6 +597,7 @@ static void gpt_setup(void* user, memo_session* session) {
     int64_t scratch_bytes = 0;
     gpt_enter_session(model, session);
     memo_session_get_info(session, &info);
+    model->is_filled = 0;
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
     gpt_destroy_collectives(model);
@@ -631,9 +632,15 @@ static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error*
     return model->agree(model->agree_user, values, n, error);
 }
 
+/* New memory is mostly zeros, which take a GPU less power, and therefore less time, than a model's
+ * numbers. */
 static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
-    ((gpt_model*)user)->is_measured = begins;
-    (void)session;
+    gpt_model* model = (gpt_model*)user;
+    memo_error error;
+    model->is_measured = begins;
+    if (!begins || model->is_filled) return;
+    if (memo_session_fill_states(session, gpt_initialize_bucket, &error))
+        memo_session_fail(session, error.status, error.message);
 }
 
 /* The caller's budgets, and the model. */
@@ -723,6 +730,7 @@ GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
     gpt_join_sums(model);
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
     GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
+    model->is_filled = 1;
     gpt_synchronize(model);
     model->n_updates = model->first_update = 0;
     return gpt_finish(model, error);

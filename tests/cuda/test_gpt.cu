@@ -604,7 +604,7 @@ TEST(fp8_products_have_the_host_s_operands) {
     on_cuda gpt;
     gpt_cuda_kernels* c = gpt.cuda;
     gpt_linear_args a = {};
-    row_memory m(device, MEMO_TYPE_BF16, GPT_CUDA_WORKSPACE + (1 << 20));
+    row_memory m(device, MEMO_TYPE_BF16, 1 << 20);
     const int64_t n_rows = memo_test_int(1, 40);
     a.n_outputs = 16 * memo_test_int(1, 9);
     a.n_inputs = 16 * memo_test_int(1, 9);
@@ -613,10 +613,12 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.is_fp8 = a.is_first = 1;
     CHECK_OK(gpt_lt_check(cublasLtCreate(&c->lt), "cublasLtCreate", &error));
     c->type = MEMO_TYPE_BF16;
-    c->scales = (gpt_fp8_scale*)m.take(GPT_CUDA_SCALES);
-    c->weight_codes = (uint8_t*)m.take(a.n_outputs * a.n_inputs);
-    c->row_codes = (uint8_t*)m.take(a.tile_rows * 9 * 16);
-    c->workspace = (char*)m.take(GPT_CUDA_WORKSPACE);
+    void* on_device = NULL; /* as in a model: cuBLASLt refuses scales in host memory */
+    CHECK_OK(memo_device_alloc(device, GPT_CUDA_WORKSPACE + 65536, &on_device, &error));
+    c->workspace = (char*)on_device;
+    c->scales = (gpt_fp8_scale*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
+    c->weight_codes = (uint8_t*)c->scales + GPT_CUDA_SCALES;
+    c->row_codes = c->weight_codes + (a.n_outputs * a.n_inputs + 255) / 256 * 256;
     a.x = m.take_random(n_rows * a.n_inputs);
     a.y = m.take_random(n_rows * a.n_outputs);
     a.dx = m.take(n_rows * a.n_inputs * 2);
@@ -658,6 +660,7 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.n_inputs = 24;
     CHECK_ERROR(gpt_cuda_enqueue(c, device.stream, op_of(GPT_KIND_LINEAR, a), &error), UNSUPPORTED,
                 "widths that 16 divides");
+    CHECK_OK(memo_device_free(device, on_device, &error));
 }
 
 TEST(slices_with_an_mlp_in_chunks_work) {
