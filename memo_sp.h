@@ -354,7 +354,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
  * variable is not set.  Otherwise an event makes each operation wait for the previous one of
  * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
- * them.
+ * them.  A group's messages to one rank are worked on one after the other, each beside a message
+ * that arrives.  So if a group has several messages for a rank, that rank must take them in a group
+ * too (seen with NCCL 2.28: single calls that first receive all of them hang).
  *
  * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
  * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:

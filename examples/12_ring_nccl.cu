@@ -5,15 +5,13 @@
  * the sequence.  The first pass runs call by call and creates NCCL's connections.  The second pass
  * is captured in a graph and replayed.
  *
- * Not run on a GPU yet.
- *
  * Build:
  *     nvcc -arch=native -I. examples/12_ring_nccl.cu -lnccl -o 12_ring_nccl
  * Run (torchrun sets the same variables; ranks that share a GPU also need NCCL_HOSTID=$r):
  *     for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ./12_ring_nccl &
  *     done; wait
  * Expected output:
- *     2 ranks of 2048 tokens; rank 0 sent 524288 bytes; 0 of its numbers are wrong
+ *     2 ranks of 2048 tokens; rank 0 sent 262144 bytes; 0 of its numbers are wrong
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION

@@ -160,9 +160,16 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
         for (; n <= most; n++) begins[n] = length;
     }
 }
-/* As many as allowed, equally long: to measure. */
-static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
-    const int64_t most = model->config.documents;
+
+/* A micro-batch to measure with: random tokens, and as many documents as allowed, equally long. */
+static void gpt_stage_random(gpt_model* model, int64_t place) {
+    const int64_t most = model->config.documents, n_tokens = gpt_vocabulary(&model->config);
+    gpt_batch_values* values = gpt_staged(model, place);
+    int32_t* to = gpt_tokens_of(values);
+    int64_t* begins = gpt_begins_of(values, model->n_rows);
+    values->loss_scale = 1 / (double)(model->config.batch * model->config.sequence);
+    for (int64_t i = 0; i < 2 * model->n_rows; i++)
+        to[i] = (int32_t)(gpt_mix((uint64_t)i) % (uint64_t)n_tokens);
     for (int64_t i = 0; i < model->share.batch * (most + 1) && most; i++)
         begins[i] = i % (most + 1) * model->config.sequence / most;
 }
@@ -489,9 +496,8 @@ static void gpt_initialize_numbers(gpt_model* model) {
                  n * (int64_t)sizeof *numbers);
         gpt_synchronize(model);
     }
-    memset(numbers, 0, (size_t)n_bytes); /* the session measures with zeros */
-    for (int64_t i = 0; i < gpt_n_places(model->n_micro_batches); i++)
-        gpt_write_equal_begins(model, gpt_begins_of(gpt_staged(model, i), model->n_rows));
+    memset(numbers, 0, (size_t)n_bytes);
+    for (int64_t i = 0; i < gpt_n_places(model->n_micro_batches); i++) gpt_stage_random(model, i);
 }
 
 static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
@@ -632,8 +638,7 @@ static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error*
     return model->agree(model->agree_user, values, n, error);
 }
 
-/* New memory is mostly zeros, which take a GPU less power, and therefore less time, than a model's
- * numbers. */
+/* Measures with weights and tokens like a step's: zeros take a GPU less power, and less time. */
 static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
     gpt_model* model = (gpt_model*)user;
     memo_error error;
