@@ -295,7 +295,7 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * still read the rank's buffers: call memo_comm_abort, then a collective, which returns when none
  * does.  Calls cannot be captured.  Destroy no device before all ranks have synchronized their
  * streams.  memo_cuda_enable_peers (memo_cuda.cuh) lets GPUs reach each other.  Not yet run on
- * GPUs.
+ * several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
  * root of a collective, and labels.  An error names two ranks and their calls.

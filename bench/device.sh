@@ -11,7 +11,8 @@
 #                            with 2 and 4, which share the GPU
 #   sh bench/device.sh C [TOKENS]
 #                            the trainer beside PyTorch: 8 layers of 4096, one sequence of 65536 tokens by default, and the step's
-#                            products and attention alone as a ceiling; 131072 and 262144 are calls of their own.  Not measured yet
+#                            products and attention alone as a ceiling; 131072 and 262144 are calls of their own.
+#                            bench/results/h200.md has what came out
 #
 # --dry-run as the first argument prints the commands.  bench/device_long.sh has longer sequences, one case a call.
 #
@@ -383,7 +384,7 @@ part_c() { # [TOKENS]
     : >"$folder/trainer.md"
     build_trainer
     layers=${LAYERS:-8} steps=${STEPS:-$((tokens > 200000 ? 2 : tokens > 100000 ? 3 : 5))}
-    seconds=$((60 + tokens / 1500))
+    seconds=$((60 + tokens / 900)) # measuring 8 layers of 262144 tokens takes 130 s
     c_train() { train "$1-$tokens" $seconds "$1" "$tokens" "$layers" "$steps"; }
     c_torch() { # NAME FLAGS...
         c_name=$1

@@ -10,7 +10,7 @@
 #   sh bench/device_long.sh pytorch-512k    PyTorch with recomputation at 512K tokens, printed as it is
 #
 # The MLP runs 16384 tokens at a time.  At 593 TFLOP/s a step of 512k takes 122 s, one of 1m 236 s: LIMIT_S=590 leaves
-# more for it.  Not measured yet.  --dry-run prints the commands.  Environment: as device.sh; needs CUDNN, since the
+# more for it.  Not run yet.  --dry-run prints the commands.  Environment: as device.sh; needs CUDNN, since the
 # built-in attention is too slow at these lengths.
 set -u
 cd "$(dirname "$0")/.." || exit 1

@@ -1,7 +1,5 @@
 /* 06_cuda_arena.cu - plans the memory of a step before its allocation, then serves it on a GPU.
  *
- * Not run on a GPU yet.
- *
  * Build:
  *     nvcc -arch=native -I. examples/06_cuda_arena.cu -o 06_cuda_arena
  * Expected output:

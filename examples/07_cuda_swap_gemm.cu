@@ -4,8 +4,6 @@
  * other half recomputed.  The gradients of the weights have the same bits as if everything is kept
  * on the GPU.
  *
- * Not run on a GPU yet.
- *
  * Build:
  *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm
  * Expected output:

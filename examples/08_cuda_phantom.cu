@@ -4,8 +4,6 @@
  * GPU's memory backs all of them.  The trainer runs its step unchanged.  Its numbers are garbage,
  * but its requests are recorded and planned.  The plan shows how much memory the step needs.
  *
- * Not run on a GPU yet.
- *
  * Build:
  *     nvcc -arch=native -I. examples/08_cuda_phantom.cu -o 08_cuda_phantom
  * Expected output:
