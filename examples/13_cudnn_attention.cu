@@ -162,8 +162,8 @@ static memo_status check(memo_device* device, attention_blocks* c, memo_error* e
             return memo_error_set(error, MEMO_STATUS_DEVICE, "tensor %d is off by %g", i, worst[i]);
     }
 
-    printf("relative errors: out %.4f, d_q %.4f, d_k %.4f, d_v %.4f\n", worst[0], worst[1], worst[2],
-           worst[3]);
+    printf("relative errors: out %.4f, d_q %.4f, d_k %.4f, d_v %.4f\n", worst[0], worst[1],
+           worst[2], worst[3]);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
     return MEMO_STATUS_OK;
