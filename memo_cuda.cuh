@@ -166,11 +166,6 @@ MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_
 MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* file,
                                         int line, memo_error* error);
 
-/* An NVTX range of the calling thread, for example around a layer.  Ranges nest.  Without
- * MEMO_CUDA_NVTX they do nothing. */
-MEMO_API void memo_cuda_range_begin(const char* name);
-MEMO_API void memo_cuda_range_end(void);
-
 /* ---- 2 pinned memory ----------------------------------------------------------------------------
  *
  * host_alloc is meant for an arena at start.  From 2 MiB on the call reserves addresses, takes huge
@@ -278,13 +273,15 @@ MEMOI void memoi_cuda_log(const memo_log* log, const char* message) {
     if (log->write) log->write(log->user, message);
 }
 
+/* A range for profilers, until the end of the block. */
+struct memoi_cuda_range {
 #ifdef MEMO_CUDA_NVTX
-void memo_cuda_range_begin(const char* name) { (void)nvtxRangePushA(name); }
-void memo_cuda_range_end(void) { (void)nvtxRangePop(); }
+    explicit memoi_cuda_range(const char* name) { (void)nvtxRangePushA(name); }
+    ~memoi_cuda_range() { (void)nvtxRangePop(); }
 #else
-void memo_cuda_range_begin(const char* name) { (void)name; }
-void memo_cuda_range_end(void) {}
+    explicit memoi_cuda_range(const char*) {}
 #endif
+};
 
 /* ---- >>cuda driver ------------------------------------------------------------------------------
  * Knows: names and errors of the driver's functions.  Knows nothing of what they are used for.
@@ -1358,11 +1355,9 @@ MEMOI memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_st
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
-    memo_cuda_range_begin("memo: wait");
-    status = MEMOI_CUDA_CALL(cudaStreamWaitEvent,
-                             (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
-    memo_cuda_range_end();
-    return status;
+    const memoi_cuda_range range("memo: wait");
+    return MEMOI_CUDA_CALL(cudaStreamWaitEvent,
+                           (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
 }
 
 /* By the driver: the runtime would leave "not ready" for cudaGetLastError, in the place of an error
@@ -1497,12 +1492,9 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
         row_bytes *= n_rows;
         n_rows = 1;
     }
-    memo_cuda_range_begin(ranges[kind]);
-    status =
-        memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
-                                (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
-    memo_cuda_range_end();
-    return status;
+    const memoi_cuda_range range(ranges[kind]);
+    return memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
+                                   (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
 }
 
 MEMOI memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
