@@ -627,8 +627,8 @@ typedef struct memo_session_desc {
     int32_t n_outputs;
     /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  The
      * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two.  Before a plan exists, states are zeros, with which a GPU computes up to a
-     * fifth faster than with a model's weights: memo_session_fill_states works here. */
+     * between the two.  Before the plan exists states are zeros, which a GPU multiplies up to a
+     * fifth faster than a model's weights: call memo_session_fill_states here. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor. */

@@ -844,6 +844,51 @@ TEST(a_model_chooses_its_rows) {
     }
 }
 
+/* Kernels that look at what a product's backward reads. */
+static struct {
+    gpt_kernels real;
+    const memo_device* device;
+    int64_t n_products, n_zeros, n_equal_rows; /* products with such numbers */
+} looker;
+
+static memo_status look(void* context, memo_stream stream, const gpt_op* op, memo_error* e) {
+    const gpt_linear_args* a = &op->args.linear;
+    const memo_status status = looker.real.enqueue(context, stream, op, e);
+    int64_t n, n_zero = 0, n_zero_weights = 0;
+    if (status || op->kind != GPT_KIND_LINEAR_BACKWARD || gpt_count(a->rows) < 2) return status;
+    CHECK_OK(memo_stream_synchronize(looker.device, stream, &error));
+    n = gpt_count(a->rows) * a->n_outputs;
+    for (int64_t i = 0; i < n; i++) n_zero += ((const float*)a->y)[i] == 0;
+    n = a->n_outputs * a->n_inputs;
+    for (int64_t i = 0; i < n; i++) n_zero_weights += ((const float*)a->weight)[i] == 0;
+
+    looker.n_products++;
+    looker.n_zeros += n_zero > gpt_count(a->rows) * a->n_outputs / 2 || n_zero_weights > n / 2;
+    looker.n_equal_rows +=
+        !memcmp(a->x, (const float*)a->x + a->n_inputs, (size_t)a->n_inputs * sizeof(float));
+    return MEMO_STATUS_OK;
+}
+
+/* A GPU takes less time for zeros, so the session measures with weights, tokens and gradients like
+ * those of a step. */
+TEST(measuring_has_the_numbers_of_a_step) {
+    const gpt_config config = gpt_test_config(3, 32, 4, 2, 60, 1, 8, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    memo_session_desc budgets = {.measure_s = 0.01};
+    memo_profile profile;
+    own_run run = {.host = new_device((memo_host_device_desc){.device_memory_bytes = 0})};
+    gpt_test_attach(&run, &desc);
+    desc.session = &budgets;
+    memset(&looker, 0, sizeof looker);
+    looker.real = run.kernels;
+    looker.device = desc.device;
+    run.kernels.enqueue = look;
+    CHECK_OK(gpt_measure(&desc, &profile, &error));
+    CHECK_IS(looker.n_products, >, 0);
+    CHECK_IS(looker.n_zeros, ==, 0);
+    CHECK_IS(looker.n_equal_rows, ==, 0);
+}
+
 /* ---- states that leave the device ------------------------------------------------------------- */
 
 /* An update on the host that ends when the next step has long begun. */
