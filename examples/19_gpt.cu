@@ -372,8 +372,10 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
     desc.device_bytes = device_bytes;
     desc.outputs = outputs, desc.n_outputs = 1; /* measuring leaves them as they are */
     init(&post->p);
-    cudaMemsetAsync(t, 0, sizeof *t, stream); /* measuring computes, too */
+    for (int i = 0; i <= N; i++) post->tokens[i] = (unsigned char)text->data[i];
+    cudaMemsetAsync(t, 0, sizeof *t, stream); /* measuring computes, too, best with real numbers */
     cudaMemcpyAsync(&t->p, &post->p, sizeof t->p, cudaMemcpyHostToDevice, stream);
+    cudaMemcpyAsync(t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice, stream);
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
     memo_session_get_info(session, &info);
