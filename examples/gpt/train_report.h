@@ -90,6 +90,22 @@ static void progress_end(const progress* p) {
     fflush(stdout);
 }
 
+/* What a session logs while it measures and takes memory: on a terminal, one line that is rewritten
+ * and then cleared. */
+static void starting_write(void* user, const char* message) {
+    (void)user;
+    printf("\r\033[K%.78s", message);
+    fflush(stdout);
+}
+static memo_log starting_log(void) {
+    memo_log log = {starting_write, NULL};
+    if (!isatty(STDOUT_FILENO)) log.write = NULL;
+    return log;
+}
+static void starting_end(memo_log log) {
+    if (log.write) log.write(log.user, "");
+}
+
 /* ---- generated text ------------------------------------------------------------------------- */
 
 /* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal

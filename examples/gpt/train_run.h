@@ -179,6 +179,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     if (j->has_profile) session.measure_s = 0.5; /* again, only for the times of layers */
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
+    if (r->reports) session.log = starting_log();
     desc.config = train_config(o);
     desc.plan = j->plans[r->policy];
     desc.kernels = &r->device.kernels;
@@ -196,6 +197,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
         status = gpt_measure(&desc, &profile, error);
         if (!status && r->reports) j->profile = profile;
     }
+    starting_end(session.log);
     return status;
 }
 
