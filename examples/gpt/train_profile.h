@@ -40,7 +40,8 @@ static estimate_fp8 estimate_fp8_of(const train_options* o) {
 /* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
  * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the
  * keys that a query sees forward and five backward.  Other products take their forward's time again
- * for the gradient of their inputs, and as long in bf16 for that of weights. */
+ * for the gradient of their inputs, and as long in bf16 for that of weights.  Other kernels (norms,
+ * RoPE, residuals, the MLP's function, the loss) move numbers at the bandwidth of --cluster. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
@@ -57,9 +58,17 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
                                           0, 0, q, 0, 0, h, 0}; /* of products */
     const estimate_fp8 fp8 = estimate_fp8_of(o);
-    /* down; the other tensors it reads are below */
-    double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide;
-    double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h;
+    const cluster_preset* cluster = estimate_cluster(o);
+    const double number_s = /* to read or write a number */
+        cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
+    const double moved[GPT_N_TENSORS] = {
+        0, 0, 0,     2 * h, 2 * q, 2 * kv, 0,
+        0, 0, 3 * h, 0,     2 * h, 0,      up + wide}; /* numbers, forward */
+    /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
+     * gradients to add to, five copies, RoPE, and the MLP's function. */
+    double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide + 3 * h * number_s;
+    double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h +
+                        (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
     double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
@@ -76,6 +85,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
             back_s = (1 + fp8.factor) * forward_s + fp8.code_s * products[t] / inputs[t];
             forward_s = fp8.factor * forward_s + fp8.code_s * inputs[t];
         }
+        forward_s += moved[t] * number_s;
         if (products[t] > 0) row_s += forward_s, row_back_s += back_s;
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
@@ -95,7 +105,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->update_host_s_per_byte =
         1 / ESTIMATE_HOST_UPDATE; /* a device's memory is far faster */
-    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)train_rows(o);
+    profile->between_s = (3 * h * product_s + 2 * number_s) * (double)o->vocabulary;
+    profile->between_s = (profile->between_s + 8 * h * number_s) * (double)train_rows(o);
 
     if (o->link_bandwidth) {
         memo_profile_transfer* copy = &profile->copies[1];
