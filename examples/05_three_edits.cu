@@ -12,6 +12,7 @@
  *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last recomputes nothing
  *               ...
  *     plan      device ... of 128 MiB (..., optimal), host ..., ... moved each way
+ *     device    activations ..., the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION
