@@ -240,13 +240,14 @@ long_runs_are_offered_what_works() { # slow test
     expect_out '^budget .* host 23.0 GiB'
 }
 
-# Rates that were measured at this length; of 6 s P + 6 n h s^2 no more than products and attention alone allow.
+# Rates that were measured at this length; of 6 s P + 6 n h s^2 less than products and attention alone allow (55.4 and 47.1 %),
+# by what other kernels move.
 a_cluster_has_measured_rates() { # slow test
     model="--dry-run --cluster h200 --type bf16 --hidden 4096 --layers 8 --heads 32 --random-tokens --batch 1 --tile 1024 --deterministic 0"
-    for case in '65536 55.4' '1048576 47.1'; do
+    for case in '65536 54.1' '1048576 47.0'; do
         works $model --policy keep --device-memory 100TiB --seq "${case% *}"
         expect_out '^budget .* host 256.0 GiB'
-        awk -v most="${case#* }" '/^rate / { sub(/.*MFU /, ""); mfu = $0 + 0 } END { exit !(mfu > most - 0.3 && mfu <= most) }' out ||
+        awk -v exact="${case#* }" '/^rate / { sub(/.*MFU /, ""); off = $0 - exact } END { exit !(off > -0.15 && off < 0.15) }' out ||
             fail "$(grep '^rate' out)"
     done
     works $model --device-memory 60GiB --seq 65536
