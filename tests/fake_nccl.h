@@ -211,6 +211,22 @@ static void fake_finish(fake_op* op) {
         memcpy(op->to, op->temporary, n_bytes * n);
 }
 
+/* Part i of an operation waits for the parts before it with the same peer: a receive for receives,
+ * and a send for sends and for as many receives, because NCCL takes messages of a group in pairs. */
+static int fake_is_next(const fake_op* op, int i) {
+    const fake_part* part = &op->parts[i];
+    int n_sends = 0, n_received = 0, n_receives = 0;
+    for (int k = 0; k < op->n_parts; k++) {
+        const fake_part* other = &op->parts[k];
+        if (other->peer != part->peer) continue;
+        if (other->is_send == part->is_send && k < i && !other->is_done) return 0;
+        n_sends += other->is_send && k < i;
+        n_receives += !other->is_send;
+        n_received += !other->is_send && other->is_done;
+    }
+    return !part->is_send || n_received >= n_sends || n_received == n_receives;
+}
+
 /* Is the operation through? */
 static int fake_step(fake_op* op) {
     int is_done = 1;
@@ -225,15 +241,10 @@ static int fake_step(fake_op* op) {
     }
     for (int i = 0; i < op->n_parts; i++) {
         fake_part* part = &op->parts[i];
-        int is_next = 1; /* of the packets from its peer */
-        if (part->is_send) {
-            if (!op->is_started) fake_send(op, part);
-            continue;
+        if (!part->is_done && fake_is_next(op, i)) {
+            if (part->is_send) fake_send(op, part);
+            part->is_done = part->is_send || fake_receive(op, part);
         }
-        for (int k = 0; k < i && !part->is_done; k++)
-            if (!op->parts[k].is_send && !op->parts[k].is_done && op->parts[k].peer == part->peer)
-                is_next = 0;
-        if (!part->is_done && is_next) part->is_done = fake_receive(op, part);
         is_done &= part->is_done;
     }
     op->is_started = 1;
