@@ -613,7 +613,7 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.is_fp8 = a.is_first = 1;
     CHECK_OK(gpt_lt_check(cublasLtCreate(&c->lt), "cublasLtCreate", &error));
     c->type = MEMO_TYPE_BF16;
-    void* on_device = NULL; /* as in a model: cuBLASLt refuses scales in host memory */
+    void* on_device = NULL; /* as in a model: with these in host memory cuBLASLt refused */
     CHECK_OK(memo_device_alloc(device, GPT_CUDA_WORKSPACE + 65536, &on_device, &error));
     c->workspace = (char*)on_device;
     c->scales = (gpt_fp8_scale*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
