@@ -353,6 +353,13 @@ static void init(params* p) {
     for (int c = 0; c < C; c++) p->norm[0][c] = 1;
 }
 
+/* The tokens of a step, from 1, and the one behind them. */
+static void load_tokens(trainer* t, trainer* post, const memo_text* text, int step) {
+    const int64_t begin = (int64_t)(step - 1) * N % (text->n_bytes - N);
+    for (int i = 0; i <= N; i++) post->tokens[i] = (unsigned char)text->data[begin + i];
+    cudaMemcpyAsync(t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice, stream);
+}
+
 /* Returns the losses of all steps, and the parameters in post. */
 static memo_status train(trainer* t, trainer* post, const memo_device* device, memo_stream compute,
                          const memo_text* text, int64_t device_bytes, float* losses,
@@ -372,10 +379,9 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
     desc.device_bytes = device_bytes;
     desc.outputs = outputs, desc.n_outputs = 1; /* measuring leaves them as they are */
     init(&post->p);
-    for (int i = 0; i <= N; i++) post->tokens[i] = (unsigned char)text->data[i];
     cudaMemsetAsync(t, 0, sizeof *t, stream); /* measuring computes, too, best with real numbers */
     cudaMemcpyAsync(&t->p, &post->p, sizeof t->p, cudaMemcpyHostToDevice, stream);
-    cudaMemcpyAsync(t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice, stream);
+    load_tokens(t, post, text, 1);
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
     memo_session_get_info(session, &info);
@@ -384,9 +390,7 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
            (double)info.plan->sizes.swapped_bytes / (1 << 20));
 
     for (int step = 1; step <= N_STEPS && !status; step++) {
-        const int64_t begin = (int64_t)(step - 1) * N % (text->n_bytes - N);
-        for (int i = 0; i <= N; i++) post->tokens[i] = (unsigned char)text->data[begin + i];
-        cudaMemcpyAsync(t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice, stream);
+        load_tokens(t, post, text, step);
         cudaMemsetAsync(&t->d, 0, sizeof t->d, stream);
         status = memo_session_run(session, NULL, error); /* memo 4: was the loops over layers */
         if (status) break;

@@ -311,8 +311,8 @@ static void case_exchange(rank_case* c) {
 }
 
 /* A ring of messages: odd ranks receive first with single calls, even ranks send and receive in a
- * group.  The group has one message for a rank: NCCL works on two of them one after the other, each
- * beside one that arrives, so that single calls would have to take turns as well. */
+ * group.  Single calls take turns, because NCCL works on a group's messages to one rank one after
+ * the other, each beside one that arrives. */
 static void case_single_messages(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
@@ -320,23 +320,29 @@ static void case_single_messages(rank_case* c) {
             previous = (comm->rank + comm->size - 1) % comm->size;
     if (comm->size % 2) return;
 
-    int32_t* mine = (int32_t*)case_array(2, MEMO_TYPE_I32);
-    int32_t* got = mine + 1;
-    for (int i = 0; i < 10; i++) {
-        *mine = comm->rank + 100 * i;
-        *got = -1;
+    int32_t* mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
+    int32_t* got = mine + 2;
+    mine[0] = comm->rank;
+    mine[1] = comm->rank + 100;
+    for (int i = 0; i < 5; i++) {
+        got[0] = got[1] = -1;
         if (comm->rank % 2) {
-            CHECK_OK(memo_receive(comm, stream, got, 1, MEMO_TYPE_I32, previous, &error));
-            CHECK_OK(memo_send(comm, stream, mine, 1, MEMO_TYPE_I32, next, &error));
+            CHECK_OK(memo_receive(comm, stream, &got[0], 1, MEMO_TYPE_I32, previous, &error));
+            CHECK_OK(memo_send(comm, stream, &mine[0], 1, MEMO_TYPE_I32, next, &error));
+            CHECK_OK(memo_receive(comm, stream, &got[1], 1, MEMO_TYPE_I32, previous, &error));
+            CHECK_OK(memo_send(comm, stream, &mine[1], 1, MEMO_TYPE_I32, next, &error));
         } else {
             CHECK_OK(memo_group_begin(comm, &error));
-            CHECK_OK(memo_send(comm, stream, mine, 1, MEMO_TYPE_I32, next, &error));
-            CHECK_OK(memo_receive(comm, stream, got, 1, MEMO_TYPE_I32, previous, &error));
+            CHECK_OK(memo_send(comm, stream, &mine[0], 1, MEMO_TYPE_I32, next, &error));
+            CHECK_OK(memo_send(comm, stream, &mine[1], 1, MEMO_TYPE_I32, next, &error));
+            CHECK_OK(memo_receive(comm, stream, &got[0], 1, MEMO_TYPE_I32, previous, &error));
+            CHECK_OK(memo_receive(comm, stream, &got[1], 1, MEMO_TYPE_I32, previous, &error));
             CHECK_OK(memo_group_end(comm, stream, &error));
         }
 
         case_synchronize(c);
-        CHECK_CASE(*got == previous + 100 * i, "%d", (int)*got);
+        CHECK_CASE(got[0] == previous && got[1] == previous + 100, "%d, %d", (int)got[0],
+                   (int)got[1]);
     }
     CASE_FREE(mine);
 }

@@ -211,18 +211,19 @@ static void fake_finish(fake_op* op) {
         memcpy(op->to, op->temporary, n_bytes * n);
 }
 
-/* Part i of an operation waits for the parts before it with the same peer: a receive for receives,
- * and a send for sends and for as many receives, because NCCL takes messages of a group in pairs. */
+/* Part i of an operation waits for those before it with the same peer.  A send that has n sends
+ * before it also waits for n receives: NCCL pairs sends to rank + d with receives from rank - d. */
 static int fake_is_next(const fake_op* op, int i) {
     const fake_part* part = &op->parts[i];
+    const int size = op->comm->size, pair = (2 * op->comm->rank - part->peer + size) % size;
     int n_sends = 0, n_received = 0, n_receives = 0;
     for (int k = 0; k < op->n_parts; k++) {
         const fake_part* other = &op->parts[k];
-        if (other->peer != part->peer) continue;
-        if (other->is_send == part->is_send && k < i && !other->is_done) return 0;
-        n_sends += other->is_send && k < i;
-        n_receives += !other->is_send;
-        n_received += !other->is_send && other->is_done;
+        const int is_before = other->is_send == part->is_send && other->peer == part->peer && k < i;
+        if (is_before && !other->is_done) return 0;
+        n_sends += is_before;
+        n_receives += !other->is_send && other->peer == pair;
+        n_received += !other->is_send && other->peer == pair && other->is_done;
     }
     return !part->is_send || n_received >= n_sends || n_received == n_receives;
 }

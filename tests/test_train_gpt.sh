@@ -790,19 +790,6 @@ profile_is_read() { # test
     expect_err '--cluster has no effect with --profile'
 }
 
-# While a session measures, a terminal shows what it logs, in one line that is cleared before the next output.
-measuring_shows_progress_on_a_terminal() { # test
-    tight="--random-tokens --layers 4 --hidden 64 --seq 256 --device-memory 5MiB --host-memory 64MiB --steps 2"
-    works $tight
-    expect_out '^profile .*forward takes'
-    grep -q 'session:' out err && fail "without a terminal: a session's log"
-    command -v script >/dev/null || return 0
-    script -qec "'$program' $tight" terminal >/dev/null 2>&1 </dev/null || fail "exit status $? on a terminal"
-    tr '\r' '\n' <terminal >lines
-    grep -q 'session: measuring [0-9]* micro-batches of about [0-9.]* s$' lines || fail "no progress: $(cat lines)"
-    grep -q "^$(printf '\033')\[Kkeep  " lines || fail "the line is not cleared: $(cat lines)"
-}
-
 output_into_a_file() { # test
     run $tiny --steps 120
     lines=$(grep -c '^  step ' out)

@@ -95,7 +95,6 @@ struct gpt_model {
     void* agree_user;
     const memo_mesh* mesh;
     int32_t is_measured;                /* while the session measures */
-    int32_t is_filled;                  /* the states have their first values, or a file's */
     memo_tensor tensors[GPT_N_TENSORS]; /* for the session, as the states */
     memo_state states[GPT_N_STATES];
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */

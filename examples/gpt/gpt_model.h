@@ -162,11 +162,12 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
 }
 
 /* A micro-batch to measure with: random tokens, and as many documents as allowed, equally long. */
-static void gpt_stage_random(gpt_model* model, int64_t place) {
+static void gpt_stage_random(gpt_model* model) {
     const int64_t most = model->config.documents, n_tokens = gpt_vocabulary(&model->config);
-    gpt_batch_values* values = gpt_staged(model, place);
+    gpt_batch_values* values = gpt_staged(model, model->place);
     int32_t* to = gpt_tokens_of(values);
     int64_t* begins = gpt_begins_of(values, model->n_rows);
+    values->step = values->first_token = 0;
     values->loss_scale = 1 / (double)(model->config.batch * model->config.sequence);
     for (int64_t i = 0; i < 2 * model->n_rows; i++)
         to[i] = (int32_t)(gpt_mix((uint64_t)i) % (uint64_t)n_tokens);
@@ -496,8 +497,6 @@ static void gpt_initialize_numbers(gpt_model* model) {
                  n * (int64_t)sizeof *numbers);
         gpt_synchronize(model);
     }
-    memset(numbers, 0, (size_t)n_bytes);
-    for (int64_t i = 0; i < gpt_n_places(model->n_micro_batches); i++) gpt_stage_random(model, i);
 }
 
 static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
@@ -603,7 +602,6 @@ static void gpt_setup(void* user, memo_session* session) {
     int64_t scratch_bytes = 0;
     gpt_enter_session(model, session);
     memo_session_get_info(session, &info);
-    model->is_filled = 0;
     model->streams = info.plan->n_streamed > 0;
     model->updates_on_host = info.plan->update_is_on_host;
     gpt_destroy_collectives(model);
@@ -638,12 +636,14 @@ static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error*
     return model->agree(model->agree_user, values, n, error);
 }
 
-/* Measures with weights and tokens like a step's: zeros take a GPU less power, and less time. */
+/* A new session measures with weights and tokens like a step's: zeros take a GPU less power, and
+ * less time. */
 static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
     gpt_model* model = (gpt_model*)user;
     memo_error error;
     model->is_measured = begins;
-    if (!begins || model->is_filled) return;
+    if (!begins) return;
+    gpt_stage_random(model);
     if (memo_session_fill_states(session, gpt_initialize_bucket, &error))
         memo_session_fail(session, error.status, error.message);
 }
@@ -735,7 +735,6 @@ GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
     gpt_join_sums(model);
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
     GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
-    model->is_filled = 1;
     gpt_synchronize(model);
     model->n_updates = model->first_update = 0;
     return gpt_finish(model, error);

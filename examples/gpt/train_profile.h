@@ -105,8 +105,9 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->update_host_s_per_byte =
         1 / ESTIMATE_HOST_UPDATE; /* a device's memory is far faster */
-    profile->between_s = (3 * h * product_s + 2 * number_s) * (double)o->vocabulary;
-    profile->between_s = (profile->between_s + 8 * h * number_s) * (double)train_rows(o);
+    profile->between_s =
+        (double)train_rows(o) *
+        ((double)o->vocabulary * (3 * h * product_s + 2 * number_s) + 8 * h * number_s);
 
     if (o->link_bandwidth) {
         memo_profile_transfer* copy = &profile->copies[1];
