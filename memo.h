@@ -1008,6 +1008,7 @@ typedef struct memo_swap_desc {
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
+    const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
 } memo_swap_desc;
 
 /* Exact sizes, before anything is allocated. */
@@ -5677,6 +5678,12 @@ typedef struct memob_swap_placement {
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
+MEMOI const char* memob_swap_desc_name(const memo_swap_desc* desc) {
+    return desc->desc_name ? desc->desc_name : "memo_swap_desc";
+}
+#define MEMOI_INVALID(desc, format, ...)                                                           \
+    MEMOB_INVALID(error, "%s." format, memob_swap_desc_name(desc), __VA_ARGS__)
+
 /* --- the table of rows --- */
 
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
@@ -5863,11 +5870,10 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
         why = "is of the layer by its rule; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
-        (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why, (long long)swapped,
-        (long long)n, (long long)tile);
+    return MEMOI_INVALID(desc,
+                         "rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
+                         (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why,
+                         (long long)swapped, (long long)n, (long long)tile);
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
@@ -5875,26 +5881,24 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     for (int32_t t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
-                                 "means that the tensor is absent",
-                                 (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
+            return MEMOI_INVALID(
+                desc,
+                "tensors[%d].row_bytes (%s): negative (%lld); 0 means that the tensor is absent",
+                (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
         if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_ROUTED_ROWS)
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
-                                 "(%d); 0 to %d are valid",
-                                 (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                 (int)MEMO_TENSOR_ROUTED_ROWS);
+            return MEMOI_INVALID(
+                desc, "tensors[%d].rule (%s): not a memo_tensor_rule (%d); 0 to %d are valid",
+                (int)t, memob_tensor_name(tensor), (int)tensor->rule, (int)MEMO_TENSOR_ROUTED_ROWS);
 
         if ((tensor->rule == MEMO_TENSOR_HANDED || tensor->rule == MEMO_TENSOR_INPUT) &&
             tensor->row_bytes) {
             int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
             if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
-                return MEMOB_INVALID(error,
-                                     "memo_swap_desc.tensors[%d].rule (%s): HANDED and INPUT are "
-                                     "each of one tensor of all layers; give it no `with` and no "
-                                     "kinds, and other tensors another rule",
-                                     (int)t, memob_tensor_name(tensor));
+                return MEMOI_INVALID(
+                    desc,
+                    "tensors[%d].rule (%s): HANDED and INPUT are each of one tensor of all layers; "
+                    "give it no `with` and no kinds, and other tensors another rule",
+                    (int)t, memob_tensor_name(tensor));
             *which = t;
         }
 
@@ -5902,11 +5906,10 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
             if (desc->routed_rows_layer < 1 || desc->routed_rows_all < desc->routed_rows_layer ||
                 desc->routed_rows_all > MEMOB_BYTES_MAX / 8 / tensor->row_bytes ||
                 memob_tensor_kinds(desc, t) != memob_tensor_kinds(desc, routed < 0 ? t : routed))
-                return MEMOB_INVALID(
-                    error,
-                    "memo_swap_desc.routed_rows_layer: %lld, routed_rows_all %lld, "
-                    "tensors[%d] (%s): invalid; 1 to routed_rows_all rows are "
-                    "valid, and the same kinds for all ROUTED tensors",
+                return MEMOI_INVALID(
+                    desc,
+                    "routed_rows_layer: %lld, routed_rows_all %lld, tensors[%d] (%s): invalid; 1 "
+                    "to routed_rows_all rows are valid, and the same kinds for all ROUTED tensors",
                     (long long)desc->routed_rows_layer, (long long)desc->routed_rows_all, (int)t,
                     memob_tensor_name(tensor));
             routed = t;
@@ -5917,25 +5920,24 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
             (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0) ||
             memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
-                                 "index of another tensor that has bytes, with 0 and the same "
-                                 "kinds, is valid",
+            return MEMOI_INVALID(desc,
+                                 "tensors[%d].with: invalid (%d); 0, or 1 + the index of another "
+                                 "tensor that has bytes, with 0 and the same kinds, is valid",
                                  (int)t, (int)with);
         if (tensor->rule >= MEMO_TENSOR_CARRIED ||
             desc->tensors[with - 1].rule >= MEMO_TENSOR_ROUTED)
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.tensors[%d].with (%s): %d, but CARRIED and ROUTED "
-                                 "tensors have rows of their own; 0 would work",
+            return MEMOI_INVALID(desc,
+                                 "tensors[%d].with (%s): %d, but CARRIED and ROUTED tensors have "
+                                 "rows of their own; 0 would work",
                                  (int)t, memob_tensor_name(tensor), (int)with);
     }
 
     /* INPUT is a copy of HANDED. */
     if (handed >= 0 && input >= 0 &&
         desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.tensors[%d].row_bytes (%s): %lld, but the HANDED "
-                             "tensor, of which it is a copy, has %lld; give both the same",
+        return MEMOI_INVALID(desc,
+                             "tensors[%d].row_bytes (%s): %lld, but the HANDED tensor, of which it "
+                             "is a copy, has %lld; give both the same",
                              (int)input, memob_tensor_name(&desc->tensors[input]),
                              (long long)desc->tensors[input].row_bytes,
                              (long long)desc->tensors[handed].row_bytes);
@@ -5944,27 +5946,27 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 
 /* A slice must be whole tiles; only the last may be shorter. */
 MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
-    static const char name[] = "memo_swap_desc";
+    const char* const name = memob_swap_desc_name(desc);
     const int64_t n = desc->n_slices, rows = desc->n_rows;
     memo_status status;
     if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
     if (n > 1 && desc->n_layers % n)
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.n_layers: %d steps are not whole layers of %d slices; "
-                             "set it to n_slices times the layers",
+        return MEMOI_INVALID(desc,
+                             "n_layers: %d steps are not whole layers of %d slices; set it to "
+                             "n_slices times the layers",
                              (int)desc->n_layers, (int)n);
     if (n > 1 && desc->tile_rows && rows % desc->tile_rows)
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.n_rows: slices of %lld rows split a tile of %lld; a "
-                             "multiple of tile_rows would work",
-                             (long long)rows, (long long)desc->tile_rows);
+        return MEMOI_INVALID(
+            desc,
+            "n_rows: slices of %lld rows split a tile of %lld; a multiple of tile_rows would work",
+            (long long)rows, (long long)desc->tile_rows);
     if (desc->layer_rows &&
         (n <= 1 ? desc->layer_rows != rows : (desc->layer_rows - 1) / rows != n - 1))
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.layer_rows: %lld rows are not %lld slices of %lld "
-                             "rows, of which the last may be shorter",
+        return MEMOI_INVALID(desc,
+                             "layer_rows: %lld rows are not %lld slices of %lld rows, of which the "
+                             "last may be shorter",
                              (long long)desc->layer_rows, (long long)memob_max(n, 1),
                              (long long)rows);
     return MEMO_STATUS_OK;
@@ -5977,9 +5979,9 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
 
     if (desc->n_places <= 1 && !desc->order) return MEMO_STATUS_OK;
     if (desc->n_places < 1 || desc->n_layers % desc->n_places)
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.n_places: %d, but n_layers, which counts the layers "
-                             "of all places, is %d; a divisor works",
+        return MEMOI_INVALID(desc,
+                             "n_places: %d, but n_layers, which counts the layers of all places, "
+                             "is %d; a divisor works",
                              (int)desc->n_places, (int)desc->n_layers);
 
     /* The turns of each place. */
@@ -6004,13 +6006,13 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
     if (!why && desc->n_slices > 1) why = "does not work with n_slices above 1";
     if (!why && desc->n_host_layers) why = "does not work with a file; set n_host_layers to 0";
     if (!why) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "memo_swap_desc.order: %s (%d turns of %d places)", why,
-                         (int)desc->n_order, (int)desc->n_places);
+    return MEMOI_INVALID(desc, "order: %s (%d turns of %d places)", why, (int)desc->n_order,
+                         (int)desc->n_places);
 }
 
 /* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    static const char name[] = "memo_swap_desc";
+    const char* const name = memob_swap_desc_name(desc);
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
     memo_status status;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
@@ -6018,17 +6020,16 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
         return status;
     if (!desc->tensors)
-        return MEMOB_INVALID(error, "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
+        return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors",
+                             memob_swap_desc_name(desc));
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
         if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.layer_kinds[%d]: out of range (%d); 0 to %d are "
-                                 "valid",
+            return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
         else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])
-            return MEMOB_INVALID(error,
-                                 "memo_swap_desc.layer_kinds[%d]: %d, but the slice before it has "
-                                 "%d; give all slices of a layer the same kind",
+            return MEMOI_INVALID(desc,
+                                 "layer_kinds[%d]: %d, but the slice before it has %d; give all "
+                                 "slices of a layer the same kind",
                                  (int)layer, (int)desc->layer_kinds[layer],
                                  (int)desc->layer_kinds[layer - 1]);
 
@@ -6042,8 +6043,9 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         return status;
     if (desc->spill_directory && !*desc->spill_directory) /* the root folder */
         return MEMOB_INVALID(error,
-                             "memo_swap_desc.spill_directory: an empty string; NULL (no file), "
-                             "\".\" and other folders are valid");
+                             "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
+                             "folders are valid",
+                             memob_swap_desc_name(desc));
     status = memoi_swap_check_order(desc, error);
     if (!status) status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);
@@ -6448,9 +6450,8 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
             left -= n_rows * all_bytes + 2 * MEMOB_DEVICE_ALIGNMENT * (int64_t)desc->n_layers;
     }
     if (left >= 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error, "memo_swap_desc.n_rows: %lld rows of these tensors in %d layers exceed 2^58 bytes",
-        (long long)desc->n_rows, (int)desc->n_layers);
+    return MEMOI_INVALID(desc, "n_rows: %lld rows of these tensors in %d layers exceed 2^58 bytes",
+                         (long long)desc->n_rows, (int)desc->n_layers);
 }
 
 /* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: none. */
@@ -6577,17 +6578,18 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
 /* Layers leave their places in host memory in the forward and return in the backward, so the last
  * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
  * a table of rows may violate it. */
-MEMOI memo_status memoi_swap_check_returns(const memob_swap_placement* placement,
+MEMOI memo_status memoi_swap_check_returns(const memo_swap_desc* desc,
+                                           const memob_swap_placement* placement,
                                            memo_error* error) {
     int32_t later = -1;
     for (int32_t k = 0; k < placement->n_visits && placement->sizes.n_spilled_layers; k++) {
         const int32_t back = placement->visits[k].back;
         if (back < 0) continue;
         if (later >= 0 && back > later)
-            return MEMOB_INVALID(
-                error,
-                "memo_swap_desc.rows: layer %d returns before layer %d, and left before it; let "
-                "even and odd swapped layers alternate, or set n_host_layers to 0 or %d",
+            return MEMOI_INVALID(
+                desc,
+                "rows: layer %d returns before layer %d, and left before it; let even and odd "
+                "swapped layers alternate, or set n_host_layers to 0 or %d",
                 (int)later, (int)back, (int)placement->sizes.n_swapped_layers);
         later = back;
     }
@@ -6823,7 +6825,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
     memoi_swap_place_rows(desc, placement);
     memoi_swap_place_on_host(desc, host_bytes, placement);
     memob_swap_find_turns(placement);
-    status = memoi_swap_check_returns(placement, error);
+    status = memoi_swap_check_returns(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -7096,12 +7098,13 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
     if (!desc->spill_directory)
-        return MEMOB_INVALID(error,
-                             "memo_swap_desc.spill_directory: NULL, but with n_host_layers %d, %d "
-                             "of %d swapped layers go to a file; set it",
+        return MEMOI_INVALID(desc,
+                             "spill_directory: NULL, but with n_host_layers %d, %d of %d swapped "
+                             "layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memob_engine_check_launch(&swap->engine, "memo_swap_desc", "the spill file", error);
+    return memob_engine_check_launch(&swap->engine, memob_swap_desc_name(desc), "the spill file",
+                                     error);
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
@@ -7119,8 +7122,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
-    status = memob_engine_acquire(e, "memo_swap_desc", sizes->device_bytes, sizes->host_bytes,
-                                  desc->copy_streams,
+    status = memob_engine_acquire(e, memob_swap_desc_name(desc), sizes->device_bytes,
+                                  sizes->host_bytes, desc->copy_streams,
                                   !sizes->host_bytes ? 0
                                   : n_spilled        ? 3
                                                      : 2,
@@ -7291,9 +7294,9 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     return status;
 }
 
-memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                 memo_error* error) {
-    static const char name[] = "memo_swap_set_routed";
+/* name: of the public function, for messages. */
+MEMOI memo_status memob_swap_set_routed(memo_swap* swap, const char* name, int32_t layer,
+                                        int64_t n_rows, memo_error* error) {
     memo_status status;
     if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -7309,6 +7312,10 @@ memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
     return MEMO_STATUS_OK;
 }
 
+memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+                                 memo_error* error) {
+    return memob_swap_set_routed(swap, "memo_swap_set_routed", layer, n_rows, error);
+}
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     return memob_swap_begin(swap, 0, layer, error);
 }

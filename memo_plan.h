@@ -6521,8 +6521,12 @@ MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32
 /* Far below what sums of times over 2^31 layers could overflow. */
 #define MEMOI_ROWS_TIME_MAX 1e250
 
+MEMOI const char* memoi_rows_desc_name(const memo_swap_plan_desc* desc) {
+    return desc->swap && desc->swap->desc_name ? desc->swap->desc_name : "memo_swap_plan_desc";
+}
+
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
-    static const char name[] = "memo_swap_plan_desc";
+    const char* const name = memoi_rows_desc_name(desc);
     const struct {
         const char* name;
         double value;
@@ -6543,8 +6547,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->kinds)
-        return MEMOB_INVALID(error, "memo_swap_plan_desc.%s: NULL; set it",
-                             desc->swap ? "kinds" : "swap");
+        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "kinds" : "swap");
 
     /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
@@ -6587,7 +6590,7 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
                   {"forward_traffic", memoi_rows_least_traffic(&times->forward_traffic)},
                   {"backward_traffic", memoi_rows_least_traffic(&times->backward_traffic)}};
     char name[64];
-    snprintf(name, sizeof name, "memo_swap_plan_desc.kinds[%d]", (int)kind);
+    snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7676,24 +7679,6 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     s->desc.log.write(s->desc.log.user, line);
 }
 
-/* Inner layers name their own calls and fields.  A session has the fields by the same names. */
-MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
-    static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
-                                           {"memo_swap_desc", "memo_session_desc"},
-                                           {"memo_arena_desc", "memo_session_desc"},
-                                           {"memo_swap_", "memo_session_"}};
-    char text[sizeof error->message], *at;
-    if (!status || !error) return status;
-    if ((at = strstr(error->message, ", or memo_swap_abandon")) != NULL) *at = 0;
-    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
-        while ((at = strstr(error->message, words[k][0])) != NULL) {
-            snprintf(text, sizeof text, "%.*s%s%s", (int)(at - error->message), error->message,
-                     words[k][1], at + strlen(words[k][0]));
-            memcpy(error->message, text, strlen(text) + 1);
-        }
-    return status;
-}
-
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
 
@@ -8167,6 +8152,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
                                       : i / n_slices];
 
     swap = &own->plan.swap;
+    swap->desc_name = "memo_session_desc";
     swap->n_places = n_places;
     swap->n_order = n_of_engine;
     if (n_turns) swap->order = order;
@@ -8760,7 +8746,6 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
         s->is_reported = 0;
         s->error = s->call_error;
         s->error.status = status;
-        (void)memoi_session_reword(status, &s->error);
     }
     return !status;
 }
@@ -9943,7 +9928,8 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     status = memob_check_integer("memo_session_set_routed", "n_rows", n_rows, 0,
                                  s->steps->routed_rows_layer, &s->call_error);
     if (!status && memoi_session_moves(s)) /* its places, and the session's */
-        status = memo_swap_set_routed(s->part->swap, step, n_rows, &s->call_error);
+        status = memob_swap_set_routed(s->part->swap, "memo_session_set_routed", step, n_rows,
+                                       &s->call_error);
     s->is_routed = memoi_session_is_ok(s, status);
     if (s->is_routed) memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
 }
@@ -10114,54 +10100,63 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices or
- * states one step follows the other. */
+/* A visit is a step in a pass; visits of a turn are counted from those of the passes that the turn
+ * lacks. */
+MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
+    return s->steps->order           ? s->batch.turn.pass
+           : visit < s->n_turn_steps ? MEMO_PASS_FORWARD
+                                     : MEMO_PASS_BACKWARD;
+}
+MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
+    const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
+    return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
+}
+
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  Without slices,
+ * states and an order a layer may begin while the one before it is open. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const int32_t n = s->n_turn_steps, n_slices = s->n_slices;
-    const int32_t before = memoi_session_n_before(s);
-    const int32_t last = (int32_t)memob_max(before, n) + n - 1;
-    const int32_t next = s->first_step + (s->n_passed < n ? s->n_passed : last - s->n_passed);
-    const int is_strict = n_slices > 1 || s->states != NULL;
-    const int32_t step = is_strict ? next : memoi_session_step(s, layer);
-    const char* name = pass == MEMO_PASS_WEIGHTS ? "weights" : memoi_pass_names[pass];
-    const char* point = is_end ? "end" : "begin";
+    static const char* const names[] = {"", "forward", "", "backward", "weights"};
+    static const char* const points[] = {"begin", "end"};
+    const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
+    const int32_t n_visits =
+        memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
+    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
+    const int32_t step = memoi_session_visit_step(s, visit);
+    const int is_due =
+        is_end ? n_open > 0
+               : n_open < n_open_most && visit < n_visits &&
+                     memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
     if (s->error.status) return -1;
 
-    if (!s->is_running)
-        why = "outside begin and end";
-    else if (s->batch.is_forward_only && is_backward)
-        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    else if (is_strict && (step < 0 || step / n_slices != layer ||
-                           is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
-        why = n_slices > 1 ? "out of order; begin and end each layer once for each slice, in a row"
-                           : "out of order; with states begin and end each layer once, in a row";
-    else if (is_end ? s->open != step : s->open_next >= 0 || (s->steps->order && s->open >= 0)) {
-        snprintf(text, sizeof text, "layer %d must end first",
-                 (int)memoi_session_layer(s, s->open));
-        why = s->open < 0 ? "it has not begun" : text;
-    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
-        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
-    } else if (s->steps->order &&
-               (step != next || pass != s->batch.turn.pass || s->n_passed >= before + n)) {
-        snprintf(text, sizeof text, "the turn is the %s of layers %d to %d, once each",
-                 memoi_pass_names[s->batch.turn.pass], (int)s->first_layer,
-                 (int)s->first_layer + n - 1);
-        why = text;
-    }
     if (layer < 0 || layer >= s->desc.n_layers) {
         why = "out of range; n_layers is too small, or the loop too long";
         status = MEMO_STATUS_INVALID_ARGUMENT;
+    } else if (!s->is_running) {
+        why = "outside begin and end";
+    } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
+        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
+    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
+        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
+    } else if (s->n_passed == n_visits) {
+        why = "all layers of the pass are over; call memo_session_end";
+    } else if (!is_due || pass != memoi_session_visit_pass(s, visit) ||
+               layer != memoi_session_layer(s, step)) {
+        snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
+                 names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
+                 (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
+                 s->n_slices > 1 ? ", once for each slice" : "");
+        why = text;
     }
 
     if (why)
-        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", name, point,
-                           (int)layer, (int)s->desc.n_layers, why);
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", names[pass],
+                           points[is_end], (int)layer, (int)s->desc.n_layers, why);
     else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s %s", (int)step, name, point);
+        snprintf(text, sizeof text, "layer %d %s %s", (int)step, names[pass], points[is_end]);
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
@@ -10967,13 +10962,13 @@ MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
 
 /* Ends a call that makes a plan. */
 MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
-                                          memo_step_plan** plan, memo_error* error) {
+                                          memo_step_plan** plan) {
     if (!status) {
         *plan = s->own_plan;
         s->own_plan = NULL;
     }
     memo_session_destroy(s);
-    return memoi_session_reword(status, error);
+    return status;
 }
 
 /* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
@@ -11020,7 +11015,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
 
-    return memoi_session_give_plan(s, status, plan, error);
+    return memoi_session_give_plan(s, status, plan);
 }
 
 /* --- >>session words ---
@@ -11209,7 +11204,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         status = memoi_session_judge(s, status, "the plan of the file", error);
     }
     memob_reader_close(&reader);
-    return memoi_session_give_plan(s, status, plan, error);
+    return memoi_session_give_plan(s, status, plan);
 }
 
 /* --- >>session open ---
@@ -11281,7 +11276,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
         memo_session_destroy(*session);
         *session = NULL;
     }
-    return memoi_session_reword(status, error);
+    return status;
 }
 
 /* --- >>session measure ---
@@ -11709,7 +11704,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     if (!status) status = memoi_session_verdict(desc, given, error);
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
-    return memoi_session_reword(status, error);
+    return status;
 }
 
 /* --- >>session slices ---

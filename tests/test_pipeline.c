@@ -395,8 +395,8 @@ static void expect_mistakes(stage* s, memo_session* session, int first, int last
 
 TEST(turns_compute_their_layers) {
     static const char* const texts[] = {
-        "backward begin of layer 1 of 2: the turn is the forward of layers 0 to 1, once each",
-        "forward begin of layer 1 of 2: the turn is the forward of layers 0 to 1, once each",
+        "backward begin of layer 1 of 2: out of order; forward begin of layer 0 comes next",
+        "forward begin of layer 1 of 2: out of order; forward begin of layer 0 comes next",
         "the forward of micro-batch 0, chunk 0, has computed 1 of its 2 layers", "mine"};
     static pipeline p;
     static stage s;
@@ -447,7 +447,7 @@ TEST(weights_turns_are_checked) {
         }
         CHECK(memo_session_end(session, &error) == MEMO_STATUS_INVALID_STATE);
         CHECK_TEXT(error.message,
-                   k < 2 ? "the turn is the WEIGHTS turn of layers 0 to 1, once each"
+                   k < 2 ? "out of order; weights begin of layer 1 comes next"
                          : "the WEIGHTS turn of micro-batch 0, chunk 0, has computed 1 of "
                            "its 2 layers");
     }

@@ -383,10 +383,15 @@ TEST(the_first_error_is_kept) {
     CHECK(memo_session_forward_begin(s, 1) == 0 && memo_session_computes(s) == 0);
     CHECK(memo_session_alloc(s, 1) == NULL);
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "memo_session_forward_begin(1)") &&
-                   strstr(error.message, "memo_session_forward_begin(0) comes next") &&
-                   !strstr(error.message, "memo_swap"),
-               "%s", error.message);
+    CHECK_CASE(
+        strstr(error.message, "memo_session: forward begin of layer 1 of 8: out of order; ") &&
+            strstr(error.message, "forward begin of layer 0 comes next") &&
+            !strstr(error.message, "memo_swap"),
+        "%s", error.message);
+    batch = (memo_batch){.is_forward_only = 1}; /* although nothing moves */
+    CHECK_IS(memo_session_begin(s, &batch), ==, 1);
+    CHECK_IS(memo_session_forward_begin(s, 1), ==, 0);
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "forward begin of layer 0 comes next");
     CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 8), ==, 0);
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -2132,9 +2137,12 @@ TEST(misuse_is_an_error) {
     static const struct {
         int misuse;
         const char* message;
-    } orders[] = {{11, "memo_session: forward end of layer 2 of 8: layer 1 must end first"},
-                  {17, "memo_session_end: layer 7 is still open; end each layer that begins"},
-                  {9, "memo_session: backward end of layer 7 of 8: it has not begun"}};
+    } orders[] = {
+        {11, "memo_session: forward end of layer 2 of 8: out of order; forward end of layer 1 "
+             "comes next"},
+        {17, "memo_session_end: layer 7 is still open; end each layer that begins"},
+        {9, "memo_session: backward end of layer 7 of 8: out of order; backward begin of layer 7 "
+            "comes next"}};
     static const memo_session_buffer each = {
         "scratch", 8, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0};
     memo_session* s = NULL;

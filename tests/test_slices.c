@@ -246,8 +246,7 @@ TEST(mistakes_are_errors) {
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.t.desc.step = step;
     m.breaks_order = 1;
-    CHECK_ERROR(model_run(&m, 30), INVALID_STATE,
-                "begin and end each layer once for each slice, in a row");
+    CHECK_ERROR(model_run(&m, 30), INVALID_STATE, "comes next, once for each slice");
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "slice_rows: 7 rows split a tile of 2");
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
