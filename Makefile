@@ -232,7 +232,7 @@ test: ## build and run the tests; the last line counts them
 	sh tests/run.sh $(BUILD)/logs $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 test-all: ## the same with every compiler and standard, every CUDA source, the largest models, and all random cases
-	@MEMO_TEST_ALL=1 $(MAKE) --no-print-directory test
+	@MEMO_TEST_ALL=$${MEMO_TEST_ALL:-1} $(MAKE) --no-print-directory test
 
 # $(call need,TOOL,PACKAGE): TOOL is a command
 need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }

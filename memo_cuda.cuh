@@ -109,7 +109,6 @@ typedef struct memo_cuda_device_desc {
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
     int32_t host_threads;       /* that touch pages; 0: the number of processors, at most 16 */
     int32_t without_huge_pages; /* 1: pages of the usual size */
-    int64_t host_chunk_bytes;   /* registered at once; 0: 8 GiB; at most 64 GiB */
     memo_log log;
 } memo_cuda_device_desc;
 
@@ -130,7 +129,6 @@ typedef struct memo_cuda_device_stats {
     int64_t host_bytes, host_peak_bytes;
     /* Of the latest host_alloc. */
     memo_cuda_host_kind host_kind;
-    int64_t host_chunks; /* number of registrations */
     double host_alloc_s;
 } memo_cuda_device_stats;
 
@@ -170,10 +168,9 @@ MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, cons
  *
  * host_alloc is meant for an arena at start.  From 2 MiB on the call reserves addresses, takes huge
  * pages if possible (from the system's pool, then by advice), touches them by several threads near
- * the GPU, and registers each chunk with CUDA while the next ones are touched.  It logs its
- * progress once a second.  If registering fails, the memory is freed, the reason is logged and
- * cudaHostAlloc is used instead.  cudaHostAlloc is also used if kernels cannot reach registered
- * memory by the host's addresses.  A copy across the border of two chunks is enqueued in parts.
+ * the GPU, and registers them with CUDA.  It logs its progress once a second.  If registering
+ * fails, the memory is freed, the reason is logged and cudaHostAlloc is used instead.
+ * cudaHostAlloc is also used if kernels cannot reach registered memory by the host's addresses.
  *
  * A process's share of host memory, which host_limit guards:
  *   all it holds  must not exceed the host's memory / local_ranks
@@ -365,10 +362,10 @@ typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
     char* address;
     int64_t size_bytes;
-    void* base;                        /* what CUDA returned; address is it, aligned */
-    memo_cuda_host_kind kind;          /* of pinned memory */
-    int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
-    struct memoi_cuda_phantom* pages;  /* or: mapped once, behind one chunk */
+    void* base;                       /* what CUDA returned; address is it, aligned */
+    memo_cuda_host_kind kind;         /* of pinned memory */
+    int64_t mapped_bytes;             /* of registered memory; 0: of cudaHostAlloc */
+    struct memoi_cuda_phantom* pages; /* or: mapped once, behind one chunk */
 } memoi_cuda_block;
 
 typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */
@@ -491,13 +488,11 @@ MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_by
 
 typedef struct memoi_cuda_touch {
     char* address;
-    int64_t size_bytes, chunk_bytes;
-    int64_t next;                   /* atomic: where the next thread begins */
-    int32_t is_stopped, is_refused; /* atomic */
-    int64_t* touched_bytes;         /* atomic, of each chunk */
+    int64_t size_bytes;
+    int64_t next, touched_bytes; /* atomic; next: where the next thread begins */
+    int32_t is_refused;          /* atomic */
     cpu_set_t near_gpu;
     int32_t has_near_gpu;
-    double begin_s, told_s;
 } memoi_cuda_touch;
 
 /* 0: the system has no page left.  A container may reserve more huge pages than its limit allows.
@@ -516,15 +511,13 @@ MEMOI void* memoi_cuda_touch_run(void* argument) {
     for (;;) {
         int64_t begin = __atomic_fetch_add(&touch->next, MEMOI_CUDA_TOUCH_BYTES, __ATOMIC_RELAXED);
         int64_t end = begin + MEMOI_CUDA_TOUCH_BYTES;
-        if (begin >= touch->size_bytes || __atomic_load_n(&touch->is_stopped, __ATOMIC_RELAXED))
-            return NULL;
+        if (begin >= touch->size_bytes) return NULL;
         if (end > touch->size_bytes) end = touch->size_bytes;
         if (!memoi_cuda_touch_pages(touch->address + begin, end - begin)) {
             __atomic_store_n(&touch->is_refused, 1, __ATOMIC_RELAXED);
             return NULL;
         }
-        __atomic_fetch_add(&touch->touched_bytes[begin / touch->chunk_bytes], end - begin,
-                           __ATOMIC_RELEASE);
+        __atomic_fetch_add(&touch->touched_bytes, end - begin, __ATOMIC_RELEASE);
     }
 }
 
@@ -752,40 +745,6 @@ MEMOI char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int witho
 
 /* --- registration --- */
 
-MEMOI int64_t memoi_cuda_n_chunks(const memoi_cuda_block* block) {
-    return block->chunk_bytes ? (block->mapped_bytes + block->chunk_bytes - 1) / block->chunk_bytes
-                              : 0;
-}
-
-MEMOI int64_t memoi_cuda_chunk_size(const memoi_cuda_block* block, int64_t chunk) {
-    int64_t begin = chunk * block->chunk_bytes;
-    return block->mapped_bytes - begin < block->chunk_bytes ? block->mapped_bytes - begin
-                                                            : block->chunk_bytes;
-}
-
-MEMOI void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered) {
-    for (int64_t chunk = 0; chunk < n_registered; chunk++)
-        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + chunk * block->chunk_bytes),
-                              NULL);
-    munmap(block->address, (size_t)block->mapped_bytes);
-}
-
-/* Logs the progress once a second, from the first second on. */
-MEMOI void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch, int64_t registered_bytes) {
-    double now_s = memob_now_s();
-    int64_t touched_bytes = 0;
-    char all[32], touched[32], registered[32], message[200];
-    if (!log->write || now_s - touch->told_s < 1) return;
-    touch->told_s = now_s;
-    for (int64_t chunk = 0; chunk * touch->chunk_bytes < touch->size_bytes; chunk++)
-        touched_bytes += __atomic_load_n(&touch->touched_bytes[chunk], __ATOMIC_RELAXED);
-    snprintf(message, sizeof message, "pinning %s: %s touched, %s registered after %.1f s",
-             memob_bytes_text(all, (double)touch->size_bytes),
-             memob_bytes_text(touched, (double)touched_bytes),
-             memob_bytes_text(registered, (double)registered_bytes), now_s - touch->begin_s);
-    memoi_cuda_log(log, message);
-}
-
 /* Threads that touch pages; 0: none could be started. */
 MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch* touch,
                                         pthread_t* threads, int32_t n_most) {
@@ -801,59 +760,49 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     return n;
 }
 
-/* Registers each chunk of block as soon as it is touched.  On failure everything is undone, the
- * mapping too. */
+/* Touches the pages of block and registers them.  Logs the progress once a second.  On failure the
+ * mapping is undone. */
 MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
                                  memo_error* error) {
     enum { THREADS_MAX = 64 };
+    const double begin_s = memob_now_s();
+    const memo_log* log = &cuda->desc.log;
+    double told_s = begin_s, now_s;
     pthread_t threads[THREADS_MAX];
-    int64_t n_chunks = memoi_cuda_n_chunks(block), chunk, n_registered = 0;
     int32_t n_threads;
     memoi_cuda_touch touch;
-    memo_status status = MEMO_STATUS_OK;
+    char all[32], touched[32], message[160];
+    memo_status status;
 
-    /* Threads touch the pages. */
     memset(&touch, 0, sizeof touch);
     touch.address = block->address;
     touch.size_bytes = block->mapped_bytes;
-    touch.chunk_bytes = block->chunk_bytes;
-    touch.touched_bytes = (int64_t*)memob_calloc(n_chunks, sizeof(int64_t));
-    if (!touch.touched_bytes) {
-        memoi_cuda_unpin(block, 0);
-        return memob_no_memory(error, "the chunks of pinned memory");
-    }
-    touch.begin_s = touch.told_s = memob_now_s();
     n_threads = memoi_cuda_start_touching(cuda, &touch, threads, THREADS_MAX);
     if (n_threads == 0) (void)memoi_cuda_touch_run(&touch);
-
-    /* This thread registers chunk by chunk behind them. */
-    for (chunk = 0; chunk < n_chunks && !status; chunk++) {
-        int64_t chunk_bytes = memoi_cuda_chunk_size(block, chunk);
-        while (__atomic_load_n(&touch.touched_bytes[chunk], __ATOMIC_ACQUIRE) < chunk_bytes &&
-               !__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED)) {
-            struct timespec nap = {0, 200000};
-            nanosleep(&nap, NULL);
-            memoi_cuda_tell(&cuda->desc.log, &touch, chunk * block->chunk_bytes);
-        }
-        if (__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED))
-            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                    "%lld bytes were mapped, but the system has no pages for them",
-                                    (long long)block->mapped_bytes);
-        else
-            status =
-                MEMOI_CUDA_CALL(cudaHostRegister,
-                                (block->address + chunk * block->chunk_bytes, (size_t)chunk_bytes,
-                                 cudaHostRegisterPortable | cudaHostRegisterMapped),
-                                error);
-        if (!status) n_registered++;
-        memoi_cuda_tell(&cuda->desc.log, &touch, n_registered * block->chunk_bytes);
+    while (__atomic_load_n(&touch.touched_bytes, __ATOMIC_ACQUIRE) < touch.size_bytes &&
+           !__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED)) {
+        struct timespec nap = {0, 200000};
+        nanosleep(&nap, NULL);
+        if (!log->write || (now_s = memob_now_s()) - told_s < 1) continue;
+        told_s = now_s;
+        snprintf(message, sizeof message, "pinning %s: %s touched after %.1f s",
+                 memob_bytes_text(all, (double)touch.size_bytes),
+                 memob_bytes_text(touched,
+                                  (double)__atomic_load_n(&touch.touched_bytes, __ATOMIC_RELAXED)),
+                 now_s - begin_s);
+        memoi_cuda_log(log, message);
     }
-
-    /* Join, and undo after a failure. */
-    if (status) __atomic_store_n(&touch.is_stopped, 1, __ATOMIC_RELAXED);
     for (int32_t k = 0; k < n_threads; k++) pthread_join(threads[k], NULL);
-    MEMO_FREE(touch.touched_bytes);
-    if (status) memoi_cuda_unpin(block, n_registered);
+
+    status = touch.is_refused
+                 ? memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                  "%lld bytes were mapped, but the system has no pages for them",
+                                  (long long)block->mapped_bytes)
+                 : MEMOI_CUDA_CALL(cudaHostRegister,
+                                   (block->address, (size_t)block->mapped_bytes,
+                                    cudaHostRegisterPortable | cudaHostRegisterMapped),
+                                   error);
+    if (status) munmap(block->address, (size_t)block->mapped_bytes);
     return status;
 }
 
@@ -862,9 +811,6 @@ MEMOI memo_status memoi_cuda_register_memory(const memoi_cuda* cuda, memoi_cuda_
                                              memo_error* error) {
     memo_status status;
     int without_pool = 0;
-    block->chunk_bytes =
-        cuda->desc.host_chunk_bytes ? cuda->desc.host_chunk_bytes : (int64_t)8 << 30;
-    block->chunk_bytes = memob_align_up(block->chunk_bytes, MEMOI_CUDA_TOUCH_BYTES);
     block->mapped_bytes = memob_align_up(block->size_bytes, MEMOI_CUDA_HUGE_BYTES);
     do {
         block->address = memoi_cuda_map(block->mapped_bytes, cuda->desc.without_huge_pages,
@@ -894,7 +840,7 @@ MEMOI memo_status memoi_cuda_host_by_cuda(memoi_cuda_block* block, const char* f
                               (long long)block->size_bytes, first[0] ? "; before that " : "",
                               first);
     if (status) return status;
-    block->mapped_bytes = block->chunk_bytes = 0;
+    block->mapped_bytes = 0;
     block->address = memoi_cuda_aligned(block->base); /* CUDA promises no alignment */
     block->kind = MEMO_CUDA_HOST_CUDA;
     return MEMO_STATUS_OK;
@@ -955,7 +901,6 @@ MEMOI memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void*
     if (status) return status;
     memoi_cuda_count(size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     cuda->stats.host_kind = block->kind;
-    cuda->stats.host_chunks = block->base ? 1 : memoi_cuda_n_chunks(block);
     cuda->stats.host_alloc_s = memob_now_s() - begin_s;
     *address = block->address;
     return MEMO_STATUS_OK;
@@ -969,7 +914,8 @@ MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* bl
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
     else { /* unlike cudaFreeHost, unregistering and unmapping do not wait for copies */
         status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
-        memoi_cuda_unpin(block, memoi_cuda_n_chunks(block));
+        (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address), NULL);
+        munmap(block->address, (size_t)block->mapped_bytes);
     }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
     MEMO_FREE(block);
@@ -980,18 +926,6 @@ MEMOI memo_status memoi_cuda_host_free(void* context, void* address, memo_error*
     memoi_cuda* cuda = (memoi_cuda*)context;
     return memoi_cuda_free(cuda, &cuda->host_blocks, "host", address, memoi_cuda_release_host,
                            error);
-}
-
-/* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
-MEMOI const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* address) {
-    const memoi_cuda_block* block;
-    for (block = cuda->host_blocks; block; block = block->next) {
-        int64_t at = address - block->address;
-        if (!block->chunk_bytes || block->mapped_bytes <= block->chunk_bytes) continue;
-        if (address < block->address || at >= block->mapped_bytes) continue;
-        return block->address + (at / block->chunk_bytes + 1) * block->chunk_bytes;
-    }
-    return NULL;
 }
 
 /* ---- >>phantom memory ---------------------------------------------------------------------------
@@ -1411,67 +1345,24 @@ MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo
 static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
 
-/* In parts if the host's side crosses the border of two registered chunks. */
-MEMOI memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_kind kind,
-                                        cudaStream_t stream, char* to, const char* from,
-                                        int64_t size_bytes, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    while (size_bytes > 0 && !status) {
-        const char* on_host = kind == MEMO_COPY_TO_HOST ? to : from;
-        const char* end = kind == MEMO_COPY_ON_DEVICE ? NULL : memoi_cuda_chunk_end(cuda, on_host);
-        int64_t n = end && end - on_host < size_bytes ? end - on_host : size_bytes;
-        status = MEMOI_CUDA_CALL(cudaMemcpyAsync,
-                                 (to, from, (size_t)n, memoi_cuda_copy_kinds[kind], stream), error);
-        to += n;
-        from += n;
-        size_bytes -= n;
-    }
-    return status;
-}
-
-/* The number of rows from on_host on that end before the border of their chunk. */
-MEMOI int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const char* on_host,
-                                            int64_t stride_bytes, int64_t row_bytes,
-                                            int64_t n_rows) {
-    const char* end = memoi_cuda_chunk_end(cuda, on_host);
-    int64_t room, n;
-    if (!end) return n_rows;
-    room = end - on_host;
-    if (room < row_bytes) return 0;
-    n = (room - row_bytes) / stride_bytes + 1;
-    return n < n_rows ? n : n_rows;
-}
-
-/* Rows with gaps between them: as many in one call as the pitch and the chunks allow. */
+/* Rows with gaps between them: all in one call, or one by one if the pitch does not allow that. */
 MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
                                           cudaStream_t stream, char* to, int64_t to_stride_bytes,
                                           const char* from, int64_t from_stride_bytes,
                                           int64_t row_bytes, int64_t n_rows, memo_error* error) {
-    const int is_pitch_allowed = (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
-                                 (size_t)from_stride_bytes <= cuda->max_pitch_bytes;
     memo_status status = MEMO_STATUS_OK;
-    while (n_rows > 0 && !status) {
-        int64_t n = is_pitch_allowed ? n_rows : 1;
-        if (n > 1 && kind == MEMO_COPY_TO_HOST)
-            n = memoi_cuda_rows_before_border(cuda, to, to_stride_bytes, row_bytes, n_rows);
-        if (n > 1 && kind == MEMO_COPY_TO_DEVICE)
-            n = memoi_cuda_rows_before_border(cuda, from, from_stride_bytes, row_bytes, n_rows);
-
-        /* A row that crosses a border, or is too far from the next, goes alone. */
-        if (n > 1) {
-            status =
-                MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
-                                (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
-                                 (size_t)row_bytes, (size_t)n, memoi_cuda_copy_kinds[kind], stream),
-                                error);
-        } else {
-            n = 1;
-            status = memoi_cuda_copy_bytes(cuda, kind, stream, to, from, row_bytes, error);
-        }
-        to += n * to_stride_bytes;
-        from += n * from_stride_bytes;
-        n_rows -= n;
-    }
+    if (n_rows > 1 && (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
+        (size_t)from_stride_bytes <= cuda->max_pitch_bytes)
+        return MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
+                               (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
+                                (size_t)row_bytes, (size_t)n_rows, memoi_cuda_copy_kinds[kind],
+                                stream),
+                               error);
+    for (int64_t row = 0; row < n_rows && !status; row++)
+        status = MEMOI_CUDA_CALL(cudaMemcpyAsync,
+                                 (to + row * to_stride_bytes, from + row * from_stride_bytes,
+                                  (size_t)row_bytes, memoi_cuda_copy_kinds[kind], stream),
+                                 error);
     return status;
 }
 
@@ -1907,7 +1798,6 @@ MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_
                   {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
                   {"device_memory_bytes", desc->device_memory_bytes, MEMOB_BYTES_MAX},
                   {"host_memory_bytes", desc->host_memory_bytes, MEMOB_BYTES_MAX},
-                  {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
                   {"phantom_bytes", desc->phantom_bytes, MEMOB_BYTES_MAX / 2},
                   {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOB_BYTES_MAX / 2}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)

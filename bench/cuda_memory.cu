@@ -60,11 +60,6 @@ static void pinning(int64_t size_bytes) {
     desc.host_threads = 1;
     pin("memo, one thread", desc, size_bytes);
     desc.host_threads = 0;
-    desc.host_chunk_bytes = GIB;
-    pin("memo, chunks of 1 GiB", desc, size_bytes);
-    desc.host_chunk_bytes = 64 * GIB;
-    pin("memo, one chunk", desc, size_bytes);
-    desc.host_chunk_bytes = 0;
     desc.without_huge_pages = 1;
     pin("memo, without huge pages", desc, size_bytes);
     pin_by_cuda("cudaHostAlloc, last", size_bytes);

@@ -9,7 +9,8 @@
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_JOBS     programs at a time, default: one more than processors
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
-#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
+#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too.  rest: scripts run
+#                                 only what `make test` leaves out
 # The last line is "N passed, N failed", with ", N skipped" if any were.  Exit status 1 on a failure.
 set -u
 

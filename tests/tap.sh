@@ -6,11 +6,13 @@
 #   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   tap_folder PATH          makes $folder, empty
 #   test_with PROGRAM NAME COMMAND...   test_is if the program is installed; otherwise skips the test
-#   tests_of SCRIPT [COMMAND...]   test_is, in order, for each function with "# test" behind its first line, and slow_test_is
-#                             for each with "# slow test"; a COMMAND gets the function's name.  Blanks replace _ in names
+#   tests_of SCRIPT [COMMAND...]   test_is, slow_test_is or more_test_is, in order, for each function with "# test", "# slow test"
+#                             or "# more test" behind its first line; a COMMAND gets the function's name.  Blanks replace _ in names
 #   needs_program PROGRAM     ends the script if the program is not built
 #   skip NAME REASON
 #   slow_test_is NAME COMMAND...   test_is under `make test-all`, which runs slow tests too; otherwise skips it
+#   more_test_is NAME COMMAND...   test_is that does more under `make test-all`; with tap_more=1 all are, from there on.  With
+#                             MEMO_TEST_ALL=rest these and slow tests run alone: what `make test` leaves out
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tap_end                   the last line; its status is the script's
@@ -28,6 +30,7 @@ while [ $# -gt 0 ]; do
 done
 tap_n=0 tap_failed=0
 tap_jobs=1 tap_n_shown=0 # those behind tap_n_shown are under way
+tap_more=
 mkdir -p build/tests || exit 1
 tap_log=$PWD/build/tests/$(basename "$0" .sh).log # scripts may leave this folder
 tap_processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -42,6 +45,7 @@ test_is() {
     tap_name=$1
     shift
     case $tap_name in *"$tap_filter"*) ;; *) return ;; esac
+    [ "${MEMO_TEST_ALL:-}" != rest ] || [ -n "$tap_more" ] || return 0
     tap_n=$((tap_n + 1))
     if [ "$tap_jobs" -gt 1 ]; then
         (
@@ -107,7 +111,14 @@ skip() {
 }
 
 slow_test_is() {
-    if tests_all; then test_is "$@"; else skip "$1" "run make test-all"; fi
+    if tests_all; then more_test_is "$@"; else skip "$1" "run make test-all"; fi
+}
+
+more_test_is() {
+    tap_before=$tap_more
+    tap_more=1
+    test_is "$@"
+    tap_more=$tap_before
 }
 
 test_with() {
@@ -119,10 +130,9 @@ test_with() {
 tests_of() {
     tap_script=$1
     shift
-    for tap_marked in $(sed -n 's/^\([a-z_0-9]*\)() [{(].*# \(slow \)*test$/\2\1/p' "$tap_script" | sed 's/^slow /slow_test_is:/'); do
+    for tap_marked in $(sed -n 's/^\([a-z_0-9]*\)() [{(].*# \([a-z]*\) *test$/\2:\1/p' "$tap_script"); do
         tap_kind=${tap_marked%:*} tap_marked=${tap_marked#*:}
-        [ "$tap_kind" = slow_test_is ] || tap_kind=test_is
-        $tap_kind "$(echo "$tap_marked" | tr _ ' ')" "$@" "$tap_marked"
+        ${tap_kind:+${tap_kind}_}test_is "$(echo "$tap_marked" | tr _ ' ')" "$@" "$tap_marked"
     done
 }
 

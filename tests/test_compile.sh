@@ -9,6 +9,7 @@ set -u
 . tests/tap.sh
 
 tap_folder build/tests/compile
+tap_more=1
 sources=tests/compile
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 extras=$(cd extras && ls *.h)

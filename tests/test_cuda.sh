@@ -183,7 +183,7 @@ test_is "a step with swaps, call by call and as a graph, on a runtime without a 
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
 perhaps_sanitized=$(tests_all && echo is_sanitized)
-test_is "the row kernels as their host twins, on an emulated grid" \
+more_test_is "the row kernels as their host twins, on an emulated grid" \
     $perhaps_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 slow_test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
 slow_test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
@@ -195,7 +195,7 @@ has_cublaslt() {
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
-    test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
+    more_test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
     slow_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
         is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
@@ -207,6 +207,7 @@ if ! tests_all; then
     tap_end
     exit
 fi
+tap_more=1
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \

@@ -28,7 +28,7 @@ if ! $detector >"$folder/out" 2>"$folder/log" && grep -q "unexpected memory mapp
     command -v setarch >/dev/null 2>&1 || skip_all "the race detector does not start on this kernel; setarch (util-linux) would start it"
     detector="setarch $(uname -m) -R $detector"
 fi
-step=2 n_silent=6
+step=2 n_silent=6 tap_more=1
 ! tests_all || step=1 n_silent=20
 
 is_silent() { # PLACES

@@ -6,11 +6,10 @@
 
 static memo_error error;
 
-/* A device with small chunks of pinned memory, so that copies cross their borders; NULL: no GPU. */
+/* NULL: no GPU. */
 static inline memo_device* open_device(void) {
     memo_cuda_device_desc desc = MEMO_ZERO(memo_cuda_device_desc);
     memo_device* device = NULL;
-    desc.host_chunk_bytes = (int64_t)32 << 20;
     if (memo_cuda_device_create(&desc, &device, &error) && error.status != MEMO_STATUS_UNSUPPORTED)
         printf("# %s\n", error.message);
     return device;

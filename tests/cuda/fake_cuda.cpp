@@ -197,8 +197,6 @@ int fake_n_objects(void) {
         n += (int)each->all.size();
     return n;
 }
-static double register_s;
-void fake_set_register_s(double seconds) { register_s = seconds; }
 static int has_same_pointers = 1;
 void fake_set_same_pointers(int same) { has_same_pointers = same; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
@@ -592,7 +590,6 @@ static bool is_mapped(void* address, size_t n_bytes) {
 cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     FAIL_IF_DUE("cudaHostRegister");
     REFUSE_IF_CAPTURING();
-    if (register_s > 0) usleep((useconds_t)(register_s * 1e6));
     if (!address || !n_bytes || flags != (cudaHostRegisterPortable | cudaHostRegisterMapped) ||
         !is_mapped(address, n_bytes))
         return refuse(cudaErrorInvalidValue);

@@ -1,0 +1,215 @@
+/* 33_pipeline.c - a pipeline of four stages with micro-batches in flight, in the zero-bubble order
+ * ZB-H1: gradients of weights fill what would be bubbles.
+ *
+ * Each stage is a thread with a session of three layers.  Its order lists the turns of a step:
+ * forwards (F), backwards (B) and gradients of weights (W) of six micro-batches.  The session plans
+ * memory for the micro-batches in flight, swaps or recomputes the rows that do not fit, and refuses
+ * a turn that is not the next.
+ *
+ * Build:
+ *     cc -std=c99 -O2 -I. examples/33_pipeline.c -o 33_pipeline -lpthread -lm
+ * Expected output:
+ *     stage 0: F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 B3 W3 B4 W4 B5 W5; ... of 470 KiB
+ *     stage 1: F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 B4 W3 B5 W4 W5; ... of 470 KiB
+ *     stage 2: F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 B5 W3 W4 W5; ... of 470 KiB
+ *     stage 3: F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 W3 W4 W5; ... of 470 KiB
+ *     gradients are bitwise those of one stage that keeps everything
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_sp.h"
+#include <stdio.h>
+#include "thread_ranks.h"
+
+enum { LAYERS = 12, M = 6, T = 256, C = 16, N = T * C, BUDGET = 470 << 10, N_TURNS_MAX = 3 * M };
+enum { INP, HIDDEN };              /* tensors */
+enum { X, D_X, KEPT_INP, KEPT_D }; /* buffers */
+static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
+                                   {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
+
+/* Of a stage. */
+typedef struct stage {
+    int64_t device_bytes; /* 0: no limit */
+    int32_t number, n_stages, n_layers, is_measuring;
+    memo_turn order[N_TURNS_MAX];
+    int32_t n_order;
+    float w[LAYERS], d_w[LAYERS];
+    /* For outputs, and for gradients, which go the other way: neither waits for the other. */
+    memo_comm* comms[2];
+    memo_stream streams[2];
+    float sent[2][N];
+    thread_rank* rank;
+    int64_t planned_bytes;
+} stage;
+
+/* ZB-H1: 1F1B, and the weights of micro-batch i - number follow backward i. */
+static void list_turns(stage* s) {
+    int32_t ahead = s->n_stages - 1 - s->number, n = 0;
+    for (int32_t i = 0; i < M + ahead; i++) {
+        if (i < M) s->order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
+        if (i >= ahead) s->order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
+        if (i >= ahead + s->number)
+            s->order[n++] = (memo_turn){i - ahead - s->number, 0, MEMO_PASS_WEIGHTS};
+    }
+    for (int32_t i = M - s->number; i < M; i++)
+        s->order[n++] = (memo_turn){i, 0, MEMO_PASS_WEIGHTS};
+    s->n_order = n;
+}
+
+/* Messages between two stages are in the order of micro-batches, in each direction. */
+static int32_t is_alone(const stage* s, int32_t to) {
+    return s->is_measuring || to < 0 || to >= s->n_stages;
+}
+static void receive(stage* s, memo_session* session, int is_back, float* to) {
+    const int32_t from = s->number + (is_back ? 1 : -1);
+    memo_error error;
+    memo_status status;
+    if (is_alone(s, from)) return;
+    status =
+        memo_receive(s->comms[is_back], s->streams[is_back], to, N, MEMO_TYPE_F32, from, &error);
+    if (!status) status = memo_stream_synchronize(s->rank->device, s->streams[is_back], &error);
+    if (status) memo_session_fail(session, status, error.message);
+}
+static void send(stage* s, memo_session* session, int is_back, const float* from) {
+    const int32_t to = s->number + (is_back ? -1 : 1);
+    float* sent = s->sent[is_back];
+    memo_error error;
+    memo_status status;
+    if (is_alone(s, to)) return;
+    status = memo_stream_synchronize(s->rank->device, s->streams[is_back], &error);
+    if (!status) memcpy(sent, from, N * sizeof *sent); /* the buffer ends with the turn */
+    if (!status)
+        status =
+            memo_send(s->comms[is_back], s->streams[is_back], sent, N, MEMO_TYPE_F32, to, &error);
+    if (status) memo_session_fail(session, status, error.message);
+}
+
+static float* tensor(memo_session* session, int32_t l, int32_t t) {
+    return (float*)memo_session_get_address(session, l, t);
+}
+static float* buffer(memo_session* session, int32_t b) {
+    return (float*)memo_session_get_buffer(session, b);
+}
+
+static void recompute(void* user, memo_session* session, int32_t l, int32_t t, int64_t begin,
+                      int64_t end) {
+    const float *inp = tensor(session, l, INP), w = ((stage*)user)->w[l];
+    float* hidden = tensor(session, l, t);
+    for (int64_t i = begin * C; i < end * C; i++) hidden[i] = tanhf(w * inp[i]);
+}
+static void forward(void* user, memo_session* session, int32_t l) {
+    stage* s = (stage*)user;
+    const int32_t micro_batch = memo_session_get_batch(session).turn.micro_batch;
+    float* x = buffer(session, X);
+    for (int i = 0; i < N && l == 0 && s->number == 0; i++)
+        x[i] = sinf((float)(i + N * micro_batch));
+    if (l == 0) receive(s, session, 0, x);
+    memcpy(tensor(session, l, INP), x, N * sizeof *x);
+    recompute(user, session, l, HIDDEN, 0, T);
+    for (int i = 0; i < N; i++) x[i] += tensor(session, l, HIDDEN)[i];
+    if (l == s->n_layers - 1) send(s, session, 0, x);
+}
+/* The loss is half the mean square of the last output. */
+static void between(void* user, memo_session* session) {
+    const stage* s = (const stage*)user;
+    for (int i = 0; i < N && s->number == s->n_stages - 1; i++)
+        buffer(session, D_X)[i] = buffer(session, X)[i] / (M * N);
+}
+static void backward(void* user, memo_session* session, int32_t l) {
+    stage* s = (stage*)user;
+    const float *inp = tensor(session, l, INP), *hidden = tensor(session, l, HIDDEN);
+    float *d_x = buffer(session, D_X), *d = buffer(session, KEPT_D);
+    if (l == s->n_layers - 1) receive(s, session, 1, d_x);
+    memcpy(buffer(session, KEPT_INP), inp, N * sizeof *inp); /* tensors end with the backward */
+    for (int i = 0; i < N; i++) {
+        d[i] = d_x[i] * (1 - hidden[i] * hidden[i]);
+        d_x[i] += d[i] * s->w[l];
+    }
+    if (l == 0) send(s, session, 1, d_x);
+}
+static void weights(void* user, memo_session* session, int32_t l) {
+    const float *inp = buffer(session, KEPT_INP), *d = buffer(session, KEPT_D);
+    for (int i = 0; i < N; i++) ((stage*)user)->d_w[l] += d[i] * inp[i];
+}
+static void measuring(void* user, memo_session* session, int32_t begins) {
+    ((stage*)user)->is_measuring = begins; /* without messages */
+    (void)session;
+}
+
+static memo_status open_links(stage* s, memo_error* error) {
+    static const char* const names[] = {"outputs", "gradients"};
+    memo_status status = MEMO_STATUS_OK;
+    for (int k = 0; k < 2 && !status; k++) {
+        status = memo_comm_split(s->rank->comm, 0, s->number, names[k], &s->comms[k], error);
+        if (!status)
+            status = memo_stream_create(s->rank->device, names[k], 0, &s->streams[k], error);
+    }
+    return status;
+}
+
+/* A step of a stage: all turns of its order. */
+static memo_status train(thread_rank* r, memo_error* error) {
+    stage* s = (stage*)r->user + r->comm->rank;
+    const int32_t is_last = r->comm->rank == r->comm->size - 1, last = LAYERS / r->comm->size - 1;
+    const memo_session_buffer buffers[] = {
+        {"x", 0, 4 * C, MEMO_PASS_FORWARD, 0, is_last ? MEMO_PASS_BETWEEN : MEMO_PASS_FORWARD, last,
+         0},
+        {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
+        {"kept inp", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
+        {"kept d", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}};
+    const memo_session_output outputs[] = {{"d_w", s->d_w, sizeof s->d_w, MEMO_TYPE_F32, 0}};
+    memo_session_desc desc = {0};
+    memo_session_info info;
+    memo_session* session = NULL;
+    memo_status status;
+    s->rank = r, s->number = r->comm->rank, s->n_stages = r->comm->size, s->n_layers = last + 1;
+    for (int l = 0; l <= last; l++) s->w[l] = -0.1f;
+    list_turns(s);
+    desc.device = r->device, desc.computes_on_host = 1, desc.device_bytes = s->device_bytes;
+    desc.tensors = acts, desc.n_tensors = 2, desc.n_layers = s->n_layers, desc.n_rows = T;
+    desc.tile_rows = 32, desc.order = s->order, desc.n_order = s->n_order;
+    desc.buffers = buffers, desc.n_buffers = 4, desc.outputs = outputs, desc.n_outputs = 1;
+    desc.user = s, desc.forward = forward, desc.between = between, desc.backward = backward;
+    desc.weights = weights, desc.recompute = recompute, desc.measuring = measuring;
+
+    status = open_links(s, error);
+    if (!status) status = memo_session_create(&desc, &session, error);
+    if (!status) memo_session_get_info(session, &info);
+    if (!status) s->planned_bytes = info.plan->device_bytes;
+    for (int32_t k = 0; k < s->n_order && !status; k++) {
+        const memo_batch batch = {.turn = s->order[k]};
+        status = memo_session_run(session, &batch, error);
+    }
+    memo_session_destroy(session);
+    for (int k = 0; k < 2; k++) {
+        if (s->streams[k]) (void)memo_stream_destroy(r->device, s->streams[k], NULL);
+        memo_comm_destroy(s->comms[k]);
+    }
+    return status;
+}
+
+int main(void) {
+    enum { STAGES = 4 };
+    static stage one, stages[STAGES];
+    memo_error error;
+    int is_same = 1;
+    for (int i = 0; i < STAGES; i++) stages[i].device_bytes = BUDGET;
+    if (thread_ranks_run(1, train, &one, &error) ||
+        thread_ranks_run(STAGES, train, stages, &error)) {
+        fprintf(stderr, "33_pipeline: %s\n", error.message);
+        return 1;
+    }
+    for (int i = 0; i < STAGES; i++) {
+        const stage* s = &stages[i];
+        printf("stage %d:", i);
+        for (int k = 0; k < s->n_order; k++)
+            printf(" %c%d", " F BW"[s->order[k].pass], (int)s -> order[k].micro_batch);
+        printf("; %d of %d KiB\n", (int)(s->planned_bytes >> 10), BUDGET >> 10);
+        is_same &= !memcmp(s->d_w, one.d_w + i * s->n_layers, (size_t)s->n_layers * sizeof *s->d_w);
+    }
+    puts(is_same ? "gradients are bitwise those of one stage that keeps everything"
+                 : "gradients DIFFER");
+    return !is_same;
+}
