@@ -894,6 +894,8 @@ typedef struct memo_session_info {
     const memo_step_plan* plan;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
     memo_swap* swap;   /* NULL if the shape has no backward */
+    /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
+    int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
@@ -11853,6 +11855,8 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     info->plan = s->part->plan;
     info->arena = s->part->arena;
     info->swap = s->part->swap;
+    info->states_to_host_bytes = s->states ? s->states->engine.copied_bytes[0] : 0;
+    info->states_to_device_bytes = s->states ? s->states->engine.copied_bytes[1] : 0;
 }
 
 /* --- >>session verify ---

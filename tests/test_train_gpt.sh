@@ -312,6 +312,7 @@ states_stream() { # more test
     awk '/^  host / { exit !($2 > 0) }' out || fail "no states on the host: $(grep -A2 ^memory out)"
     refused 'optimizer [0-9.]* KiB, .* the rest [0-9.]* KiB' $tiny --device-memory 200KiB
     compares_and_draws $tiny --device-memory 300KiB --output streamed
+    expect_out '^recompute  *-  *[0-9.]* [KM]iB  *[0-9.]* [KM]iB  *[1-9][0-9.]* [KM]iB ' # states alone move
     prints ' 0 races' $tiny --device-memory 300KiB --link-bandwidth 50MB --output slow # copies outlast the compute stream
     for owner in 'places of states' activations 'buffers of a micro-batch'; do
         grep -q ">$owner" streamed/memory.svg || fail "the picture of memory has no $owner"
@@ -744,7 +745,7 @@ prediction_beside_measurement() { # test
     # On a slow link a step takes at least as long as its copies, and mostly waits for them.  Half of the rows travel, and
     # all states fit: otherwise both would follow the measured times.
     run $longer --device-memory 4MiB --profile timed/step.profile --policy alpha --alpha 0.5 --link-bandwidth 800KB --steps 2
-    awk '/^plan .* KiB moved in a step/ { copies_ms = $(NF - 5) * 1024 / 800 }
+    awk '/^plan .* KiB of rows moved in a step/ { copies_ms = $(NF - 7) * 1024 / 800 }
         /^predicted .* measured / { measured = $18 + 0; stall = $21 + 0 }
         END { exit !(copies_ms > 500 && measured > 0.95 * copies_ms && stall <= measured && stall > 0.5 * copies_ms) }' out ||
         fail "not the times of copies: $(grep '^pl\|^pr' out)"

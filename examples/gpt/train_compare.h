@@ -75,7 +75,8 @@ static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
     memo_swap_stats stats;
     memo_session_get_info(gpt_session(r->model), &info);
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
-    *n_bytes = status ? 0 : stats.to_host_bytes + stats.to_device_bytes;
+    *n_bytes = info.states_to_host_bytes + info.states_to_device_bytes;
+    if (!status) *n_bytes += stats.to_host_bytes + stats.to_device_bytes;
     return status;
 }
 

@@ -172,7 +172,7 @@ static const char* plan_shortage(const memo_step_plan* p) {
     return text;
 }
 
-/* Returns the bytes copied in a step, both ways. */
+/* Returns the bytes of rows copied in a step, both ways. */
 static int64_t moved_bytes(const train_options* o, const memo_step_plan* plan) {
     return 2 * o->accumulate * plan->sizes.swapped_bytes;
 }
@@ -228,7 +228,7 @@ static void print_plan(const train_options* o, memo_policy policy, const memo_st
     else
         printf(" (%lld buffers, lower bound %s)", (long long)p->addresses->n_buffers,
                bytes_name(p->addresses->lower_bound_bytes));
-    printf(", %s moved in a step", bytes_name(moved_bytes(o, p)));
+    printf(", %s of rows moved in a step", bytes_name(moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
         printf(", the first %d layers' through a file of %s", (int)p->sizes.n_spilled_layers,
                bytes_name(p->sizes.spill_bytes));
@@ -260,7 +260,7 @@ static const char* alpha_name(const train_options* o, memo_policy policy,
 }
 
 static void print_policies(const train_options* o, memo_step_plan* const* plans) {
-    printf("\npolicy       alpha  device memory  host memory  moved in a step  fits\n");
+    printf("\npolicy       alpha  device memory  host memory       rows moved  fits\n");
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         const memo_step_plan* plan = plans[policy];
