@@ -65,11 +65,11 @@
  * micro-batch of memo_plan.h's session do not: memo_session_end returns the error.  A desc is a
  * plain struct in which zero means default, unless a field's comment names another default.  Start
  * with {0} in C, with {} in C++, or with MEMO_ZERO(type) in either.  A function that creates an
- * object gives NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a struct, or
- * returns a handle or an address.  There is no global state.  After creation no function allocates,
- * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
- * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
- * 64 bits.
+ * object gives NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a struct or
+ * numbers, or returns a number, a handle or an address.  There is no global state.  After creation
+ * no function allocates, locks or synchronizes on the training path.  Only one thread at a time may
+ * use an object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and
+ * elements are counted in 64 bits.
  *
  * GLOSSARY.  Terms of all four headers.
  *
@@ -84,7 +84,8 @@
  *   lifetime        half-open interval [malloc, free) in which a buffer occupies memory
  *   offset          first byte of a buffer, counted from the start of the arena
  *   peak            largest end of any buffer: the size of the arena
- *   lower bound     largest sum of sizes that live at the same time; no peak is smaller
+ *   lower bound     largest sum of sizes that live at the same time, or the end of a fixed buffer
+ *                   if that is larger; no peak is smaller
  *   rounding buffer device memory that layers use in turn for the rows that they swap
  *   alpha           fraction of rows that are swapped; the other rows are recomputed
  *   makespan        time from the start of the first operation to the end of the last
@@ -204,7 +205,7 @@ MEMO_API const char* memo_status_name(memo_status status);
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
-/* Receives warnings, a line each without a newline.  All zero: warnings are dropped. */
+/* Receives warnings and progress, a line each without a newline.  All zero: these are dropped. */
 typedef struct memo_log {
     void (*write)(void* user, const char* message);
     void* user;
@@ -296,7 +297,8 @@ MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t s
 /* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
  *   "iteration begin" | "iteration end"               the repeated part, a micro-batch
  *   "layer N forward|recompute|backward begin|end"    N from 0
- * Other text directly before a malloc names the buffer in pictures. */
+ * Other text directly before a malloc names the buffer in pictures.  Errors: INVALID_ARGUMENT
+ * (empty text, or a control character); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
 /* The meaning of a mark.  Without a meaning, layer is -1 and phase MEMO_PHASE_NONE. */
@@ -332,10 +334,12 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  *
  * Version 0 has neither the first nor the last line, and only malloc, free and mark.  Path "-" is
  * standard input or output.  A file is written completely or not at all.
- * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason. */
+ * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason;
+ * OUT_OF_HOST_MEMORY; to write, INVALID_ARGUMENT (a value that the file cannot hold). */
 MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
 MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
-/* Reads from memory instead.  name replaces the path in messages; text needs no zero at the end. */
+/* Reads from memory instead.  name replaces the path in messages; text needs no zero at the end.
+ * text NULL is INVALID_ARGUMENT. */
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
@@ -393,7 +397,7 @@ typedef struct memo_hold {
 typedef struct memo_wait {
     int64_t freed, requested; /* indices into buffers; not persistent; freed first */
     int32_t from, to;
-    double cost_s; /* the caller's estimate, 0 or more */
+    double cost_s; /* the caller's estimate, 0 to 9000 s */
 } memo_wait;
 
 typedef struct memo_plan {
@@ -410,7 +414,8 @@ typedef struct memo_plan {
     int64_t n_times;    /* lifetimes lie in [0, n_times] */
     int64_t body_begin; /* start of the repeated part; persistent buffers begin before */
     int64_t peak_bytes; /* largest offset + rounded size; the arena reserves it */
-    /* Largest sum of rounded sizes that live at the same time; holds are ignored. */
+    /* Largest sum of rounded sizes that live at the same time, and at least the end of each fixed
+     * buffer; holds are ignored. */
     int64_t lower_bound_bytes;
     memo_proof proof;
     char engine[16]; /* the planner's engine that set the offsets */
@@ -423,10 +428,11 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 
 /* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
  * n_times, and is persistent if requested before the body.  A persistent buffer lives to n_times
- * even if freed, and from 0 on if requested in the body, because the body
- * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check (extras/memo_look.h) refuses shared bytes.
- * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
+ * even if freed, and from 0 on if requested in the body, because the body repeats.  With several
+ * streams there are holds: two buffers conflict if and only if memo_plan_check
+ * (extras/memo_look.h) refuses shared bytes.
+ * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
+ * 2^40), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
@@ -437,22 +443,24 @@ MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t align
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Is the plan valid? Every offset must be aligned and 0 or more, conflicting buffers must not share
- * a byte, and peak and bound must follow from the buffers.  The check shares no code with the
- * planners, and cannot verify that a plan above the bound is optimal.  Errors: INVALID_ARGUMENT
- * naming the buffers, OUT_OF_HOST_MEMORY. */
+ * a byte, and peak and bound must follow from the buffers.  The check shares code with
+ * memo_plan_prepare alone, and cannot verify that a plan above the bound is optimal.  Errors:
+ * INVALID_ARGUMENT naming the buffers, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
 /* Files.  Text: "memo plan 1", the numbers, a line per buffer, "end" with a checksum.  Paths and
- * errors: as for traces.  An invalid plan is refused. */
+ * errors: as for traces.  A plan without offsets is written as a problem.  A plan with wrong
+ * offsets is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 
 /* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
  * Events have CUDA's semantics.  A wait sees the latest earlier record.  A wait for an event that
- * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
- * call and every synchronization return the error, and later work is skipped.  To change a device,
- * copy the table and replace functions (examples/04_custom_device.c). */
+ * was never recorded does nothing; memo_schedule_check reports the wait.  If an operation fails,
+ * the next call and every synchronization return the error.  The host device skips later work; on
+ * CUDA work that is enqueued still runs, and its results have no meaning.  To change a device, copy
+ * the table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
 typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
@@ -523,7 +531,7 @@ typedef struct memo_row_call {
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* set by the first device that enqueues the call; no other may */
+    void* device; /* set by a CUDA device that enqueues the call; then no other device may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -606,7 +614,8 @@ typedef struct memo_device {
      (device)->function)
 
 /* The table, called: memo_copy(device, stream, ..., error) is device->copy(device->context, stream,
- * ..., error), and so is memo_NAME for each other NAME. */
+ * ..., error), and so is memo_NAME for each other NAME, but for memo_device_status (status),
+ * memo_annotate, memo_event_create_untimed and memo_row_kernel. */
 #define MEMO_LIST(...) __VA_ARGS__
 #define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
     MEMO_FUNCTION memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,     \
@@ -669,9 +678,10 @@ MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream s
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose a micro-batch,
  * which may be repeated any number of times.  A micro-batch frees buffers early and in any order;
  * end frees the remaining buffers, such as outputs, whose bytes stay in replay until the next
- * begin.  A micro-batch may request less than planned: smaller sizes, or fewer requests.  Only the
- * first micro-batch is recorded; later micro-batches are served but not recorded.  Waits that the
- * plan buys are enqueued by the request, and the events by the free before the request.
+ * begin.  A micro-batch may request smaller sizes than planned, or stop before the last planned
+ * request.  Only the first micro-batch is recorded; later micro-batches are served but not
+ * recorded.  Waits that the plan buys are enqueued by the request, and the events by the free
+ * before the request.
  *
  * A request other than the next planned request (too large, or too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
@@ -698,24 +708,28 @@ typedef struct memo_arena_stats {
 typedef struct memo_arena memo_arena;
 
 /* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
- * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and the
- * free bytes), OUT_OF_HOST_MEMORY. */
+ * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and, if
+ * the device tells, the free bytes), OUT_OF_HOST_MEMORY, the device's. */
 MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
 /* Frees the arena's memory.  First synchronize the streams that use this memory. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
 
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
- * may be freed. */
+ * may be freed.  Errors: INVALID_STATE (a micro-batch is open, or buffers live that the plan frees
+ * before the first micro-batch). */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 
-/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream. */
+/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one stream; not
+ * read in replay.  Errors: INVALID_ARGUMENT (size, stream), INVALID_STATE, DIVERGED (another
+ * request than planned); while recording, the device's; with bought waits, the device's. */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
 /* In replay the next request may get the same bytes; stream order protects these bytes.  While
- * recording, the memory returns to the device: synchronize first (chapter 4). */
+ * recording, the memory returns to the device: synchronize first (chapter 4).  Errors:
+ * INVALID_ARGUMENT (no live buffer has this address); the device's. */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay these calls do
@@ -736,9 +750,8 @@ MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* st
  * Each stream is a thread with a queue, so copies and functions really run later and on another
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
  * Such times count from the moment when the stream could begin, as events show: a thread that wakes
- * up late makes no operation longer.
- * Only events order two streams, no lock and no shared counter, so that a race detector finds a
- * missing wait. */
+ * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
+ * so that a race detector finds a missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
@@ -803,7 +816,8 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * that a layer keeps has its own place.  Addresses are multiples of 512.
  *
  * Device memory: for each tensor, the rows of the three parts (of each, the most that any layer
- * needs), and n_rows for each layer that keeps the tensor; alignment adds at most 1 KiB per tensor.
+ * needs), and n_rows for each layer that keeps the tensor.  Each of the three parts, and each layer
+ * that keeps the tensor, is rounded up to 512 bytes.
  * For a GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h;
  * the paper's buffers take 32 b s h.
  *
@@ -985,7 +999,7 @@ typedef struct memo_swap_desc {
     int32_t n_slices;   /* of a layer; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a layer; 0: n_slices * n_rows */
     int64_t routed_rows_layer, routed_rows_all; /* most rows of ROUTED tensors in a step, in all */
-    int32_t n_places; /* of micro-batches in flight, see In flight; 0: 1 */
+    int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
     /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
     const int32_t* order;
     int32_t n_order;
@@ -1036,7 +1050,8 @@ typedef struct memo_swap memo_swap;
 /* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
-/* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes. */
+/* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes;
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
@@ -1080,13 +1095,13 @@ MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
  * ROUTED tensors in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
  * layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are the micro-batch's number of rows if there are none.  Rows that no later layer overwrites are
- * not recomputed, so the last layer recomputes nothing. */
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer.  If no
+ * rows are recomputed, begin and end are the number of rows of the layer, or of the slice.  Rows
+ * that no later layer overwrites are not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
-/* Synchronize first to read stall times. */
+/* Synchronize first to read stall times.  Errors: the device's. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
@@ -1127,8 +1142,8 @@ enum {
 typedef struct memo_state {
     const char* name;   /* no blanks */
     int64_t size_bytes; /* of each layer that has the state */
-    uint32_t uses;      /* sum of the constants above; without UPDATE it is never copied back */
-    uint32_t kinds;     /* bit k: layers of kind k have the state; 0: all layers */
+    uint32_t uses;  /* sum of the constants above; without UPDATE or GRADIENT: not copied back */
+    uint32_t kinds; /* bit k: layers of kind k have the state; 0: all layers */
 } memo_state;
 #define MEMO_STATES_MAX 32
 

@@ -15,10 +15,10 @@
  *     my_kernel<<<grid, block, 0, memo_cuda_stream(compute)>>>(...);
  *     memo_stream_synchronize(device, compute, &error);
  *
- * RULES.  As in memo.h.  Every error names the CUDA call, CUDA's name of the error and the place:
- * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A failed call
- * removes its own error from cudaGetLastError and leaves any other error there.  Errors that CUDA
- * keeps, such as an illegal address, are returned by every later call.
+ * RULES.  As in memo.h.  Every error of CUDA names the call, CUDA's name of the error and the
+ * place: "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A failed
+ * call removes its own error from cudaGetLastError and leaves any other error there.  Errors that
+ * CUDA keeps, such as an illegal address, are returned by every later call.
  *
  * CONTEXT.  Each call works in the primary context of the desc's GPU, and restores the thread's
  * context at the end: another GPU's, a context of the driver, a green context, or none.  No call
@@ -26,9 +26,9 @@
  *
  * GRAPHS.  Nothing enqueued allocates or synchronizes, so a step can be captured, the swap engine's
  * copies included: cudaStreamBeginCapture on the compute stream, a step, cudaStreamEndCapture.
- * CUDA does not capture the legacy default stream.
- * The engine forks streams by events and joins all before the step ends.  Capture a whole
- * micro-batch with memo_swap_desc.is_timed 0: events inside a graph cannot be read.  Run one step
+ * CUDA does not capture the legacy default stream.  The engine forks streams by events and joins
+ * all before the step ends.  Capture a whole micro-batch with memo_swap_desc.is_timed 0: events
+ * inside a graph cannot be read.  Run one step
  * without capture first: CUDA loads a kernel, and cuBLAS allocates, at the first use.  If other
  * threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a failed
  * capture, end it and call memo_swap_abandon before the next step.
@@ -66,8 +66,8 @@ extern "C" {
  *   copies       of pinned memory are asynchronous; for other host memory CUDA decides
  *   row kernels  of chapter 3
  *   launch_host  runs the function on a thread of this device.  CUDA's own thread for host
- *                functions, which NCCL needs too, only hands it over.  If the driver lacks
- *                cuStreamWaitValue32, CUDA's thread runs the function, and the log says so.
+ *                functions, which NCCL needs too, only hands it over.  If a trial of
+ *                cuStreamWaitValue32 fails, CUDA's thread runs the function, and the log says so.
  *                If a function fails, the device fails as if by memo_cuda_device_fail
  *   status       returns errors that CUDA keeps and failures of the device.  Ignores an error
  *                that another call left for cudaGetLastError
@@ -140,10 +140,11 @@ MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
  * NCCL kernel waits for a lost peer: call memo_comm_abort first.  Streams and events are CUDA's;
  * destroy them first.  device may be NULL. */
 MEMO_API void memo_cuda_device_destroy(memo_device* device);
-/* Makes every later call that enqueues or waits, and status, return why.  A call that waits now
- * returns it when its wait ends.  The first failure counts.  Work already enqueued still runs; drop
- * its results.  Any thread may call it; device is a memo_device*, or one around it.  Its type is
- * that of memo_comm_nccl_desc.failed, so that a lost peer fails the device too. */
+/* Makes every later call that enqueues or waits, but for row kernels, and status, return why.  A
+ * call that waits now returns why when its wait ends.  The first failure counts.  Work already
+ * enqueued still runs; drop its results.  Any thread may call it; device is a memo_device*, or one
+ * around it.  Its type is that of memo_comm_nccl_desc.failed, so that a lost peer fails the device
+ * too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */

@@ -28,7 +28,8 @@
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
- * the built-in planners are used, and an engine that needs lp_solve returns UNSUPPORTED.
+ * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the
+ * bound or the capacity.
  *
  * License: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -51,7 +52,7 @@ typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers if there are no holds, then what AUTO does */
+    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers of a trace without holds, then what AUTO does */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -87,8 +88,8 @@ typedef struct memo_plan_desc {
  * runs that learn from the last run improve the plan.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes in spite of a
  * hold; another plan's trace; a negative limit; n_threads outside [0, 64]), INFEASIBLE,
- * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with unlike alignments, or with too
- * many pairs of buffers). */
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (if greedy does not meet bound or capacity: the MIP without
+ * lp_solve, with unlike alignments, or with too many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
@@ -108,8 +109,8 @@ typedef struct memo_profile_tensor {
 } memo_profile_tensor;
 
 /* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
- * way at a time, except those of HANDED tensors.  Or into a file and back, beside copies that go
- * the same way; a disk with a cache may seem faster than its sustained rate. */
+ * way at a time, except those of HANDED tensors.  For the file: seconds of a write and of a read,
+ * while copies go the same way; a disk with a cache may seem faster than its sustained rate. */
 typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */
     double out_s, back_s;
@@ -138,7 +139,8 @@ typedef struct memo_profile {
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
- *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK]
+ *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
+ *        UPDATE_OF_A_BYTE_ON_HOST]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
@@ -191,9 +193,10 @@ typedef struct memo_swap_plan_desc {
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
     double slowdown_s_per_byte[2];
-    double copy_s;                /* of each copy, in addition to the bytes */
-    double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
-    double to_device_bytes_per_s; /* the same while copies go to the host: HANDED tensors do */
+    double copy_s; /* of each copy, in addition to the bytes */
+    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
+     * HANDED rows do. */
+    double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
@@ -220,7 +223,7 @@ typedef enum memo_swap_limit {
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc. */
     int64_t* rows;         /* (n_layers, n_tensors), owned by the plan; NULL: by alpha */
-    double alpha;          /* the best single alpha; -1: none fits */
+    double alpha;          /* the best single alpha; -1: none fits, or the rows are given */
     int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
     /* Predicted makespan of all layers of a micro-batch, and between_s.  With states: of a step of
@@ -467,8 +470,8 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an
- * order.  One layer is open at a time. */
+ * Slices, states, `loss`, ROUTED tensors and spill_directory do not work with an order.  One layer
+ * is open at a time. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
@@ -504,10 +507,11 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * With slices a layer lasts from the begin of the first slice to the end of the last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
  * MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone, and row_bytes counts for
- * the rows of a slice; MEMO_EACH_SLICE_OF(l): in each slice of layer l.  Layers of the other passes
- * do not count.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
- * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
- * the micro-batch, or of the longest shape if the buffer lives as long as the session.
+ * the rows of a slice; MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are
+ * then not read, unless `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds
+ * alone, so that scratch of several kinds takes as much as the largest.  The size is size_bytes +
+ * row_bytes for each row of the micro-batch, or of the longest shape if the buffer lives as long as
+ * the session.
  *
  * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
  * each other, in memory that other shapes use for other things.  So the keys and values of a
@@ -551,7 +555,8 @@ typedef struct memo_session_alternative {
  * no more device memory if possible.  A buffer of the whole session has one address under all. */
 typedef struct memo_shape {
     int64_t n_rows;          /* most rows of a micro-batch; 1 to the desc's */
-    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and nothing is moved */
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and with slices HANDED
+                                rows alone are moved */
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
 
@@ -614,9 +619,10 @@ typedef struct memo_session_desc {
      * the batch is_forward_only, after each forward of it, for the loss alone.  With one slice
      * likewise.  NULL: nothing. */
     void (*loss)(void* user, memo_session* session);
-    /* Recomputes rows [begin, end) of tensor, and of those recomputed with it, from tensors before
-     * it; it must change nothing else, such as a generator.  memo_session_backward_begin calls it
-     * in table order.  NULL: none is recomputed.  Scratch: declare a buffer of pass BACKWARD. */
+    /* Recomputes rows [begin, end) of tensor, and of tensors that name this tensor in `with`, from
+     * tensors that come earlier in the table.  The function must change nothing else, such as a
+     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
+     * no tensor's rule allows recomputation.  Scratch: declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* Create may run micro-batches that only measure, also if a training step comes next.  So these
@@ -687,9 +693,9 @@ typedef struct memo_session_desc {
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
      * tile_rows that gives the bits.  memo_session_measure checks the first micro-batch of each
-     * shape.  Beside the budgets it takes three layers of device memory, two of host memory, four
-     * times the bytes of all buffers, and 8 bytes for each row of each tensor of each layer.  It
-     * waits in every layer. */
+     * shape.  Beside the budgets a checked session takes three layers of device memory, two of host
+     * memory, four times memo_step_plan.transient_bytes, and 8 bytes for each row of each tensor of
+     * each layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -730,19 +736,20 @@ typedef struct memo_step_plan {
     char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
 } memo_step_plan;
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs micro-batches of each shape with a backward for measure_s, 5 to 13 of them, or
- * 3 if the first takes over 5 s, so inputs must be valid.  From 7 on, copies run beside some, which
- * shows what copies slow.  The desc's outputs have their bytes
- * again afterwards; what lies in session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile: one
+ * for each shape; shapes without a backward get zeros.  Measuring runs micro-batches of each other
+ * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
+ * With states two more follow.  If there are 7 or more, copies run beside every second one, which
+ * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
+ * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
  * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
  * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
  * measuring would take minutes); OUT_OF_HOST_MEMORY; errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
-/* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)
- * MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no error: see fits.
- * Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
+/* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
+ * profile (NULL) MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no
+ * error: see fits.  Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
@@ -763,17 +770,17 @@ MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 MEMO_API void memo_session_destroy(memo_session* session);
 
 /* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
- * sessions: twice with every tensor kept, then with half of the rows swapped
- * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The
- * desc's outputs and the gradients of states must have the same bits each time.  In slices, kept
- * outputs are also compared with outputs of a layer at once, whose sums have another order: both
- * may differ by a hundredth of the norm, in 16 bits by a tenth.  Each run begins with the same
- * outputs, which have their bytes again afterwards; states begin with small numbers.  Call once,
- * before memo_session_create, with inputs and rows of which a kept step fits.  All ranks must call
- * this.  Finds what a checked session cannot see: a backward that reads a layer that has ended, and
- * gradients that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and
- * number that differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does
- * not fit); errors of the calls above. */
+ * sessions: twice with every tensor kept, then with half of the rows swapped and half recomputed,
+ * and by the desc's policy and budgets, planned by estimated times.  The second and the third run
+ * are left out if they do not fit host memory.  The desc's outputs and the gradients of states must
+ * have the same bits each time.  In slices, kept outputs are also compared with outputs of a layer
+ * at once, whose sums have another order: both may differ by a hundredth of the norm, in 16 bits by
+ * a tenth.  Each run begins with the same outputs, which have their bytes again afterwards; states
+ * begin with small numbers.  Call once, before memo_session_create, with inputs and rows of which a
+ * kept step fits.  All ranks must call this.  Finds what a checked session cannot see: a backward
+ * that reads a layer that has ended, and gradients that are zeroed in the wrong slice.  Errors:
+ * INVALID_ARGUMENT (the output, layer and number that differ first, and in which run; or nothing to
+ * compare); INFEASIBLE (a kept step does not fit); errors of the calls above. */
 MEMO_API memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
@@ -781,7 +788,8 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
- * each layer's rows and each buffer's address, "end" with a checksum, as for traces.  Reading runs
+ * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
+ * for traces.  Reading runs
  * a micro-batch dry by desc, and takes rows and addresses from the file, and slice_rows if desc's
  * is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other
  * requests); OUT_OF_HOST_MEMORY. */
@@ -805,7 +813,7 @@ MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* b
                                       memo_error* error);
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
- * the trainer must compute; 0 in a dry run or after an error. */
+ * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
@@ -829,19 +837,18 @@ MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: n
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
-/* Where a tensor of a layer lies.  NULL if the layer's kind lacks it; in a checked session that is
- * an error.  Fixed for each shape.  With slices: row 0 of the open slice (no slice is open: of the
- * first); LAYER tensors: of the layer. */
+/* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
+ * makes that an error, and returns memory that harms nothing.  Fixed for each shape.  With slices:
+ * row 0 of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
  * pointers in the order of the table; NULL for tensors that the layer's kind lacks.  With slices,
  * row counts from the first of the slice, and is less than its rows.  LAYER tensors always begin
- * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all
- * rows. */
+ * with row 0 of the layer, and CARRIED and ROUTED tensors have one address for all rows. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
                                          void** first);
-/* A declared buffer.  NULL outside of its life; in a checked session that is an error.  Call it
- * inside the layer that uses it. */
+/* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
+ * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
  * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
@@ -875,10 +882,11 @@ MEMO_API memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them; bytes NULL: to zero, as all are at first.  They are read and written where
- * they lie, without room on the device.  Waits for the compute stream and for all copies of states,
- * even for 0 bytes.  Nothing happens if the layer lacks the state.  Between micro-batches.  Errors:
- * INVALID_STATE; INVALID_ARGUMENT (outside of the state); the device's. */
+ * memory, or sets them; to write, bytes NULL is zero, as all are at first.  They are read and
+ * written where they lie, without room on the device.  Waits for the compute stream and for all
+ * copies of states, even for 0 bytes.  Nothing happens if the layer lacks the state.  Between
+ * micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes out of range);
+ * the device's. */
 MEMO_API memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);
@@ -893,7 +901,7 @@ typedef struct memo_session_info {
      * NULL. */
     const memo_step_plan* plan;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;   /* NULL if the shape has no backward */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;

@@ -16,16 +16,17 @@
  * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
  * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller
  * than least_bytes, or unpacked after a lower layer.  From the last layer that moves to the first,
- * further tensors stay KEPT while device_bytes >= KEPT bytes + bytes of the swap engine.  All other
- * tensors are SWAPPED.
+ * each further tensor stays KEPT if device_bytes >= KEPT bytes + bytes of the swap engine.  All
+ * other tensors are SWAPPED.
  *
  * The backward of a layer begins with the first unpack of a tensor of this layer or below, and ends
  * when the next backward begins; until then an unpacked address is valid.  Meanwhile the layer
  * below arrives.
  *
  * A tensor with other bytes than planned is KEPT and logged; only then may a call allocate.  With
- * is_checked tensors are hashed when packed and unpacked; without a device, whose bytes are then on
- * the host, that is all.  One thread at a time.  If the device fails, call memo_hooks_begin.
+ * is_checked tensors are hashed when packed and unpacked.  Without a device the bytes of tensors
+ * must be on the host; then tensors are only hashed.  One thread at a time.  If the device fails,
+ * call memo_hooks_begin.
  *
  * In one translation unit define MEMO_IMPLEMENTATION and MEMO_HOOKS_IMPLEMENTATION before the
  * include.  License: MIT.  Language: C99 that is also C++11. */
@@ -71,7 +72,8 @@ MEMO_API void memo_hooks_destroy(memo_hooks* hooks);
 /* Begins a micro-batch, and abandons an open micro-batch.  Errors: the device's. */
 MEMO_API memo_status memo_hooks_begin(memo_hooks* hooks, memo_error* error);
 /* Ends a micro-batch and all tokens, and makes the plan.  Without a plan, the next micro-batch is
- * recorded.  Errors: INFEASIBLE (with bytes that are enough), INVALID_STATE, the device's. */
+ * recorded.  Errors: INFEASIBLE (with bytes that are enough), INVALID_STATE, OUT_OF_HOST_MEMORY,
+ * the device's. */
 MEMO_API memo_status memo_hooks_end(memo_hooks* hooks, memo_error* error);
 /* Begins a layer, and ends the layer before; -1: outside of layers.  No effect in the backward.
  * Errors: INVALID_STATE (wrong order), the device's. */
@@ -270,6 +272,7 @@ MEMO_API memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks**
                                        memo_error* error) {
     memo_hooks* h;
     if (!desc || !hooks) return MEMOB_INVALID(error, "memo_hooks_create: desc or hooks is NULL");
+    *hooks = NULL;
     if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->least_bytes < 0)
         return MEMOB_INVALID(error, "memo_hooks_desc: negative bytes; 0 is the default");
     h = (memo_hooks*)memob_calloc(1, sizeof *h);

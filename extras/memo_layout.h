@@ -2,8 +2,7 @@
  *
  * memo_plan.h plans how a rank runs a step.  This header stands beside a trainer: it predicts
  * memory and time of every layout of a model on a cluster, and chooses a tensor-parallel degree for
- * every block.
- * No other header of memo includes this workshop header, and a trainer need not link it.
+ * every block.  No other header of memo includes this header, and a trainer need not link it.
  *
  * In exactly one translation unit, which contains memo.h's implementation:
  *
@@ -98,7 +97,7 @@ extern "C" {
  * the size applies to a forward product of attention of two, and to two of five backward products.
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
- * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
+ * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by `make papers`.
  * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
  * and the sequence divide.  Swapping follows the MEMO paper's alpha.  `layout_plan --published`
  * compares runs that no constant was fitted to.  Not counted: padding of lengths that do not
@@ -314,7 +313,10 @@ typedef struct memo_parallel_prediction {
  *   experts divides data x ring x ulysses and the number of experts;
  *   every chunk has a layer, except the first, of the embedding, and the last, of the classifier;
  *   the ZeRO stage has something to shard;
- *   swapping has host memory, and layers before the last two.
+ *   swapping has host memory, and layers before the last two;
+ *   offloading and an optimizer on the host have host memory;
+ *   chunks above 1 have a pipeline;
+ *   key/value heads divide, if kv_heads_must_divide is set.
  * Errors: INFEASIBLE with the reason in words; INVALID_ARGUMENT naming the field of desc.  A layout
  * that does not fit in memory is not an error. */
 MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
@@ -334,8 +336,10 @@ typedef struct memo_parallel_list {
     memo_parallel_entry* entries;
 } memo_parallel_list;
 
-/* Lists every layout whose degrees multiply to n_gpus.  The list may have none that fits.
- * Errors: INVALID_ARGUMENT naming the field; OUT_OF_HOST_MEMORY. */
+/* Lists every layout whose degrees multiply to n_gpus; chunks and experts are powers of two.  The
+ * list may have none that fits.
+ * Errors: INVALID_ARGUMENT naming the field, and for more than 1,000,000 layouts;
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);

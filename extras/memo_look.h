@@ -434,13 +434,15 @@ typedef struct memo_swap_times {
 } memo_swap_times;
 
 /* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
- * writes operations down.  The streams are "compute" and, if rows move, "to host", "to device" and
- * "file".  The schedule has the engine's copies, reads and writes ("to file", "from file"), events
- * and waits; and the trainer's operations of each layer: "forward", "recompute" for each tensor
- * with rows to recompute, "backward"; "update" or "update on host" of each layer; and "between" if
- * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, files
- * from 2^63.  Bytes of states follow those of rows.  Ignored: device, streams, computes_on_host,
- * memory and spill_directory of both descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+ * writes operations down.  The streams are "compute" and, if rows move, "to host" and "to device";
+ * if layers spill, "file".  The trainer's own copies are operations "traffic" on the streams
+ * "traffic to host" and "traffic to device".  The schedule has the engine's copies, reads and
+ * writes ("to file", "from file"), events and waits; and the trainer's operations of each layer:
+ * "forward", "recompute" for each tensor with rows to recompute, "backward"; "update" or "update on
+ * host" of each layer; and "between" if between_s is above 0.  Bytes are numbered: device memory
+ * from 512, host memory from 2^62, files from 2^63.  Bytes of states follow those of rows.
+ * Ignored: device, streams, computes_on_host, memory and spill_directory of both descs.  Errors:
+ * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 

@@ -19,8 +19,8 @@ void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuc
 cudaError_t fake_broken(void);
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
-int fake_n_host_allocs(void);             /* of 2 MiB or more */
-int fake_n_objects(void);                 /* allocations, registrations, streams, events, pages */
+int fake_n_host_allocs(void); /* of 2 MiB or more */
+int fake_n_objects(void);     /* allocations, registrations, streams, events, pages */
 void fake_set_max_pitch(int n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
 void fake_set_n_processors(int n);     /* 132 until then */
