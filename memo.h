@@ -5693,11 +5693,11 @@ typedef struct memob_swap_placement {
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
-MEMOI const char* memob_swap_desc_name(const memo_swap_desc* desc) {
+MEMOI const char* memoi_swap_desc_name(const memo_swap_desc* desc) {
     return desc->desc_name ? desc->desc_name : "memo_swap_desc";
 }
 #define MEMOI_INVALID(desc, format, ...)                                                           \
-    MEMOB_INVALID(error, "%s." format, memob_swap_desc_name(desc), __VA_ARGS__)
+    MEMOB_INVALID(error, "%s." format, memoi_swap_desc_name(desc), __VA_ARGS__)
 
 /* --- the table of rows --- */
 
@@ -5961,7 +5961,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 
 /* A slice must be whole tiles; only the last may be shorter. */
 MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
-    const char* const name = memob_swap_desc_name(desc);
+    const char* const name = memoi_swap_desc_name(desc);
     const int64_t n = desc->n_slices, rows = desc->n_rows;
     memo_status status;
     if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
@@ -6027,7 +6027,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc, memo_error*
 
 /* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    const char* const name = memob_swap_desc_name(desc);
+    const char* const name = memoi_swap_desc_name(desc);
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
     memo_status status;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
@@ -6036,7 +6036,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors",
-                             memob_swap_desc_name(desc));
+                             memoi_swap_desc_name(desc));
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
         if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
@@ -6060,7 +6060,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         return MEMOB_INVALID(error,
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
                              "folders are valid",
-                             memob_swap_desc_name(desc));
+                             memoi_swap_desc_name(desc));
     status = memoi_swap_check_order(desc, error);
     if (!status) status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);
@@ -7118,7 +7118,7 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                              "layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memob_engine_check_launch(&swap->engine, memob_swap_desc_name(desc), "the spill file",
+    return memob_engine_check_launch(&swap->engine, memoi_swap_desc_name(desc), "the spill file",
                                      error);
 }
 
@@ -7137,7 +7137,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the events of a swap engine");
 
-    status = memob_engine_acquire(e, memob_swap_desc_name(desc), sizes->device_bytes,
+    status = memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes,
                                   sizes->host_bytes, desc->copy_streams,
                                   !sizes->host_bytes ? 0
                                   : n_spilled        ? 3

@@ -318,7 +318,9 @@ TEST(wrong_calls_are_refused) {
     int64_t token = 0, stale;
     char a[8] = "";
     memo_hooks_desc desc = {.device_bytes = -1};
-    CHECK_ERROR(memo_hooks_create(&desc, &hooks, &error), INVALID_ARGUMENT, "negative");
+    memo_hooks* failed = (memo_hooks*)a;
+    CHECK_ERROR(memo_hooks_create(&desc, &failed, &error), INVALID_ARGUMENT, "negative");
+    CHECK(!failed);
     desc.device_bytes = 0;
     CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
     CHECK_ERROR(memo_hooks_pack(hooks, a, 8, &token, &error), INVALID_STATE, "memo_hooks_begin");
