@@ -37,7 +37,7 @@
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
  *         desc.attention = memo_host_attention_functions(&local);
- *         desc.sends_again = 1;                            // otherwise t->saved is required
+ *         desc.sends_again = 1;            // otherwise t->saved is required if ulysses > 1
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
  *         if (!status) status = memo_exchange_create(attention, &causal, &exchange, error);
  *         if (!status) status = memo_sp_attention_forward(attention, exchange, t, error);
@@ -52,8 +52,9 @@
  *           12 experts
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
- *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
- *     MEMO_NO_HOST_DEVICE      removes the threads back end, and chapter 6 of memo.h
+ *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
+ *                              NCCL 2.18 or later
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, the host's attention, memo.h's chapter 6
  *
  * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
  * set the language. */
@@ -75,15 +76,17 @@ extern "C" {
  *
  * A communicator is a group of ranks 0 .. size-1.  Each rank holds a memo_comm, called from one
  * thread.  Every function except split, abort, status and destroy enqueues on a stream of the
- * rank's own device and returns at once.  A buffer must stay unchanged until the stream has passed
- * the operation.  All ranks must call the collectives in the same order.
+ * rank's own device, and does not wait for the stream.  (Peers, and the first messages over NCCL,
+ * wait for other ranks.)  A buffer must stay unchanged until the stream has passed the operation.
+ * All ranks must call the collectives in the same order.
  *
  * A communicator may be used on one stream at a time.  To use another stream, make the other stream
  * wait on an event first.  Different communicators may be active at the same time.
  *
  * Between group_begin and group_end, sends and receives are collected.  They run as a single
- * operation without deadlock.  Outside a group a send completes when the receive does.  Groups may
- * be nested; the outermost group counts.  A group uses a single stream, without collectives.  A
+ * operation without deadlock.  Outside a group a send completes when the receive does, and a rank
+ * cannot send to itself.  Groups may be nested; the outermost group counts.  A group uses a single
+ * stream, without collectives, and has at most max_waiting messages (threads 4096, NCCL 2048).  A
  * refused call cancels the group.  Between two ranks the k-th send meets the k-th receive; their
  * counts and types must match.
  *
@@ -150,7 +153,8 @@ typedef struct memo_comm {
     void* context;
     int32_t rank, size;
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
-     * counts what the ring algorithm sends, whatever the back end does.  It is optimal on average.
+     * counts what the ring algorithm sends, whatever the back end does.  No algorithm sends less on
+     * average.
      * With n = size and b = count * bytes of the type:
      *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
      *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
@@ -160,7 +164,7 @@ typedef struct memo_comm {
 
     /* All ranks must call split, each from its thread, and wait for each other.  Ranks of equal
      * color (>= 0) form a new communicator, ordered by key, then by rank.  If color < 0, *part is
-     * NULL. */
+     * NULL.  Errors: COMM, OUT_OF_HOST_MEMORY, the device's. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
     /* The caller must have synchronized all streams.  Call before the rank's device is destroyed.
@@ -226,10 +230,10 @@ MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
     return memo_comm_collective(comm, stream, &call, error);
 }
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
- * allowed; other overlap is not.  Sums are taken in the order of ranks.  The 16-bit types are
- * summed in fp32 and rounded once, at the end; integers wrap modulo 2^n.  The maximum of anything
- * and NaN is NaN.  All ranks get bitwise the same result.  With threads every run does too; NCCL
- * and MPI do not promise this. */
+ * allowed; other overlap is not.  Integers wrap modulo 2^n.  The maximum of anything and NaN is
+ * NaN.  All ranks get bitwise the same result.  Threads add in the order of ranks, 16-bit types in
+ * fp32, and round once at the end: every run gives the same bits.  NCCL and MPI choose their own
+ * order. */
 MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
@@ -298,7 +302,8 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
- * root of a collective, and labels.  An error names two ranks and their calls.
+ * root of a collective, and labels.  An error names two ranks, and their calls or the field that
+ * differs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
  * and a missing rank after timeout_s.  All communicators split from a world fail together.
@@ -321,7 +326,7 @@ typedef struct memo_comm_threads_desc {
 } memo_comm_threads_desc;
 
 /* Call this once.  Pass comms[r] to the thread of rank r, which must destroy comms[r].  Errors:
- * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+ * INVALID_ARGUMENT (1 to 32768 ranks are valid), OUT_OF_HOST_MEMORY; with peers, the device's. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
@@ -333,7 +338,7 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels (memo_sp_attention, memo_blocks and memo_loss have them), and there is no debug mode.  If
+ * labels, which all objects of this header have, and there is no debug mode.  If
  * calls differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program
  * over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
@@ -352,11 +357,12 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
  * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
- * variable is not set.  Otherwise an event makes each operation wait for the previous one of
- * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
- * them.  A group's messages to one rank are worked on one after the other, each beside a message
- * that arrives.  So if a group has several messages for a rank, that rank must take them in a group
- * too (seen with NCCL 2.28: single calls that first receive all of them hang).
+ * variable is not set.  If NCCL is older, or the variable has another value than 1, an event makes
+ * each operation wait for the previous one of another communicator.  Operations captured in a graph
+ * need NCCL 2.26, or your own events between them.  A group's messages to one rank are worked on
+ * one after the other, each beside a message that arrives.  So if a group has several messages for
+ * a rank, that rank must take them in a group too (seen with NCCL 2.28: single calls that first
+ * receive all of them hang).
  *
  * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
  * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
@@ -386,7 +392,8 @@ typedef struct memo_comm_nccl_desc {
     void* failed_user;
 } memo_comm_nccl_desc;
 
-/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM. */
+/* All ranks must call this, and wait for each other.  Errors: INVALID_ARGUMENT, DEVICE, COMM,
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
 /* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
@@ -395,17 +402,17 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
                                                 double timeout_s, memo_error* error);
 
 /* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the
- * first operation.  A part shares the buffers of the world. */
+ * it.  With an older NCCL the number is what creation took from the GPU's free memory; channels
+ * come on top at the first operation.  A part shares the buffers of the world. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
 /* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
  * arena, in which the buffers of an operation have the same offset on all ranks because the ranks
  * share the plan.  NCCL may then transfer this memory without copies into NCCL's buffers, and take
  * fewer multiprocessors; what this brings is not measured.  size_bytes 0 ends the registration,
  * before the memory is freed.  All ranks must call this, while none has an operation under way;
- * then all buffers of an operation must be registered, or none on any rank.
- * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
- * numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
+ * then all buffers of an operation must be registered, or none on any rank.  The memory must be
+ * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
+ * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
  * cannot), after which the communicator works without a window; COMM. */
 MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
@@ -462,8 +469,9 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *
  * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
  * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
- * their LSE is -inf, and they have no label.  In the sharding "documents" each ring rank's padding
- * follows its rows of the last document.  A short sequence may leave a rank with padding only.
+ * their LSE is -inf or the head's sink, and they have no label.  In the sharding "documents" each
+ * ring rank's padding follows its rows of the last document.  A short sequence may leave a rank
+ * with padding only.
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
@@ -536,7 +544,7 @@ MEMO_API void memo_sharding_free(memo_sharding* sharding);
 
 /* Of a sharding with slices, slice number k as a sharding of its own, and slices 0 .. k, whose keys
  * k's queries may see.  Rows of a rank follow each other by slices: k's begin at
- * so_far->local_tokens - slice->local_tokens. */
+ * so_far->local_tokens - slice->local_tokens.  Without slices k is 0, and both are the sharding. */
 MEMO_API void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                                   memo_sharding* so_far);
 /* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
@@ -553,8 +561,8 @@ MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t seque
                                     memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
  * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
- * NULL means the sharding's, otherwise one document.  Padding counts on from n_tokens, so a table
- * of padded_tokens angles is large enough. */
+ * NULL means the documents of the sharding, or one document if the sharding has none.  Padding
+ * counts on from n_tokens, so a table of padded_tokens angles is large enough. */
 MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
                                       const int64_t* document_begins, int64_t n_documents,
                                       int64_t* positions);
@@ -571,8 +579,8 @@ MEMO_API void memo_sharding_gather(const memo_sharding* sharding, int32_t sequen
                                    void* whole);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
- * positions later, taken before the sequence is split.  ahead is 1 for the next token, and
- * 2 or more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
+ * positions later, taken before the sequence is split.  ahead is 1 for the next token, and 2 or
+ * more for multi-token prediction; -1 is the previous token.  The last `ahead` tokens of the
  * sequence and of each document (as in memo_sharding_positions), and padding, get `ignored`; if
  * ahead is negative, the first tokens do.  tokens (n_batch, n_tokens) are in host memory.  Returns
  * the number of labels that are not ignored.
@@ -662,15 +670,14 @@ typedef struct memo_attention_block {
  *              d_q += scale * dS k, d_k += scale * dS^T q
  *              With softcap, dS is multiplied by 1 - tanh^2.
  * Rows of k and v that no query of the block sees are finite numbers, but not always of their
- * positions.
- * A function that cannot do a block returns UNSUPPORTED.  The function may add biases to scores, by
- * head and by positions. */
+ * positions.  A function that cannot do a block returns UNSUPPORTED.  The function may add biases
+ * to scores, by head and by positions. */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
 
 typedef struct memo_attention {
-    memo_attention_function forward, backward;
+    memo_attention_function forward, backward; /* both are required */
     void* user;
 } memo_attention;
 
@@ -722,8 +729,9 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
  *
  * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
  * ring_tokens, some heads); after attention another exchange converts back.  Each is the backward
- * of the other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  The side by
- * rows is packed if a rank needs several heads but not all.
+ * of the other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  Rows for a
+ * rank that needs all heads are sent in place; other rows are packed.  Rows that return arrive in
+ * scratch memory.
  *
  * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
  * heads may differ by 1, or be 0.  A rank needs the key heads that the rank's query heads read.
@@ -752,8 +760,9 @@ typedef struct memo_ulysses_heads {
  *
  * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
  * rd).  Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step
- * calls the local attention once, with the runs that see each other under the mask; once per
- * sequence, if the sequences of a batch have separate masks.  Rows that see nothing are skipped.
+ * calls the local attention with the runs that see each other under the mask: one to three times,
+ * so that query heads share key heads evenly; more often for latent keys; and for each sequence, if
+ * the sequences of a batch have separate masks.  Rows that see nothing are skipped.
  * (Exception: keys of cross-attention that no query sees.)
  *
  * Each step's keys come straight from their owner, and only the rows that this rank reads; steps in
@@ -762,23 +771,24 @@ typedef struct memo_ulysses_heads {
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
- *              once, while the next step computes, in fp32 or rounded to the tensors' type; step 0
- *              comes last; the owner adds all in fp32, in the order of steps
+ *              once, while the next step computes, in fp32 or rounded to the tensors' type; the
+ *              owner adds these in fp32, in the order of steps; step 0, the owner's own, comes just
+ *              before the contribution of the last step
  *
- * The rows for a reader are ranges, a message each: at most 64 for all sequences of a batch, and at
- * least 4 for a sequence.  Of more ranges the narrowest gaps travel, too, or all gaps if the others
- * are less than an eighth.
+ * The rows for a reader are ranges, each a message of k and a message of v.  A sequence has at most
+ * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
+ * all gaps if these are then less than an eighth of all rows.
  *
  * Memory does not grow with the ring: two buffers for keys and values, and four for d_k and d_v:
  * their sums, the contribution of a step, what is sent and what arrives.  memo_schedule_check finds
  * a race if any of these waits is removed:
  *
  *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
- *                           for the steps that used the buffers that it fills; in backward, for
- *                           step s - 1, which made the d_k and d_v that it sends
- *   step s       waits for  exchange s - 1, which brought its keys; in backward, for the exchange
- *                           that sent the previous contribution, and before it adds what exchange s
- *                           returns, for that
+ *                           for the steps that used the buffers that the exchange fills; in
+ *                           backward, for step s - 1, which made the d_k and d_v that are sent
+ *   step s       waits for  exchange s - 1, which brought the keys of step s; in backward, for the
+ *                           exchange that sent the previous contribution; and, before the step adds
+ *                           what exchange s returns, for exchange s
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */
 
@@ -796,18 +806,19 @@ typedef struct memo_ulysses_heads {
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
-    memo_stream stream;        /* runs everything except the ring's exchanges */
+    /* Runs all but exchanges of the ring and, with several ulysses_groups, of Ulysses.  NULL is
+     * refused, as by chapters 9, 10 and 12: pass a handle of CUDA's default stream. */
+    memo_stream stream;
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_sharding sharding;
-    int32_t n_batch; /* 0: 1 */
+    int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
-     * ulysses.   Empty: keys have the queries'
-     * sharding. */
+     * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
     /* n_q_heads must be a multiple of n_kv_heads.  head_size: of q and k.  v_head_size: of v and
      * out; 0: head_size.  The local attention may limit both: the host's returns UNSUPPORTED above
@@ -816,7 +827,7 @@ typedef struct memo_sp_attention_desc {
     /* Not 0 in latent.size: k and d_k are latent rows, and v and d_v NULL.  n_kv_heads, head_size
      * and v_head_size are of the expanded keys and values, which exist on their readers only. */
     memo_latent latent;
-    memo_type type; /* of all tensors except lse: F32, BF16, F16 */
+    memo_type type; /* F32, BF16, F16; lse, sinks and d_sinks are fp32 */
     float scale;    /* 0: 1 / sqrt(head_size) */
     float softcap;  /* of the scores, as in memo_attention_block; 0: none */
     /* 1: d_k and d_v travel in the tensors' type: half the bytes of fp32 if the type has 16 bits.
@@ -826,8 +837,9 @@ typedef struct memo_sp_attention_desc {
      * 1: backward sends these again, and saved is not used. */
     int32_t sends_again;
     /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the
-     * attention of another, and scratch memory holds a group.  With a ring
-     * a group has whole key heads, so at most as many groups are made as some rank has key heads.
+     * attention of another.  Scratch memory holds the buffers of one group; what arrives during
+     * another group exists twice.  With a ring a group has whole key heads, so at most as many
+     * groups are made as some rank has key heads.
      * Without, at most as many as some rank has query heads.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
@@ -852,8 +864,8 @@ typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* not read by a backward with tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
-     * see nothing, such as padding, unless they have sinks.  With G groups of heads: G such arrays,
-     * one after another. */
+     * see nothing, such as padding, unless they have sinks.  With groups of heads the arrays of
+     * the groups follow each other, each with the heads of its group. */
     float* lse;
     void* saved; /* NULL is allowed if saved_bytes is 0 */
     /* Attention sinks: a logit per query head (n_q_heads), fp32, equal on all ranks, takes part in
@@ -863,8 +875,9 @@ typedef struct memo_sp_attention_tensors {
      * as parameter gradients. */
     const float* sinks;
     float* d_sinks;
-    const void* d_out;     /* backward only, as are d_q, d_k and d_v */
-    void *d_q, *d_k, *d_v; /* set by backward; d_k may be k and d_v may be v, but not on one rank */
+    const void* d_out; /* backward only, as are d_q, d_k and d_v */
+    /* Set by backward.  If ring * ulysses is more than 1, d_k may be k and d_v may be v. */
+    void *d_q, *d_k, *d_v;
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
@@ -881,12 +894,12 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* What an exchange is made of.  The arrays in masks and sharding are borrowed until it is
+/* What an exchange is made of.  The arrays in masks and sharding are borrowed until the exchange is
  * destroyed. */
 typedef struct memo_exchange_desc {
-    /* The attention's desc.n_masks; NULL: causal.  n_tokens of a mask is ignored; the sharding's is
-     * used.  If a mask has neither documents nor key_first, the documents of the keys' sharding are
-     * used. */
+    /* The attention's desc.n_masks; NULL: causal.  n_tokens and n_keys of a mask are ignored; those
+     * of the shardings are used.  If a mask has neither documents nor key_first, the documents of
+     * the keys' sharding are used. */
     const memo_mask* masks;
     /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
      * NULL: the desc's. */
@@ -924,8 +937,9 @@ MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchang
  * desc's stream and return at once.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
  * (missing tensors, an exchange of another attention, sinks that the exchange was not made for);
- * COMM (a rank runs another pass, which the threads back end compares); errors of the device, of
- * memo_comm and of the local attention. */
+ * UNSUPPORTED (a device without row kernels, which every backward needs); COMM (a rank runs another
+ * pass, which the threads back end compares); errors of the device, of memo_comm and of the local
+ * attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
@@ -970,7 +984,7 @@ MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine";
 
 typedef struct memo_blocks_schedule_desc {
     memo_blocks_order order;
-    int32_t n_blocks;         /* K */
+    int32_t n_blocks;         /* K: whole layers; n_blocks * n_parts is at most 2^20 */
     int32_t blocks_per_layer; /* 0: 2 */
     int32_t n_parts;          /* 0: 2 */
     int32_t splits_sequence;
@@ -1007,7 +1021,7 @@ typedef struct memo_block_call {
     memo_stream stream;     /* enqueue here */
     int32_t is_input_saved; /* 1: the input is saved; 0: previous block's input plus y */
     int32_t keeps_input;    /* forward: recompute reads the saved input */
-    int32_t has_output;     /* y is read later */
+    int32_t has_output;     /* 1: compute y, which is summed over the ranks */
 } memo_block_call;
 
 typedef memo_status (*memo_block_function)(void* context, const memo_block_call* call,
@@ -1194,7 +1208,7 @@ typedef struct memo_scan_call {
     const float* state;
 } memo_scan_call;
 
-/* A rank without rows does not call them. */
+/* On a rank without rows the functions are not called. */
 typedef memo_status (*memo_scan_function)(void* context, const memo_scan_call* call,
                                           memo_error* error);
 typedef struct memo_scan_functions {
@@ -1216,7 +1230,7 @@ typedef struct memo_scan_desc {
 
 typedef struct memo_scan memo_scan;
 
-/* Each rank calls it independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
+/* Each rank calls this independently.  Allocates scratch of 4 (m_count + b_count) numbers and halo
  * rows from the device, shared by all layers.  Errors: INVALID_ARGUMENT, UNSUPPORTED (a halo, but
  * the device has no row kernels), OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** scan,
@@ -1224,14 +1238,14 @@ MEMO_API memo_status memo_scan_create(const memo_scan_desc* desc, memo_scan** sc
 /* Waits for the desc's stream. */
 MEMO_API void memo_scan_destroy(memo_scan* scan);
 
-/* Call it once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
+/* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  It copies
- * what it needs, and does not allocate.  It enqueues a barrier on the desc's stream, which compares
- * descs and numbers of all ranks; passes compare nothing on NCCL.  Errors: INVALID_ARGUMENT; errors
- * of memo_comm.  COMM (a rank has another desc or other rows; see memo_label) may come from a later
- * call. */
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  The call
+ * copies the positions, and does not allocate.  The call enqueues a barrier on the desc's stream,
+ * which compares descs and numbers of all ranks; passes compare nothing on NCCL.  Errors:
+ * INVALID_ARGUMENT; errors of memo_comm.  COMM (a rank has another desc or other rows; see
+ * memo_label) may come from a later call. */
 MEMO_API memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                         const int64_t* document_begins, int64_t n_documents,
                                         memo_error* error);
@@ -1248,10 +1262,10 @@ typedef struct memo_scan_tensors {
     const float* initial;
 } memo_scan_tensors;
 
-/* All ranks must call them, each from its own thread.  They enqueue on the desc's stream and return
- * at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs another
- * pass, which the threads back end compares); errors of the callbacks, of memo_comm and of the
- * device. */
+/* All ranks must call these, each from its own thread.  Both enqueue on the desc's stream and
+ * return at once.  Errors: INVALID_ARGUMENT; INVALID_STATE (no rows are set); COMM (a rank runs
+ * another pass, which the threads back end compares); errors of the callbacks, of memo_comm and of
+ * the device. */
 MEMO_API memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                                        memo_error* error);
 MEMO_API memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
@@ -1259,7 +1273,8 @@ MEMO_API memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors
 /* forward sets halo (halo_rows, halo_columns): the rows before this rank's first, of one or more
  * ranks; 0 for rows of another document and before the first row of all ranks.  backward adds the
  * gradients d_halo to d_rows of the ranks that own the rows.  rows and d_rows have this rank's
- * rows.  A call is for one sequence.  Threads, stream and errors as above. */
+ * rows.  A call is for one sequence.  Threads, stream and errors as above; INVALID_STATE also if
+ * halo_rows is 0. */
 MEMO_API memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                             memo_error* error);
 MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
@@ -1267,15 +1282,16 @@ MEMO_API memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo
 
 /* ---- 11 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * Operations on rows other than matrix products: merge of partial attention, add, sum of products,
- * cast, cross-entropy, attention sinks.  memo_row_run computes on the calling
+ * Operations on rows other than matrix products: merge of partial attention, add, add packed, sum
+ * of products, cast, cross-entropy, attention sinks, reduce.  memo_row_run computes on the calling
  * thread, and memo_row_kernel enqueues a kernel on a device: the host's, or a GPU by memo_cuda.cuh.
  *
- * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
- * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
- * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
- * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
- * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  In add, merge
+ * and row sums every product that is added is an explicit fma, so that host and GPU agree bit for
+ * bit.  Only exp, log, log1p and tanh may differ.  In the merge: by 4 units in the last place of
+ * the weight, and of the larger term of the LSE.  In the cross-entropy: each exp by 2 units, the
+ * LSE by 4 units of 1 or of the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element;
+ * 16 bytes are faster.
  *
  * Strides count elements from the start of one row to the next; 0 means contiguous rows.  An output
  * may overlap an input only if both are the same array with the same stride and element size. */
@@ -1347,7 +1363,7 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 /* --- merge of partial attention ---
  *
  * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
- * all:
+ * all.  With a and O_a a row's lse and out, b and O_b its part_lse and part_out:
  *   e = exp(-|a - b|),  weights 1 / (1 + e) of the part with the larger LSE and e / (1 + e) of the
  *   other,  O = w_a O_a + w_b O_b,  LSE = max(a, b) + log1p(e).
  * LSE -inf means that no key was seen; O is then ignored.  The error of an output element is at
@@ -1402,8 +1418,8 @@ typedef struct memo_pack_desc {
  *                   label, the sum of their exp(z - m), and the logit of the label (-inf if it is
  *                   not among these columns)
  *   cross_entropy   reads all parts, and sets losses and d_logits
- *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
- *                   sums[2] += the number of labels at or beyond the vocabulary
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += the number of labels
+ *                   below the vocabulary, sums[2] += the number of labels at or beyond it
  *
  * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
  * the label] and w = z_weight:
@@ -1449,8 +1465,8 @@ typedef struct memo_cross_entropy_desc {
  *               sinks left, and row_dots = sum of d_out * out of a row and head.  A row that saw no
  *               key adds nothing, even if d_out is NaN there, as padding may be
  *
- * sinks takes 8 lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
- * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+ * sinks takes 8 lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds rows l, l + 32,
+ * ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
     float* out;            /* (n_rows, n_heads, n_columns); sinks only */
     float* lse;            /* (n_rows, n_heads) */
@@ -1497,7 +1513,8 @@ typedef struct memo_reduce_desc {
 MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
                                      memo_row_kind kind, const void* desc, memo_error* error);
 /* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
- * NaN or +inf, which a GPU cannot report: the output of its head is then NaN. */
+ * NaN or +inf, which a GPU cannot report: NaN makes the output of the head NaN, +inf makes the
+ * output 0 and the LSE +inf. */
 MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
 /* A desc of any kind, as a device's row_kernel gets it: valid, with each 0 replaced by its
  * default. */
@@ -1561,8 +1578,9 @@ typedef struct memo_routing {
 } memo_routing;
 
 /* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
- * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, errors
- * of the device.  COMM (a rank has another desc; see memo_label) may come from a later call. */
+ * enqueues a barrier that compares the descs.  Errors: INVALID_ARGUMENT (also more experts than a
+ * group of messages holds), OUT_OF_HOST_MEMORY, errors of memo_comm and of the device.  COMM (a
+ * rank has another desc; see memo_label) may come from a later call. */
 MEMO_API memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
 /* Waits for the desc's stream. */
@@ -4839,9 +4857,10 @@ MEMOI void memoi_sharding_cut(memo_sharding* sharding, int64_t n_tokens, int64_t
 
 void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                          memo_sharding* so_far) {
-    const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * sharding->slice_tokens;
-    const int is_last = k == (sharding->n_tokens - 1) / sharding->slice_tokens;
-    const int64_t n = is_last ? sharding->n_tokens - first : sharding->slice_tokens;
+    const int64_t each = sharding->slice_tokens ? sharding->slice_tokens : sharding->n_tokens;
+    const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * each;
+    const int is_last = k == (sharding->n_tokens - 1) / each;
+    const int64_t n = is_last ? sharding->n_tokens - first : each;
     const int64_t n_rows = is_last ? sharding->local_tokens - k * rows : rows;
     *slice = *so_far = *sharding;
     slice->slice_tokens = 0;

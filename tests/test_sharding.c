@@ -96,6 +96,8 @@ TEST(every_sharding_of_slices_validates) {
         }
         CHECK_IS(row, ==, all.local_tokens);
         CHECK(!memcmp(&so_far, &all, sizeof all));
+        memo_sharding_slice(&made, 0, &slice, &so_far); /* without slices */
+        CHECK(!memcmp(&slice, &made, sizeof made) && !memcmp(&so_far, &made, sizeof made));
     }
 }
 
