@@ -54,7 +54,7 @@
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires cuda_runtime_api.h, and nccl.h of
  *                              NCCL 2.18 or later
- *     MEMO_NO_HOST_DEVICE      removes the threads back end, the host's attention, memo.h's chapter 6
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, host attention, and memo.h's chapter 6
  *
  * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
  * set the language. */
@@ -153,8 +153,7 @@ typedef struct memo_comm {
     void* context;
     int32_t rank, size;
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
-     * counts what the ring algorithm sends, whatever the back end does.  No algorithm sends less on
-     * average.
+     * counts what the ring algorithm sends, whatever the back end does.
      * With n = size and b = count * bytes of the type:
      *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
      *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
@@ -302,8 +301,7 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * several GPUs.
  *
  * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
- * root of a collective, and labels.  An error names two ranks, and their calls or the field that
- * differs.
+ * root of a collective, and labels.  An error names two ranks and what differs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
  * and a missing rank after timeout_s.  All communicators split from a world fail together.

@@ -388,7 +388,7 @@ late_streams() ( # COMMAND...
     "$@"
 )
 
-test_is "the trainer builds on stand-ins" builds
+more_test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
