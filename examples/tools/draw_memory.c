@@ -5,7 +5,7 @@
  *
  * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places
  * it.  memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under
- * three budgets.  memory-length: planned device memory of a larger model over the length, at once
+ * four budgets.  memory-length: planned device memory of a larger model over the length, at once
  * and in slices. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
