@@ -7360,6 +7360,16 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
 }
 
+/* The reason if no limit is found.  other: if the step stalls or recomputes. */
+MEMOI void memoi_rows_name_none(memo_swap_plan* plan, const char* other) {
+    const double least_s = 1e-3 * plan->step_s;
+    snprintf(plan->reason, sizeof plan->reason, "%s",
+             plan->stall_s < least_s && plan->recompute_s < least_s
+                 ? "nothing limits the step: every copy is hidden behind the computation, and "
+                   "nothing is recomputed"
+                 : other);
+}
+
 /* Names the limit of which a tenth more saves most, and what the plan would gain without that
  * limit.  If a tenth saves nothing (whole tensors), names the limit that costs most altogether. */
 MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
@@ -7372,13 +7382,8 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     double saved, most = 5e-5;
     char bytes[32];
 
-    /* The reason if no limit is found below. */
-    snprintf(plan->reason, sizeof plan->reason, "%s",
-             plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
-                 ? "nothing limits the step: every copy is hidden behind the computation, and "
-                   "nothing is recomputed"
-                 : "no single limit: more of one memory alone, or a faster link alone, would save "
-                   "nothing");
+    memoi_rows_name_none(plan, "no single limit: more of one memory alone, or a faster link alone, "
+                               "would save nothing");
     if (!p->n_bundles || plan->step_s <= 0) return;
     memoi_rows_copy(p, &p->best, &p->plan);
 
@@ -7508,9 +7513,8 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         memoi_rows_take(&p, desc->swap);
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
-        snprintf((*plan)->reason, sizeof(*plan)->reason,
-                 "none that was looked for: the rows are given");
         memoi_rows_tell(&p.trial.score, *plan);
+        memoi_rows_name_none(*plan, "none that was looked for: the rows are given");
     }
     memoi_rows_destroy(&p);
     if (status) {

@@ -29,6 +29,14 @@ writes_files() { # test
         grep -q device_traces "$folder/a.json"
 }
 
+# A proven plan has no gap, though the sum of live sizes is less.
+proven_plans_have_no_gap() { # test
+    printf 'id,lower,upper,size,alignment\na,0,5,4,8\nb,0,5,4,8\n' >"$folder/aligned.csv"
+    run 0 "$folder/aligned.csv" --svg "$folder/aligned.svg" || return 1
+    [ "$(value peak_bytes "$folder/out") $(value lower_bound_bytes "$folder/out") $(value gap_percent "$folder/out")" = "12 12 0.0000" ] &&
+        grep -q 'gap 0.00% (optimal' "$folder/aligned.svg"
+}
+
 # The fields that MemoryViz.js reads of a snapshot: the keys of every event; frees whose two moments follow each other;
 # blocks inside the segment that overlap no live block; no block left at the end, in agreement with the segment.
 snapshot_is_what_the_viewer_reads() {

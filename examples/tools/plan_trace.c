@@ -714,7 +714,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "plan_trace: %s\n", error.message);
     else if (capacity_status) {
         fprintf(stderr, "plan_trace: %s: %s%s\n", o.file, error.message,
-                in.names ? " (the file's buffers are numbered from 0)" : "");
+                in.names ? " (an id here is a row of the file, counted from 0)" : "");
         close_input(&in);
         return 2;
     }
@@ -722,13 +722,15 @@ int main(int argc, char** argv) {
     status = memo_plan_validate(in.plan, &error);
     if (!status) {
         const memo_plan* plan = in.plan;
-        double bound = (double)plan->lower_bound_bytes;
+        const int64_t bound_bytes =
+            plan->proof == MEMO_PROOF_OPTIMAL ? plan->peak_bytes : plan->lower_bound_bytes;
+        const int64_t gap_bytes = plan->peak_bytes - bound_bytes;
         printf("buffers: %lld\n", (long long)plan->n_buffers);
-        printf("lower_bound_bytes: %lld\n", (long long)plan->lower_bound_bytes);
+        printf("lower_bound_bytes: %lld\n", (long long)bound_bytes);
         printf("peak_bytes: %lld\n", (long long)plan->peak_bytes);
-        printf("gap_bytes: %lld\n", (long long)(plan->peak_bytes - plan->lower_bound_bytes));
+        printf("gap_bytes: %lld\n", (long long)gap_bytes);
         printf("gap_percent: %.4f\n",
-               bound > 0 ? 100 * ((double)plan->peak_bytes - bound) / bound : 0.0);
+               bound_bytes > 0 ? 100 * (double)gap_bytes / (double)bound_bytes : 0.0);
         printf("proof: %s\n", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible");
         printf("engine: %s\n", plan->engine);
         printf("solve_seconds: %.6f\n", seconds);
