@@ -1217,6 +1217,14 @@ TEST(reasons_are_named) {
     p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 0;
     p.desc.device_bytes = p.desc.spill_bytes = 2 * 65536;
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing");
+
+    /* Rows that are given: all kept, then all recomputed. */
+    int64_t rows[] = {-1, -1, -1, -1, -1, -1};
+    simple_problem(&p);
+    p.swap.rows = rows;
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
+    memset(rows, 0, sizeof rows);
+    plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "the rows are given");
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */
