@@ -5482,6 +5482,11 @@ typedef struct memob_engine {
     memo_error* error;
 } memob_engine;
 
+/* An address in memory that a dry run or a planner may lack. */
+MEMOI void* memoi_at(const void* memory, int64_t offset) {
+    return (void*)((uintptr_t)memory + (uintptr_t)offset);
+}
+
 /* An engine that has nothing yet, on a device that was checked. */
 MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
                               memo_stream compute_stream, int32_t computes_on_host) {
@@ -5587,7 +5592,8 @@ MEMOI void memob_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
 /* Copies bytes between both memories. */
 MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
                              int64_t host_begin, int64_t n_bytes) {
-    char *on_device = e->device_memory + device_begin, *on_host = e->host_memory + host_begin;
+    void* on_device = memoi_at(e->device_memory, device_begin);
+    void* on_host = memoi_at(e->host_memory, host_begin);
     const int is_back = stream == MEMOB_SWAP_TO_DEVICE;
     if (e->status || n_bytes <= 0) return;
     e->status =
@@ -6458,11 +6464,13 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
     for (int32_t t = 0; t < desc->n_tensors && left >= 0; t++) {
         const int is_routed = memob_tensor_is_routed(desc, t);
         const int64_t n_rows = is_routed ? desc->routed_rows_all : desc->n_rows;
-        const int64_t all_bytes = desc->tensors[t].row_bytes * (is_routed ? 1 : desc->n_layers);
-        if (desc->tensors[t].row_bytes > left / desc->n_layers || n_rows > left / (all_bytes + 1))
+        const int64_t count = is_routed ? 1 : desc->n_layers,
+                      row_bytes = desc->tensors[t].row_bytes;
+        if (row_bytes > left / desc->n_layers || n_rows > left / (count * row_bytes + 1))
             left = -1;
         else
-            left -= n_rows * all_bytes + 2 * MEMOB_DEVICE_ALIGNMENT * (int64_t)desc->n_layers;
+            left -=
+                n_rows * count * row_bytes + 2 * MEMOB_DEVICE_ALIGNMENT * (int64_t)desc->n_layers;
     }
     if (left >= 0) return MEMO_STATUS_OK;
     return MEMOI_INVALID(desc, "n_rows: %lld rows of these tensors in %d layers exceed 2^58 bytes",
@@ -7585,7 +7593,10 @@ MEMOI int memob_states_is_open(const memob_states* states) {
 
 /* The streamed states that a phase of a layer uses. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int32_t layer) {
-    uint32_t needs = states->used_by[memoi_states_pass_of(phase)];
+    const int32_t pass = memoi_states_pass_of(phase);
+    uint32_t needs = states->used_by[pass];
+    if (pass == MEMOB_STATES_PASS_BACKWARD && layer == states->n_layers - 1) /* LAST: one visit */
+        needs |= states->used_by[MEMOB_STATES_PASS_FORWARD];
     if (states->updates)
         needs = phase == MEMOI_PHASE_UPDATE ? 0 : needs;
     else if (memob_states_updates(states, phase))
@@ -7786,7 +7797,7 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_offsets(states, layer, state)[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? states->engine.device_memory + offset : NULL;
+    return has >> state & 1 ? memoi_at(states->engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {

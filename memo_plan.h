@@ -6227,10 +6227,11 @@ MEMOI void memoi_rows_follow(memoi_rows_clock* c, int32_t which, double time_s, 
 
 /* A stream of copies waits for an event, or compute does. */
 MEMOI void memoi_rows_wait(memoi_rows_clock* c, int32_t which, const memoi_rows_event* event) {
-    memoi_rows_job* next = c->streams[which].jobs + c->streams[which].n_jobs;
     const memoi_rows_stream* stream = &c->streams[event->stream];
     const memoi_rows_job* last = event->n_jobs ? &stream->jobs[event->n_jobs - 1] : NULL;
+    memoi_rows_job* next = NULL;
     if (which == MEMOB_SWAP_COMPUTE && !last) return;
+    if (which != MEMOB_SWAP_COMPUTE) next = &c->streams[which].jobs[c->streams[which].n_jobs];
     if (which == MEMOB_SWAP_COMPUTE) {
         memoi_rows_follow(c, event->stream, HUGE_VAL, event->n_jobs);
         c->stall_s += memoi_rows_later(0, last->done_s - c->compute_s);
@@ -7644,11 +7645,12 @@ struct memo_session {
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
     memo_state states_table[MEMO_STATES_MAX];
+    int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;    /* on the host */
+    int is_filling;    /* memo_session_fill_states is under way */
     char** host_trial; /* of a layer, while updates on the host are timed; NULL: they are not */
     memob_arrays states_arrays;
 
@@ -8940,7 +8942,8 @@ MEMOI void memoi_inspector_visit(memo_session* s, memob_states_pass pass, int32_
                                    ? pass != MEMOB_STATES_PASS_FORWARD
                                    : pass == MEMOB_STATES_PASS_UPDATE && (uses & MEMO_STATE_UPDATE);
         uint64_t hash, *known = &c->states[(int64_t)layer * s->desc.n_states + i];
-        if (!(visited >> i & 1) || (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
+        if (!(visited >> i & 1) || (gradient && s->is_filling) ||
+            (gradient && is_fresh && pass == MEMOB_STATES_PASS_FORWARD))
             continue;
         hash = memoi_inspector_hash_state(s, layer, i, on_host);
         if (s->error.status) return;
@@ -8982,7 +8985,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
-    if (s->is_filling && ((s->states->updated | s->states->gradients) >> state & 1))
+    if (s->is_filling && s->states->updates &&
+        ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
     return memob_states_get_address(s->states, layer + 1, state);
 }
@@ -9101,10 +9105,12 @@ memo_status memo_session_fill_states(memo_session* s,
     memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
     if (status || !s->states) return status;
     memoi_session_abandon_states(s);
+    s->is_filling = 1;
     if (!s->states->updates) {
         s->desc.update = fill;
         status = memoi_session_update_all(s, error);
         s->desc.update = update;
+        s->is_filling = 0;
         return status;
     }
 
@@ -9112,7 +9118,6 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     if (!s->error.status) memob_states_reset(s->states);
-    s->is_filling = 1;
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
         fill(s->desc.user, s, layer);
     s->is_filling = 0;
@@ -9551,6 +9556,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t step) {
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
 MEMOI void memoi_inspector_verify(memo_session* s, int64_t begin, int64_t end) {
     const memoi_inspector* c = &s->checker;
+    if (!c->slots) return;
     while ((begin += memoi_inspector_sweep(s, c->memory + begin, end - begin, 0)) < end) {
         const memoi_inspected_buffer* b = NULL;
         for (int64_t i = 0; i < c->n_buffers;
@@ -10923,13 +10929,13 @@ MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error
         s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
-    int64_t n = 0, rest_bytes, device_bytes;
+    int64_t n = s->least_streamed, rest_bytes, device_bytes;
     memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = HUGE_VAL;
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
         return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    status = memoi_session_choose_with(s, 0, 0, 0, &best, error);
+    status = memoi_session_choose_with(s, n, 0, 0, &best, error);
     if (status || plan->fits || !n_all || s->desc.states_stay) return status;
 
     /* What is not states takes the same bytes, whatever is streamed. */
@@ -10985,34 +10991,21 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
- * the device memory that the longest takes, so that the shapes together need no more; a shape that
- * does not fit there gets all of the budget. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
-    memo_session* s;
+/* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
+ * the most of all ranks. */
+MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
+                                          int32_t first, int64_t* peaks_bytes, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
+    int64_t limit_bytes = s->desc.device_bytes;
     memo_profile times;
-    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    int64_t most_rows = 0, limit_bytes = status ? 0 : s->limit_bytes;
-    int32_t k, n = status ? 0 : s->desc.n_shapes, first = 0;
-    *plan = NULL;
-
-    /* The shape with the most rows is planned first: its peak limits every other shape. */
-    for (k = 0; k < n; k++) {
-        const memo_shape* shape = &s->parts[k].plan->shape;
-        if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
-        most_rows = shape->n_rows;
-        first = k;
-    }
-
-    for (int32_t i = 0; i < n && !status; i++) {
-        memoi_session_turn(s, k = (first + i) % n);
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
+        memoi_session_turn(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
         if (profile && !s->part->plan->shape.is_forward_only) {
             times = profile[k];
-            status = memoi_session_agree_profile(desc, status, &times, error);
+            status = memoi_session_agree_profile(&s->desc, status, &times, error);
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
@@ -11027,8 +11020,56 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
             status = memoi_session_choose(s, error);
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
+        peaks_bytes[k] = s->peak_bytes;
+    }
+    return status;
+}
+
+/* The fewest streamed states of layers, at least those that are, with which no shape lacks device
+ * memory: what is not states takes the same bytes. */
+MEMOI int64_t memoi_session_enough_streamed(memo_session* s, const int64_t* peaks_bytes,
+                                            memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t state_bytes = s->states_sizes.device_bytes;
+    int64_t most_bytes = 0, n = s->part->plan->n_streamed;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        most_bytes = memob_max(most_bytes, peaks_bytes[k]);
+    if (!s->desc.device_bytes || s->desc.states_stay) return n;
+    while (n < n_all &&
+           most_bytes - state_bytes + s->states_sizes.device_bytes > s->desc.device_bytes) {
+        s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
+        if (memoi_session_stream(s, error)) break;
+    }
+    return n;
+}
+
+/* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
+ * the device memory that the longest takes, so that the shapes together need no more; a shape that
+ * does not fit there gets all of the budget.  If a shape lacks device memory, all stream more
+ * states. */
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+                                            const memo_profile* profile, memo_step_plan** plan,
+                                            memo_error* error) {
+    memo_session* s;
+    int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
+    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
+    int32_t first = 0, more = !status;
+    *plan = NULL;
+
+    /* The shape with the most rows is planned first. */
+    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
+        const memo_shape* shape = &s->parts[k].plan->shape;
+        if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
+        most_rows = shape->n_rows;
+        first = k;
     }
 
+    while (more && !status) {
+        status = memoi_session_plan_each(s, profile, first, peaks_bytes, error);
+        n_streamed = s->part->plan->n_streamed;
+        if (!status) s->least_streamed = memoi_session_enough_streamed(s, peaks_bytes, error);
+        more = s->least_streamed > n_streamed;
+    }
     return memoi_session_give_plan(s, status, plan);
 }
 
@@ -11969,6 +12010,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
+            if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
                 const uint64_t r = memoi_search_random(&random);
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));

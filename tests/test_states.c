@@ -1093,3 +1093,101 @@ TEST(without_host_memory_sessions_with_states_are_an_error) {
     }
     CHECK_IS(r.n_failed, >, 20);
 }
+
+/* --- states of any number of bytes --- */
+
+static int n_wrong_bytes;
+
+/* Layers write all bytes of a tensor; states are added to as bytes. */
+static void bytes_forward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
+    memset(memo_session_get_address(s, layer, 0), layer, 8 * 64);
+}
+static void bytes_between(void* user, memo_session* s) {
+    const int64_t n_bytes = *(const int64_t*)user;
+    const char* last = (const char*)memo_session_get_state(s, 4, 2);
+    for (int64_t i = 0; last && i < n_bytes; i++) n_wrong_bytes += last[i] != 7;
+}
+static void bytes_backward(void* user, memo_session* s, int32_t layer) {
+    const char* weights = (const char*)memo_session_get_state(s, layer, 0);
+    char* gradients = (char*)memo_session_get_state(s, layer, 1);
+    for (int64_t i = 0; i < *(const int64_t*)user; i++)
+        gradients[i] ^= (char)(weights[i + 2] + layer);
+}
+static void bytes_update(void* user, memo_session* s, int32_t layer) {
+    char* weights = (char*)memo_session_get_state(s, layer, 0);
+    const char* gradients = (const char*)memo_session_get_state(s, layer, 1);
+    for (int64_t i = 0; weights && i < *(const int64_t*)user; i++) weights[i] ^= gradients[i];
+}
+static void bytes_fill(void* user, memo_session* s, int32_t layer) {
+    void* weights = memo_session_get_state(s, layer, 0);
+    if (weights) memset(weights, 7, 2 + (size_t) * (const int64_t*)user);
+}
+
+/* Four layers, which have all; LAST has the third, which the forward alone reads. */
+static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
+    static const memo_tensor tensors[] = {{"t", 64, MEMO_TENSOR_SWAPPED, 0}};
+    memo_session_desc desc = {.tensors = tensors, .n_tensors = 1, .n_layers = 4, .n_rows = 8};
+    states[0] = (memo_state){"weights", *n_bytes + 2, MEMO_STATE_WEIGHTS, 1};
+    states[1] = (memo_state){"gradients", *n_bytes, MEMO_STATE_GRADIENT, 1};
+    states[2] = (memo_state){"last", *n_bytes, MEMO_STATE_FORWARD, MEMO_STATE_LAST | 1};
+    desc.states = states;
+    desc.n_states = 3;
+    desc.user = n_bytes;
+    desc.forward = bytes_forward;
+    desc.between = bytes_between;
+    desc.backward = bytes_backward;
+    desc.update = bytes_update;
+    desc.n_outputs = MEMO_NO_OUTPUTS;
+    return desc;
+}
+
+/* In the least memory every layer's states are streamed, and sessions are filled at any time. */
+TEST(states_of_odd_bytes_are_filled_used_and_verified) {
+    memo_state states[3];
+    char bytes[2000];
+    for (int k = 0; k < 16; k++) {
+        int64_t n_bytes = memo_test_int(0, 999) * 2 + 1, least;
+        memo_session_desc desc = bytes_desc(&n_bytes, states);
+        own_session* s = NULL;
+        desc.is_checked = k & 1;
+        desc.update_is_fused = k >> 1 & 1;
+        if (k & 4) CHECK_OK(memo_session_get_least(&desc, &desc.device_bytes, &error));
+        CHECK_OK(memo_session_get_least(&desc, &least, &error));
+        if (!desc.is_checked) CHECK_OK(memo_session_verify(&desc, &error));
+        CHECK_OK(memo_session_create(&desc, &s, &error)); /* which may measure with zeros */
+        n_wrong_bytes = 0;
+        memset(bytes, 7, sizeof bytes); /* the update does not use these states */
+        for (int32_t layer = 0; layer <= 4; layer++)
+            CHECK_OK(memo_session_write_state(s, layer, 2, 0, bytes, n_bytes, &error));
+        for (int step = 0; step < 4; step++) {
+            if (step != 2) CHECK_OK(memo_session_fill_states(s, bytes_fill, &error));
+            CHECK_OK(memo_session_run(s, NULL, &error));
+            if (!desc.update_is_fused && step) CHECK_OK(memo_session_update(s, &error));
+        }
+        CHECK_CASE(n_wrong_bytes == 0, "%d bytes of LAST, case %d", n_wrong_bytes, k);
+    }
+}
+
+/* A long forward-only shape may need more of the device than the training shape. */
+TEST(all_shapes_stream_what_one_needs) {
+    memo_state states[3];
+    for (int k = 0; k < 12; k++) {
+        const memo_shape shapes[] = {{memo_test_int(100, 300), 1},
+                                     {memo_test_int(8, 60), k % 3 == 0}};
+        int64_t n_bytes = memo_test_int(1, 9000), least = 0;
+        memo_session_desc desc = bytes_desc(&n_bytes, states);
+        own_step_plan* plan = NULL;
+        desc.n_rows = shapes[0].n_rows;
+        desc.shapes = shapes;
+        desc.n_shapes = 2;
+        CHECK_OK(memo_session_get_least(&desc, &least, &error));
+        for (int64_t more = -1; more < 40000; more += 1 + memo_test_int(0, 4000)) {
+            desc.device_bytes = least + more;
+            memo_step_plan_destroy(plan);
+            CHECK_OK(memo_session_plan(&desc, NULL, &plan, &error));
+            CHECK_CASE((plan->fits && plan->next->fits) == (more >= 0), "%lld bytes more: %s %s",
+                       (long long)more, plan->shortage, plan->next->shortage);
+            CHECK_IS(plan->n_streamed, ==, plan->next->n_streamed);
+        }
+    }
+}

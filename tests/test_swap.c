@@ -969,6 +969,7 @@ TEST(tables_of_rows_have_their_sizes) {
     c.desc.n_host_layers = 5;
     for (int32_t layer = 0; layer < 8; layer++) c.rows[layer] = layer ? 1 : 8;
     refuses(&c.desc, "8 rows of these tensors in 8 layers exceed 2^58");
+    WITH(c.tensors[0].row_bytes, INT64_MAX, refuses(&c.desc, "2^58"));
 
     /* The most: two packs, of which one follows the other (make ubsan shows an overflow). */
     c.tensors[0].row_bytes = ((int64_t)1 << 54) - 512;
