@@ -232,6 +232,25 @@ interrupt_keeps_the_log() { # test
     done
 }
 
+# Neither do the remaining rounds measure layers again.
+interrupt_ends_a_comparison() { # test
+    "$program" $tiny --steps 4000 --compare 4000 --device-memory 600KiB --link-bandwidth 1GB >compared.out 2>err &
+    child=$!
+    waited=0
+    until grep -q '^memory ' compared.out || [ $waited -eq 300 ]; do sleep 0.1 && waited=$((waited + 1)); done
+    grep -q '^profile .*forward takes' compared.out || fail 'nothing was measured'
+    sleep 0.5
+    kill -INT $child
+    waited=0
+    while kill -0 $child 2>/dev/null && [ $waited -lt 150 ]; do sleep 0.1 && waited=$((waited + 1)); done
+    [ $waited -lt 150 ] || kill -KILL $child
+    wait $child
+    code=$?
+    expect_code 130
+    expect_err 'interrupted after step 0'
+    expect_one_line
+}
+
 # A closed terminal, or a scheduler that ends the job, loses no step.
 other_signals_save_too() { # test
     for signal in TERM HUP; do

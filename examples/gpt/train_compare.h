@@ -296,8 +296,9 @@ static memo_status predict_again(job* j, memo_error* error) {
  * is the same for all. */
 static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    for (j->round = 0; j->round * TURN_STEPS < j->options.compare; j->round++) {
-        if (predicts_again(j) && !status) status = predict_again(j, error);
+    for (j->round = 0; j->round * TURN_STEPS < j->options.compare && !status && !j->stops;
+         j->round++) {
+        if (predicts_again(j)) status = predict_again(j, error);
         for (int i = 0; i < n && !status && !j->stops; i++)
             status = team_call(&teams[policies[turn(j->round, i, n)]], compare_turn, error);
     }
