@@ -444,6 +444,16 @@ slices_are_chosen() { # slow test
     refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
 }
 
+# The table has the need of a policy's own refusal, in digits that differ from the budget's.
+needs_are_those_of_refusals() { # test
+    close="$tiny --hidden 64 --device-memory 1200KiB --dry-run"
+    fails $close
+    expect_out '^memo .*  no, device: needs 12[0-9][0-9]\.[05] KiB of 1200\.0 KiB$'
+    need=$(sed -n 's/^recompute .* no, device: needs \(.*\) of .*/\1/p' out)
+    fails $close --policy recompute
+    expect_err "^train_gpt: 1200.0 KiB of device memory .*: policy recompute needs $need ("
+}
+
 # expect_near LOG LOG: the first losses differ by at most 10^-6, later ones by 10^-5: the first update of AdamW divides each
 # gradient by its size, which enlarges the rounding of small gradients.
 expect_near() {
