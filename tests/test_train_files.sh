@@ -66,6 +66,24 @@ late_errors_are_early() { # test
     expect_err '--resume pipe: not a regular file'
 }
 
+# The run ends before the first step, or soon after the first line that cannot be written.
+a_full_output_ends_the_run() { # test
+    if [ -c /dev/full ]; then
+        timeout 60 "$program" $tiny --steps 3000 --loss-log full.log >/dev/full 2>err
+        code=$?
+        expect_code 1
+        expect_one_line
+        expect_err '^train_gpt: standard output cannot be written'
+        [ ! -e full.log ] || fail 'a log is left behind'
+    fi
+    (ulimit -f 3 && exec timeout 60 "$program" $tiny --steps 3000 --policy keep >full.out 2>err)
+    code=$?
+    expect_code 1
+    expect_one_line
+    expect_err '^train_gpt: standard output cannot be written'
+    ! grep -q 'step 2[0-9][0-9][0-9] of' full.out && grep -q '^  step 1 of' full.out || fail 'no step, or all, were done'
+}
+
 # The file of a checkpoint is too large for the limit, the log is not.
 a_failed_save_ends_no_training() { # test
     (ulimit -f 100 && exec "$program" $tiny --save kept2 --save-every 1 --loss-log all.log >/dev/null 2>err)

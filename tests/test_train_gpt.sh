@@ -57,6 +57,7 @@ options_without_effect_are_refused() { # test
     four="--random-tokens --vocabulary 4 ${tiny#--text text}"
     refused '--separator 10 .the default.: a token below --vocabulary 4 would' $four --documents 2
     works $four
+    refused '--stop has no effect above --steps, after which' $tiny --steps 2 --stop 500
     refused '--separator has no effect without --documents N' $tiny --separator 32
     refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
     works $tiny --documents 13 --separator 32
@@ -251,7 +252,16 @@ a_cluster_has_measured_rates() { # slow test
             fail "$(grep '^rate' out)"
     done
     works $model --device-memory 60GiB --seq 65536
-    expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200'
+    expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200; '
+}
+
+# Rates at another length name the lengths at which they were measured.
+measured_lengths_are_named() { # test
+    model="--dry-run --cluster h200 --hidden 64 --layers 2 --random-tokens --batch 1 --tile 1024 --policy alpha"
+    prints 'in the backward, as measured on an H200; ' $model --seq 262144 --window 131072
+    prints ', as measured on an H200 at 131072 keys, the nearest length; ' $model --seq 262144
+    prints ', as measured on an H200 at 16384 keys, the nearest length; ' $model --seq 8192
+    prints ', between those measured on an H200 at 65536 and 131072 keys; ' $model --seq 100352
 }
 
 # ---- the same numbers under every policy -----------------------------------------------------------
@@ -388,7 +398,9 @@ mlp_in_chunks() { # test
     grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
     works $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
-    expect_err 'has other tensors than this model'
+    expect_err 'has other tensors or kinds of layers than this model; use a file .* for the same model'
+    works --help
+    expect_out 'They must be of the same'
     works $tiny --mlp-rows 20 --dry-run --cluster h100
     prints 'bitwise the same' $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
 }

@@ -221,8 +221,7 @@ static memo_status end_comparison(const job* j, memo_error* error) {
                               "the policies disagree: losses or gradients differ");
     printf("All losses and all gradients of these steps%s are bitwise the same.\n",
            o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
-    fflush(stdout);
-    return MEMO_STATUS_OK;
+    return tool_flush(error);
 }
 
 /* All policies are planned. */

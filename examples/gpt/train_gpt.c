@@ -464,9 +464,16 @@ int main(int argc, char** argv) {
         catch_signals();
         if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
-        if (!status && !interrupted) status = open_outputs(&j, &error);
-        is_training = !status;
+        is_training = !status; /* the first lines are printed */
+        if (!status && !interrupted) status = tool_flush(&error);
+        if (!status && !interrupted) is_training = !(status = open_outputs(&j, &error));
         if (!status && !interrupted) status = work(&j, &error);
+    }
+
+    if (!status && j.output_failure.status) {
+        error = j.output_failure;
+        status = error.status;
+        interrupted = 0;
     }
 
     if (!status && !interrupted) status = tool_flush(&error);
