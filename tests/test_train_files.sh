@@ -155,6 +155,14 @@ a_resumed_run_has_the_same_losses() { # test
         expect_same whole.log both.log
         [ ! -e saved.part ] || fail 'the file aside is left behind'
     done
+    works $tiny --steps 6 --policy keep --loss-log whole.log
+    works $tiny --steps 6 --policy keep --stop 2 --save paused --loss-log first.log
+    for other in '--policy recompute' '--policy swap' '--alpha 0.5'; do
+        rm -f second.log
+        works $tiny --steps 6 --resume paused $other --loss-log second.log
+        cat first.log second.log >both.log
+        expect_same whole.log both.log
+    done
     refused 'saved after step 6; --steps or --stop above that would continue' $tiny --steps 6 --batch 2 --ring 2 --resume saved
     prints '^resume    saved, after step 6; it had --steps 6 (now 9)$' $tiny --steps 9 --batch 2 --data 2 --resume saved --resume-with-changes
 }

@@ -392,6 +392,10 @@ swiglu_is_compared_and_drawn() { # test
 # The MLP's tensors are recomputed under every policy, and no plan has them.
 mlp_in_chunks() { # test
     policies_agree keep.log '--mlp-rows 20' recompute swap 'memo --alpha 0.5'
+    works $tiny --policy keep --loss-log one.log
+    expect_same_lines 1 one.log keep.log
+    expect_near one.log keep.log
+    has_losses_of one.log $tiny --policy keep --mlp-rows 32
     prints '^predicted ' $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'

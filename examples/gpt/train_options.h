@@ -158,12 +158,13 @@ static const option option_table[] = {
      "tokens of one matrix product; plans are rounded to tiles"},
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, 0, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
-     "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
+     "tokens, and no policy keeps or swaps them.  Gradients match other N up to rounding (default: "
+     "all tokens at once)"},
     {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 0, 268435456, 0, "N",
      "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
-     "the length.  The host holds what passes from layer to layer, keys and values.  0 (default): "
-     "all tokens at once or, if that does not fit, the largest slices of 1024 tokens or more that "
-     "do"},
+     "the length.  Gradients match other N up to rounding.  The host holds what passes from layer "
+     "to layer, keys and values.  0 (default): all tokens at once or, if that does not fit, the "
+     "largest slices of 1024 tokens or more that do"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, 0, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},
@@ -223,8 +224,9 @@ static const option option_table[] = {
     {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
     {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, 0, "FILE",
-     "continues the run that was saved, with the bits of a run without a pause.  Other numbers of "
-     "ranks, budgets and policies may be given.  A --loss-log that is there is continued"},
+     "continues the run that was saved, with the bits of a run without a pause if the ranks, "
+     "slices, --mlp-rows and --sub-batches are the same, under any policy.  With others, losses "
+     "match up to rounding.  A --loss-log that is there is continued"},
     {"--resume-with-changes", OPTION_FLAG, OPTION_FIELD(takes_changes), 0, 0, 0, "",
      "--resume takes another text and other --steps, --learning-rate, --seq, --batch, "
      "--accumulate, --dropout, --window, --documents, --separator or --tile than the saved run "

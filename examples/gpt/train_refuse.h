@@ -154,8 +154,8 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     int64_t slice_rows;
 
     /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
-     * a query and a key.  Slices and an MLP in chunks have the same bits; gradients of parts of the
-     * batch add up in another order. */
+     * a query and a key.  Slices, an MLP in chunks and parts of the batch add gradients in another
+     * order. */
     const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
     other.is_deterministic = 0;
     if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
