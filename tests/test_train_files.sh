@@ -69,12 +69,12 @@ late_errors_are_early() { # test
 # The run ends before the first step, or soon after the first line that cannot be written.
 a_full_output_ends_the_run() { # test
     if [ -c /dev/full ]; then
-        timeout 60 "$program" $tiny --steps 3000 --loss-log full.log >/dev/full 2>err
+        timeout 60 "$program" $tiny --steps 3000 --loss-log unwritten.log >/dev/full 2>err
         code=$?
         expect_code 1
         expect_one_line
         expect_err '^train_gpt: standard output cannot be written'
-        [ ! -e full.log ] || fail 'a log is left behind'
+        [ ! -e unwritten.log ] || fail 'a log is left behind'
     fi
     (ulimit -f 3 && exec timeout 60 "$program" $tiny --steps 3000 --policy keep >full.out 2>err)
     code=$?
