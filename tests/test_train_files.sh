@@ -66,6 +66,24 @@ late_errors_are_early() { # test
     expect_err '--resume pipe: not a regular file'
 }
 
+# The run ends before the first step, or soon after the first line that cannot be written.
+a_full_output_ends_the_run() { # test
+    if [ -c /dev/full ]; then
+        timeout 60 "$program" $tiny --steps 3000 --loss-log unwritten.log >/dev/full 2>err
+        code=$?
+        expect_code 1
+        expect_one_line
+        expect_err '^train_gpt: standard output cannot be written'
+        [ ! -e unwritten.log ] || fail 'a log is left behind'
+    fi
+    (ulimit -f 3 && exec timeout 60 "$program" $tiny --steps 3000 --policy keep >full.out 2>err)
+    code=$?
+    expect_code 1
+    expect_one_line
+    expect_err '^train_gpt: standard output cannot be written'
+    ! grep -q 'step 2[0-9][0-9][0-9] of' full.out && grep -q '^  step 1 of' full.out || fail 'no step, or all, were done'
+}
+
 # The file of a checkpoint is too large for the limit, the log is not.
 a_failed_save_ends_no_training() { # test
     (ulimit -f 100 && exec "$program" $tiny --save kept2 --save-every 1 --loss-log all.log >/dev/null 2>err)
@@ -137,6 +155,14 @@ a_resumed_run_has_the_same_losses() { # test
         expect_same whole.log both.log
         [ ! -e saved.part ] || fail 'the file aside is left behind'
     done
+    works $tiny --steps 6 --policy keep --loss-log whole.log
+    works $tiny --steps 6 --policy keep --stop 2 --save paused --loss-log first.log
+    for other in '--policy recompute' '--policy swap' '--alpha 0.5'; do
+        rm -f second.log
+        works $tiny --steps 6 --resume paused $other --loss-log second.log
+        cat first.log second.log >both.log
+        expect_same whole.log both.log
+    done
     refused 'saved after step 6; --steps or --stop above that would continue' $tiny --steps 6 --batch 2 --ring 2 --resume saved
     prints '^resume    saved, after step 6; it had --steps 6 (now 9)$' $tiny --steps 9 --batch 2 --data 2 --resume saved --resume-with-changes
 }
@@ -146,10 +172,13 @@ changes_need_a_word() { # test
     works $tiny --steps 6 --stop 2 --save saved
     cp text text2 && printf Q | dd of=text2 bs=1 seek=100 conv=notrunc 2>/dev/null
     for change in '--steps 6 (now 7)' '--learning-rate 0.003 (now 0.001)' '--seq 50 (now 40)' '--batch 2 (now 4)' \
-        '--accumulate 1 (now 2)' '--dropout 0.1 (now 0.2)' '--window 0 (now 9)' '--documents 0 (now 50)' '--tile 8 (now 4)'; do
-        name=${change%% *} now=${change##* }
+        '--accumulate 1 (now 2)' '--dropout 0.1 (now 0.2)' 'no --window (now 9)' 'no --documents (now 50)' '--tile 8 (now 4)'; do
+        name=${change#no }
+        name=${name%% *} now=${change##* }
         refused "^train_gpt: --resume saved: the saved run had $change; --resume-with-changes would" $tiny --steps 6 --resume saved "$name" "${now%)}"
     done
+    works $tiny --steps 6 --stop 2 --save windowed --window 9
+    refused 'the saved run had --window 9 (now none); --res' $tiny --steps 6 --resume windowed
     refused 'the saved run had another text; --res' $tiny --steps 6 --resume saved --text text2
     refused 'had --steps 6 (now 9), --seq 50 (now 40), another text; --res' $tiny --steps 9 --seq 40 --text text2 --resume saved
     prints 'after step 2; it had --steps 6 (now 9), --seq 50 (now 40), another text$' $tiny --steps 9 --seq 40 --text text2 --resume saved --resume-with-changes
@@ -186,6 +215,12 @@ bad_checkpoints_are_refused() { # test
     refused '--resume text: not a checkpoint' $tiny --resume text
     run $tiny --steps 2 --save saved --seed 3
     refused 'a checkpoint of another model: its --seed is 3, not 1' $tiny --steps 4 --resume saved
+    for change in '--type f32 bf16' '--type f32 fp8' '--states f32 bf16' '--mlp gelu swiglu'; do
+        set -- $change
+        refused "a checkpoint of another model: its $1 is $2, not $3" $tiny --steps 4 --seed 3 --mlp-columns 64 --resume saved "$1" "$3"
+    done
+    head -c 100 saved >head
+    refused '--resume head: cut short: it has 100 bytes, fewer than the [0-9]* of a ' $tiny --steps 4 --seed 3 --resume head
     head -c 1000 saved >part
     cp saved old && printf 2 | dd of=old bs=1 seek=20 conv=notrunc 2>/dev/null
     refused '--resume old: a checkpoint of format 2; this program reads format 3' $tiny --seed 3 --resume old
@@ -230,6 +265,25 @@ interrupt_keeps_the_log() { # test
         [ "$(tail -c 1 interrupted.log | od -An -tx1 | tr -d ' ')" = 0a ] || fail 'the last line of the log is not complete'
         awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
     done
+}
+
+# Neither do the remaining rounds measure layers again.
+interrupt_ends_a_comparison() { # test
+    "$program" $tiny --steps 4000 --compare 4000 --device-memory 600KiB --link-bandwidth 1GB >compared.out 2>err &
+    child=$!
+    waited=0
+    until grep -q '^memory ' compared.out || [ $waited -eq 300 ]; do sleep 0.1 && waited=$((waited + 1)); done
+    grep -q '^profile .*forward takes' compared.out || fail 'nothing was measured'
+    sleep 0.5
+    kill -INT $child
+    waited=0
+    while kill -0 $child 2>/dev/null && [ $waited -lt 150 ]; do sleep 0.1 && waited=$((waited + 1)); done
+    [ $waited -lt 150 ] || kill -KILL $child
+    wait $child
+    code=$?
+    expect_code 130
+    expect_err 'interrupted after step 0'
+    expect_one_line
 }
 
 # A closed terminal, or a scheduler that ends the job, loses no step.
@@ -291,6 +345,23 @@ one_run_saves_to_a_file() { # test
     cp text four.lock
     refused 'four.lock is no lock of a run' $tiny --save four
     expect_same text four.lock
+}
+
+# Nor do two runs write to one log; a killed run leaves no lock.
+one_run_writes_a_loss_log() { # test
+    works $tiny --stop 2 --save paused
+    mkdir logs
+    started logs/two.log
+    for more in '' '--resume paused' '--output logs'; do
+        fails $tiny $more --loss-log logs/two.log
+        expect_one_line
+        expect_err '^train_gpt: --loss-log logs/two.log: another run writes to this file; another name would work'
+    done
+    awk '$1 != NR || NF != 3 { exit 1 }' logs/two.log || fail 'the log has a gap'
+    ended KILL
+    works $tiny --loss-log logs/two.log
+    [ "$(wc -l <logs/two.log)" -eq 4 ] || fail 'the log of a killed run is not replaced'
+    [ "$(ls logs)" = two.log ] || fail "left behind: $(ls logs)"
 }
 
 # No signal leaves an empty directory behind.

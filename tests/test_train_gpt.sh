@@ -57,6 +57,7 @@ options_without_effect_are_refused() { # test
     four="--random-tokens --vocabulary 4 ${tiny#--text text}"
     refused '--separator 10 .the default.: a token below --vocabulary 4 would' $four --documents 2
     works $four
+    refused '--stop has no effect above --steps, after which' $tiny --steps 2 --stop 500
     refused '--separator has no effect without --documents N' $tiny --separator 32
     refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
     works $tiny --documents 13 --separator 32
@@ -251,7 +252,16 @@ a_cluster_has_measured_rates() { # slow test
             fail "$(grep '^rate' out)"
     done
     works $model --device-memory 60GiB --seq 65536
-    expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200'
+    expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200; '
+}
+
+# Rates at another length name the lengths at which they were measured.
+measured_lengths_are_named() { # test
+    model="--dry-run --cluster h200 --hidden 64 --layers 2 --random-tokens --batch 1 --tile 1024 --policy alpha"
+    prints 'in the backward, as measured on an H200; ' $model --seq 262144 --window 131072
+    prints ', as measured on an H200 at 131072 keys, the nearest length; ' $model --seq 262144
+    prints ', as measured on an H200 at 16384 keys, the nearest length; ' $model --seq 8192
+    prints ', between those measured on an H200 at 65536 and 131072 keys; ' $model --seq 100352
 }
 
 # ---- the same numbers under every policy -----------------------------------------------------------
@@ -382,13 +392,19 @@ swiglu_is_compared_and_drawn() { # test
 # The MLP's tensors are recomputed under every policy, and no plan has them.
 mlp_in_chunks() { # test
     policies_agree keep.log '--mlp-rows 20' recompute swap 'memo --alpha 0.5'
+    works $tiny --policy keep --loss-log one.log
+    expect_same_lines 1 one.log keep.log
+    expect_near one.log keep.log
+    has_losses_of one.log $tiny --policy keep --mlp-rows 32
     prints '^predicted ' $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
     grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
     works $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
-    expect_err 'has other tensors than this model'
+    expect_err 'has other tensors or kinds of layers than this model; use a file .* for the same model'
+    works --help
+    expect_out 'They must be of the same'
     works $tiny --mlp-rows 20 --dry-run --cluster h100
     prints 'bitwise the same' $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
 }
@@ -442,6 +458,16 @@ slices_are_chosen() { # slow test
     ! grep -q '^slices' out || fail 'slices although all rows at once fit'
     expect_same_lines 1 given.log chosen.log
     refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
+}
+
+# The table has the need of a policy's own refusal, in digits that differ from the budget's.
+needs_are_those_of_refusals() { # test
+    close="$tiny --hidden 64 --device-memory 1200KiB --dry-run"
+    fails $close
+    expect_out '^memo .*  no, device: needs 12[0-9][0-9]\.[05] KiB of 1200\.0 KiB$'
+    need=$(sed -n 's/^recompute .* no, device: needs \(.*\) of .*/\1/p' out)
+    fails $close --policy recompute
+    expect_err "^train_gpt: 1200.0 KiB of device memory .*: policy recompute needs $need ("
 }
 
 # expect_near LOG LOG: the first losses differ by at most 10^-6, later ones by 10^-5: the first update of AdamW divides each

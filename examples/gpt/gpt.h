@@ -53,12 +53,13 @@ typedef struct gpt_config {
     int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the
      * backward recomputes them chunk by chunk, under every policy, and they take the memory of one
-     * chunk.  0: they are skeletal. */
+     * chunk.  Losses have the same bits for every size, with the same weights; gradients match up
+     * to rounding.  0: they are skeletal. */
     int64_t mlp_rows;
     /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows;
-     * 0: all rows.  Losses have the same bits for every size, gradients match up to rounding.  With
-     * several slices no mixed degrees.  Then ring and Ulysses take one sequence for each data rank,
-     * without documents, and an even number of rows. */
+     * 0: all rows.  Losses have the same bits for every multiple of 128, with the same weights;
+     * gradients match up to rounding.  With several slices no mixed degrees.  Then ring and Ulysses
+     * take one sequence for each data rank, without documents, and an even number of rows. */
     int64_t slice_rows;
     int64_t window; /* tokens that a query sees, its own the last; 0: all */
     /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with
@@ -222,9 +223,9 @@ typedef struct gpt_save {
 
 /* Saves parameters, Adam's moments, the number of updates and step, between two steps, to one file
  * that all ranks can open (gpt_checkpoint.h).  It is written aside and replaces path when it is
- * complete.  gpt_read_checkpoint continues with the same bits, also on ranks that split the model
- * otherwise; config.seed, the model's shape and types must be those of the file.  A file that is
- * refused changes nothing.  digest: of the file if gpt_check_checkpoint has read all of it; 0:
+ * complete.  gpt_read_checkpoint reads the same bits on any ranks; later steps have the same bits
+ * on ranks that split the model alike.  config.seed, the model's shape and types must be those of
+ * the file.  A file that is refused changes nothing.  digest: of the file if gpt_check_checkpoint has read all of it; 0:
  * the file is read for it.  All ranks call both.  After an error of one rank its caller aborts the
  * communicator, which ends the others.  Errors: IO, FORMAT (no checkpoint, cut short, altered),
  * INVALID_ARGUMENT (another model). */

@@ -376,11 +376,23 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* 
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
+/* Returns the word that sets the option to a number of gpt_file_head.model, or writes the number. */
+static const char* gpt_file_value(int i, int64_t number, char text[24]) {
+    const int is_type = i >= GPT_FILE_NUMBERS - 2; /* --type and --states */
+    snprintf(text, 24, "%lld", (long long)number);
+    if (is_type && number == MEMO_TYPE_F32) return "f32";
+    if (is_type && number == MEMO_TYPE_BF16) return "bf16";
+    if (is_type && number == MEMO_TYPE_BF16 + 16) return "fp8";
+    if (strcmp(gpt_file_names[i], "--mlp")) return text;
+    return number == GPT_MLP_GELU ? "gelu" : number == GPT_MLP_SWIGLU ? "swiglu" : text;
+}
+
 /* Opens a checkpoint and reads its head.  Refuses a file that is none, is cut short, or is of
  * another model.  A pipe is refused without waiting for its writer. */
 static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_head* head) {
     const gpt_file_head expected = gpt_file_head_make(config, 0, 0);
     struct stat info;
+    char was[24], now[24];
     ssize_t n;
     memset(head, 0, sizeof *head);
     if (f->status) return;
@@ -401,14 +413,18 @@ static void gpt_file_begin_read(gpt_file* f, const gpt_config* config, gpt_file_
         gpt_file_refuse(f, MEMO_STATUS_FORMAT,
                         "a checkpoint of format %.1s; this program reads format %.1s",
                         head->magic + GPT_FILE_MAGIC, expected.magic + GPT_FILE_MAGIC);
+    if (!memcmp(head->magic, expected.magic, sizeof head->magic) && n < (ssize_t)sizeof *head)
+        gpt_file_refuse(f, MEMO_STATUS_FORMAT,
+                        "cut short: it has %lld bytes, fewer than the %lld of a checkpoint's head",
+                        (long long)n, (long long)sizeof *head);
     if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
         gpt_file_refuse(f, MEMO_STATUS_FORMAT, "not a checkpoint of this version and byte order");
     for (int i = 0; i < GPT_FILE_NUMBERS; i++)
         if (head->model[i] != expected.model[i])
             gpt_file_refuse(f, MEMO_STATUS_INVALID_ARGUMENT,
-                            "a checkpoint of another model: its %s is %lld, not %lld",
-                            gpt_file_names[i], (long long)head->model[i],
-                            (long long)expected.model[i]);
+                            "a checkpoint of another model: its %s is %s, not %s",
+                            gpt_file_names[i], gpt_file_value(i, head->model[i], was),
+                            gpt_file_value(i, expected.model[i], now));
     if (head->file_bytes != expected.file_bytes || info.st_size != expected.file_bytes)
         gpt_file_refuse(f, MEMO_STATUS_FORMAT, "cut short or altered: it has %lld bytes of %lld",
                         (long long)info.st_size, (long long)expected.file_bytes);

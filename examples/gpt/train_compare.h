@@ -221,8 +221,7 @@ static memo_status end_comparison(const job* j, memo_error* error) {
                               "the policies disagree: losses or gradients differ");
     printf("All losses and all gradients of these steps%s are bitwise the same.\n",
            o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
-    fflush(stdout);
-    return MEMO_STATUS_OK;
+    return tool_flush(error);
 }
 
 /* All policies are planned. */
@@ -296,8 +295,9 @@ static memo_status predict_again(job* j, memo_error* error) {
  * is the same for all. */
 static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    for (j->round = 0; j->round * TURN_STEPS < j->options.compare; j->round++) {
-        if (predicts_again(j) && !status) status = predict_again(j, error);
+    for (j->round = 0; j->round * TURN_STEPS < j->options.compare && !status && !j->stops;
+         j->round++) {
+        if (predicts_again(j)) status = predict_again(j, error);
         for (int i = 0; i < n && !status && !j->stops; i++)
             status = team_call(&teams[policies[turn(j->round, i, n)]], compare_turn, error);
     }

@@ -111,6 +111,15 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
+/* Locks a loss log until it is closed.  A file system without locks has none.  kind: of flock. */
+static memo_status lock_log(int file, int kind, const char* path, memo_error* error) {
+    if (flock(file, kind | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--loss-log %.300s: another run writes to this file; another name would "
+                       "work",
+                       path);
+}
+
 /* Tests that a file of an option can be written.  A new file gets some bytes, and is removed; so
  * does a device get an empty line, but for a terminal.  A pipe is opened only once, later. */
 static memo_status probe_file(const char* name, const char* path, memo_error* error) {
@@ -131,6 +140,7 @@ static memo_status probe_file(const char* name, const char* path, memo_error* er
                         : exists  ? 0
                                   : write(file, line, sizeof line - 1) < 0;
     memo_status status = is_full ? bad_path(name, path, "written", error) : MEMO_STATUS_OK;
+    if (!status && !strcmp(name, "--loss-log")) status = lock_log(file, LOCK_SH, path, error);
     close(file);
     if (!exists) unlink(path);
     return status;
@@ -157,16 +167,21 @@ static void kept_numbers(train_options o, const train_text* text, int64_t kept[G
     kept[N_KEPT] = (int64_t)text->digest;
 }
 
+/* 0 of an option whose values begin above 0: it was not given. */
+static int is_given(const option* o, int64_t number) { return number || !(o->low > 0); }
+
 static void put_kept(const option* o, int64_t number, memo_text* text) {
     double real;
     memcpy(&real, &number, sizeof real);
     if (o->kind == OPTION_REAL)
         memo_text_put(text, "%.9g", real);
-    else
+    else if (is_given(o, number))
         memo_text_put(text, "%lld", (long long)number);
+    else
+        memo_text_put(text, "none");
 }
 
-/* Writes "--steps 6 (now 9), another text"; nothing if the run is the same. */
+/* Writes "--steps 6 (now 9), no --window (now 64), another text"; nothing if the run is the same. */
 static void put_changes(const job* j, memo_text* text) {
     int64_t now[GPT_RUN_NUMBERS];
     kept_numbers(j->options, &j->text, now);
@@ -178,8 +193,9 @@ static void put_changes(const job* j, memo_text* text) {
             continue;
         }
         const option* o = option_find(kept_options[i], strlen(kept_options[i]));
-        memo_text_put(text, "%s ", o->name);
-        put_kept(o, j->resumed.run[i], text);
+        const int was_given = is_given(o, j->resumed.run[i]);
+        memo_text_put(text, was_given ? "%s " : "no %s", o->name);
+        if (was_given) put_kept(o, j->resumed.run[i], text);
         memo_text_put(text, " (now ");
         put_kept(o, now[i], text);
         memo_text_put(text, ")");
@@ -229,9 +245,12 @@ static memo_status open_old_log(const job* j, FILE** log, int64_t* kept, memo_er
     const char* path = j->options.loss_log;
     *log = fopen(path, "r+b");
     if (!*log) return bad_path("--loss-log", path, "written", error);
-    *kept = loss_log_kept(*log, j->resumed.step);
-    if (*kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
+    memo_status status = lock_log(fileno(*log), LOCK_EX, path, error);
+    if (!status) *kept = loss_log_kept(*log, j->resumed.step);
+    if (!status && *kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
     fclose(*log);
+    *log = NULL;
+    if (status) return status;
     return gpt_invalid(error,
                        "--loss-log %.300s: holds no losses that could be continued; another name "
                        "would work",
@@ -318,6 +337,7 @@ static memo_status check_outputs(job* j, memo_error* error) {
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     int64_t kept = 0;
+    struct stat info;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
     if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
@@ -327,8 +347,15 @@ static memo_status open_outputs(job* j, memo_error* error) {
         if (status || ftruncate(fileno(j->loss_log), (off_t)kept) == 0) return status;
         return bad_path("--loss-log", o->loss_log, "written", error);
     }
-    j->loss_log = fopen(o->loss_log, "wb");
-    return j->loss_log ? MEMO_STATUS_OK : bad_path("--loss-log", o->loss_log, "written", error);
+
+    /* The lines of another run are cut only under the lock. */
+    j->loss_log = fopen(o->loss_log, "ab");
+    if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    if (status) return status;
+    if (!j->loss_log || fstat(fileno(j->loss_log), &info) ||
+        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), 0)))
+        return bad_path("--loss-log", o->loss_log, "written", error);
+    return MEMO_STATUS_OK;
 }
 
 /* ---- pictures ------------------------------------------------------------------------------- */

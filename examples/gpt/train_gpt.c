@@ -167,15 +167,16 @@ static memo_status rehearse(job* j, memo_error* error) {
 
 /* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
-/* Plans a policy, unless it is planned.  Another policy than the run's is a reference: if it does
- * not fit, its states stay on the device. */
+/* Plans a policy, unless it is planned.  In a run, another policy than the run's is a reference: if
+ * it does not fit, its states stay on the device.  A dry run only states what it needs. */
 static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     const memo_profile* profile = j->has_profile ? &j->profile : NULL;
     memo_step_plan** plan = &j->plans[policy];
     train_options o = j->options;
     if (*plan) return MEMO_STATUS_OK;
     memo_status status = train_plan(&o, policy, 0, profile, NULL, plan, error);
-    if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed)
+    if (status || (*plan)->fits || policy == (memo_policy)o.policy || !(*plan)->n_streamed ||
+        o.is_dry_run)
         return status;
     memo_step_plan_destroy(*plan);
     o.states_stay = 1;
@@ -463,9 +464,16 @@ int main(int argc, char** argv) {
         catch_signals();
         if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
-        if (!status && !interrupted) status = open_outputs(&j, &error);
-        is_training = !status;
+        is_training = !status; /* the first lines are printed */
+        if (!status && !interrupted) status = tool_flush(&error);
+        if (!status && !interrupted) is_training = !(status = open_outputs(&j, &error));
         if (!status && !interrupted) status = work(&j, &error);
+    }
+
+    if (!status && j.output_failure.status) {
+        error = j.output_failure;
+        status = error.status;
+        interrupted = 0;
     }
 
     if (!status && !interrupted) status = tool_flush(&error);

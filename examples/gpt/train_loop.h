@@ -142,6 +142,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
         if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
+        if (r->reports && !interrupted && tool_flush(&j->output_failure)) interrupted = 1;
         if (status || !o->save_every || (step + 1) % o->save_every) continue;
         status = save(r, j, n_saved = step + 1, error);
         /* The disk's error may pass.  Ranks cannot continue after an error of one. */

@@ -123,13 +123,15 @@ static const option option_table[] = {
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
      "of it, attention 0.6, and its backward 0.55; of h100 and h200 it takes fractions that were "
-     "measured at this length (default of a dry run: 312)"},
+     "measured on an H200 with 16K to 128K keys in sight, and beyond those of the nearest (default "
+     "of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
      "of a dry run from this GPU: a800, a100, h100, h200, b200 or 3090-pcie"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
-     "plans with these times of a layer and of copies, which --output writes (default: a run "
-     "measures them, a dry run estimates them)"},
+     "plans with these times of a layer and of copies, which --output writes.  They must be of the "
+     "same model on the same device: the file has rows and names of tensors, which are compared, "
+     "but no width and no --type (default: a run measures them, a dry run estimates them)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, 0, "DIR",
      "moves what exceeds --host-memory to an unnamed file in this folder"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
@@ -156,12 +158,13 @@ static const option option_table[] = {
      "tokens of one matrix product; plans are rounded to tiles"},
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, 0, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
-     "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
+     "tokens, and no policy keeps or swaps them.  Gradients match other N up to rounding (default: "
+     "all tokens at once)"},
     {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 0, 268435456, 0, "N",
      "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
-     "the length.  The host holds what passes from layer to layer, keys and values.  0 (default): "
-     "all tokens at once or, if that does not fit, the largest slices of 1024 tokens or more that "
-     "do"},
+     "the length.  Gradients match other N up to rounding.  The host holds what passes from layer "
+     "to layer, keys and values.  0 (default): all tokens at once or, if that does not fit, the "
+     "largest slices of 1024 tokens or more that do"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, 0, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},
@@ -221,8 +224,9 @@ static const option option_table[] = {
     {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
     {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, 0, "FILE",
-     "continues the run that was saved, with the bits of a run without a pause.  Other numbers of "
-     "ranks, budgets and policies may be given.  A --loss-log that is there is continued"},
+     "continues the run that was saved, with the bits of a run without a pause if the ranks, "
+     "slices, --mlp-rows and --sub-batches are the same, under any policy.  With others, losses "
+     "match up to rounding.  A --loss-log that is there is continued"},
     {"--resume-with-changes", OPTION_FLAG, OPTION_FIELD(takes_changes), 0, 0, 0, "",
      "--resume takes another text and other --steps, --learning-rate, --seq, --batch, "
      "--accumulate, --dropout, --window, --documents, --separator or --tile than the saved run "
@@ -232,7 +236,8 @@ static const option option_table[] = {
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, 0, "FILE",
      "writes a line a step: the step, and its loss in decimal and in hexadecimal (nats per token)"},
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, 0, "DIR",
-     "writes pictures, timelines, trace, plan and measured times to this folder"},
+     "writes pictures, timelines, trace and plan to this folder, and step.profile if the run has "
+     "times: a plan in which everything is kept needs none"},
     {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, 0, "N",
      "first runs N steps under every policy, by turns.  The exit status is 1 unless all are "
      "bitwise equal"},
@@ -599,6 +604,7 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
         {o->is_random && (o->n_text_files || o->sample), o->sample ? "--sample" : "--text",
          "with --random-tokens"},
         {o->separator != 10 && !o->documents, "--separator", "without --documents N"},
+        {o->stop > o->steps, "--stop", "above --steps, after which the run ends anyway"},
         {o->save_every && !o->save, "--save-every", "without --save FILE"},
         {o->takes_changes && !o->resume, "--resume-with-changes", "without --resume FILE"},
         {o->resume && (o->compare || o->seconds), o->compare ? "--compare" : "--seconds",

@@ -162,13 +162,15 @@ static int plan_needs_times(const train_options* o, memo_policy policy,
 /* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
  * the plan fits. */
 static const char* plan_shortage(const memo_step_plan* p) {
+    const int64_t device = p->device_bytes, device_budget = p->device_budget_bytes;
+    const int64_t host = p->host_bytes, host_budget = p->host_budget_bytes;
     const char* text = "";
-    if (is_over(p->device_bytes, p->device_budget_bytes))
-        text = text_of("device: needs %s of %s", bytes_name(p->device_bytes),
-                       bytes_name(p->device_budget_bytes));
-    if (is_over(p->host_bytes, p->host_budget_bytes))
+    if (is_over(device, device_budget))
+        text = text_of("device: needs %s of %s", bytes_beside(device, device_budget),
+                       bytes_beside(device_budget, device));
+    if (is_over(host, host_budget))
         text = text_of("%s%shost: needs %s of %s", text, *text ? ", " : "",
-                       bytes_name(p->host_bytes), bytes_name(p->host_budget_bytes));
+                       bytes_beside(host, host_budget), bytes_beside(host_budget, host));
     return text;
 }
 

@@ -9,9 +9,27 @@ static const cluster_preset* estimate_cluster(const train_options* o) {
     return o->cluster ? &clusters[o->cluster - 1] : NULL;
 }
 
+/* A token sees at most this many keys. */
+static int64_t estimate_keys(const train_options* o) {
+    return o->window ? gpt_min(o->window, o->sequence) : o->sequence;
+}
 static cluster_rates estimate_rates_of(const train_options* o) {
-    const int64_t n = o->window ? gpt_min(o->window, o->sequence) : o->sequence;
-    return cluster_rates_of(estimate_cluster(o), (double)n);
+    return cluster_rates_of(estimate_cluster(o), (double)estimate_keys(o));
+}
+
+/* Returns where the rates of attention come from: "", or ", as measured on an H200", and at which
+ * lengths if they were measured at others. */
+static const char* estimate_source(const train_options* o) {
+    const cluster_rates* m = cluster_measured;
+    const double n = (double)estimate_keys(o);
+    int i = 0;
+    if (!cluster_is_measured(estimate_cluster(o))) return "";
+    while (i < N_MEASURED - 1 && m[i].n_keys < n) i++;
+    if (m[i].n_keys == n) return ", as measured on an H200";
+    if (i == 0 || m[i].n_keys < n)
+        return text_of(", as measured on an H200 at %.0f keys, the nearest length", m[i].n_keys);
+    return text_of(", between those measured on an H200 at %.0f and %.0f keys", m[i - 1].n_keys,
+                   m[i].n_keys);
 }
 
 #define ESTIMATE_TFLOPS      312.0 /* A100 */
@@ -116,7 +134,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
 }
 
-/* Reads --profile.  Its times must be those of a layer of this model with as many rows. */
+/* Reads --profile.  Its times must be those of a layer of this model with as many rows.  A file has
+ * no width and no type, so these are not compared. */
 static memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
     const int32_t n_tensors = gpt_n_tensors(&config);
@@ -138,11 +157,12 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
     while (t < n_tensors && t < profile->n_tensors &&
            !strcmp(profile->tensors[t].name, tensors[t].name))
         t++;
-    if (t == n_tensors && t == profile->n_tensors) return MEMO_STATUS_OK;
-    return gpt_invalid(error,
-                       "--profile %.300s: has other tensors than this model; use a file that "
-                       "--output has written",
-                       o->profile);
+    if (t == n_tensors && t == profile->n_tensors && profile->n_kinds == 1) return MEMO_STATUS_OK;
+    return gpt_invalid(
+        error,
+        "--profile %.300s: has other tensors or kinds of layers than this model; use "
+        "a file that --output has written for the same model",
+        o->profile);
 }
 
 static void print_estimate(const train_options* o) {
@@ -151,8 +171,7 @@ static void print_estimate(const train_options* o) {
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
-        estimate_tflops(o), rates.products, rates.forward, rates.backward,
-        cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
+        estimate_tflops(o), rates.products, rates.forward, rates.backward, estimate_source(o));
     if (fp8.factor < 1)
         printf("products in FP8 reach as much of %g TFLOP/s, an assumption; ",
                estimate_tflops(o) * estimate_cluster(o)->fp8 / estimate_cluster(o)->flops);

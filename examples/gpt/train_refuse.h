@@ -154,8 +154,8 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     int64_t slice_rows;
 
     /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
-     * a query and a key.  Slices and an MLP in chunks have the same bits; gradients of parts of the
-     * batch add up in another order. */
+     * a query and a key.  Slices, an MLP in chunks and parts of the batch add gradients in another
+     * order. */
     const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
     other.is_deterministic = 0;
     if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
@@ -235,7 +235,9 @@ static void put_needs(const train_options* o, const memo_step_plan* plan, int is
         memo_text_put(text, "needs, even at alpha 0,");
     else
         memo_text_put(text, "needs, even with all but layer inputs recomputed,");
-    memo_text_put(text, " %s", bytes_name(is_device ? plan->device_bytes : plan->host_bytes));
+    memo_text_put(text, " %s",
+                  is_device ? bytes_beside(plan->device_bytes, o->device_memory)
+                            : bytes_beside(plan->host_bytes, o->host_memory));
     if (plan->swap.n_slices > 1 && !o->slice_rows)
         memo_text_put(text, " in slices of %lld rows", (long long)plan->swap.n_rows);
 }
@@ -270,10 +272,12 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
     put_cheap_ways(o, (memo_policy)o->policy, &ways);
     put_budgets(o, plan, &ways);
     put_shorter(o, &ways);
-    memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE, "%s of %s memory cannot hold this run: %s; try %s",
-        bytes_name(is_device ? o->device_memory : o->host_memory), is_device ? "device" : "host",
-        needs.data ? needs.data : "too large", ways.data ? ways.data : "less");
+    memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                   "%s of %s memory cannot hold this run: %s; try %s",
+                   is_device ? bytes_beside(o->device_memory, plan->device_bytes)
+                             : bytes_beside(o->host_memory, plan->host_bytes),
+                   is_device ? "device" : "host", needs.data ? needs.data : "too large",
+                   ways.data ? ways.data : "less");
     memo_text_free(&needs);
     memo_text_free(&ways);
     return MEMO_STATUS_INFEASIBLE;
@@ -287,7 +291,8 @@ static memo_status check_spill_room(const train_options* o, const memo_step_plan
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
                           "another folder, or more --host-memory, would work",
-                          o->spill, bytes_name(plan->sizes.spill_bytes), bytes_name(free_bytes));
+                          o->spill, bytes_beside(plan->sizes.spill_bytes, free_bytes),
+                          bytes_beside(free_bytes, plan->sizes.spill_bytes));
 }
 
 /* Copies are measured from pinned memory beside the tokens. */

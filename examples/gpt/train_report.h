@@ -34,13 +34,26 @@ static const char* path_text(const char* path, const char* name) {
     return path ? text_of("%s%s%s", path, *name == '.' ? "" : "/", name) : NULL;
 }
 
-/* "12.3 MiB" */
-static const char* bytes_name(int64_t n_bytes) {
-    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double n = (double)n_bytes;
+/* Returns the unit of a size: 0 for bytes, 1 for KiB. */
+static int bytes_unit(int64_t n_bytes) {
     int unit = 0;
-    for (; n >= 1024 && unit < 6; unit++) n /= 1024;
-    return text_of("%.*f %s", unit ? 1 : 0, n, units[unit]);
+    for (double n = (double)n_bytes; n >= 1024 && unit < 6; unit++) n /= 1024;
+    return unit;
+}
+static const char* bytes_in(int64_t n_bytes, int unit) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    return text_of("%.*f %s", unit ? 1 : 0, ldexp((double)n_bytes, -10 * unit), units[unit]);
+}
+
+/* "12.3 MiB" */
+static const char* bytes_name(int64_t n_bytes) { return bytes_in(n_bytes, bytes_unit(n_bytes)); }
+
+/* The same beside another size: in a smaller unit if both would have the same text. */
+static const char* bytes_beside(int64_t n_bytes, int64_t other) {
+    int unit = bytes_unit(n_bytes);
+    while (unit && n_bytes != other && !strcmp(bytes_in(n_bytes, unit), bytes_in(other, unit)))
+        unit--;
+    return bytes_in(n_bytes, unit);
 }
 
 /* Returns the smallest size with a suffix that is at least n_bytes, in the form of an option:

@@ -67,11 +67,12 @@ typedef struct job {
     int64_t n_done, n_losses;     /* n_losses: capacity of losses */
     int64_t n_resumed;            /* steps before this run, whose losses are unknown */
     FILE* loss_log;
-    gpt_file_head resumed;  /* of --resume */
-    gpt_save save;          /* its path and aside; of --save */
-    char* save_path;        /* NULL: --save */
-    gpt_lock lock;          /* in the first process */
-    memo_error log_failure; /* of --loss-log, which does not end the training */
+    gpt_file_head resumed;     /* of --resume */
+    gpt_save save;             /* its path and aside; of --save */
+    char* save_path;           /* NULL: --save */
+    gpt_lock lock;             /* in the first process */
+    memo_error log_failure;    /* of --loss-log, which does not end the training */
+    memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
