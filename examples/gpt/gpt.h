@@ -225,10 +225,10 @@ typedef struct gpt_save {
  * that all ranks can open (gpt_checkpoint.h).  It is written aside and replaces path when it is
  * complete.  gpt_read_checkpoint reads the same bits on any ranks; later steps have the same bits
  * on ranks that split the model alike.  config.seed, the model's shape and types must be those of
- * the file.  A file that is refused changes nothing.  digest: of the file if gpt_check_checkpoint has read all of it; 0:
- * the file is read for it.  All ranks call both.  After an error of one rank its caller aborts the
- * communicator, which ends the others.  Errors: IO, FORMAT (no checkpoint, cut short, altered),
- * INVALID_ARGUMENT (another model). */
+ * the file.  A file that is refused changes nothing.  digest: of the file if gpt_check_checkpoint
+ * has read all of it; 0: the file is read for it.  All ranks call both.  After an error of one rank
+ * its caller aborts the communicator, which ends the others.  Errors: IO, FORMAT (no checkpoint,
+ * cut short, altered), INVALID_ARGUMENT (another model). */
 GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t step,
                                               memo_error* error);
 GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, uint64_t digest,

@@ -376,7 +376,7 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* 
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* Returns the word that sets the option to a number of gpt_file_head.model, or writes the number. */
+/* Returns the word that sets the option to a number of gpt_file_head.model, or the number. */
 static const char* gpt_file_value(int i, int64_t number, char text[24]) {
     const int is_type = i >= GPT_FILE_NUMBERS - 2; /* --type and --states */
     snprintf(text, 24, "%lld", (long long)number);

@@ -181,7 +181,7 @@ static void put_kept(const option* o, int64_t number, memo_text* text) {
         memo_text_put(text, "none");
 }
 
-/* Writes "--steps 6 (now 9), no --window (now 64), another text"; nothing if the run is the same. */
+/* Writes "--steps 6 (now 9), no --window (now 64), another text"; nothing of an equal run. */
 static void put_changes(const job* j, memo_text* text) {
     int64_t now[GPT_RUN_NUMBERS];
     kept_numbers(j->options, &j->text, now);
