@@ -7593,7 +7593,7 @@ MEMOI int memob_states_is_open(const memob_states* states) {
 
 /* The streamed states that a phase of a layer uses. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t phase, int32_t layer) {
-    const int32_t pass = memoi_states_pass_of(phase);
+    const memob_states_pass pass = memoi_states_pass_of(phase);
     uint32_t needs = states->used_by[pass];
     if (pass == MEMOB_STATES_PASS_BACKWARD && layer == states->n_layers - 1) /* LAST: one visit */
         needs |= states->used_by[MEMOB_STATES_PASS_FORWARD];
