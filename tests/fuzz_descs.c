@@ -109,7 +109,8 @@ static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
 
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tensor* tensors,
                                 int64_t* rows) {
-    fuzz_fill(in, desc, sizeof *desc);
+    fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name));
+    desc->desc_name = NULL;
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
     desc->device = NULL;

@@ -79,9 +79,12 @@ static void print_longest(const train_options* o, int64_t given_rows) {
     other.slice_rows = (int64_t)1 << 28; /* one slice */
     const int64_t without = longest_sequence(&other, 0, 1);
     if (with && slice_rows)
-        printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
-               "without\n",
-               (long long)with, (long long)slice_rows, (long long)without);
+        printf(
+            "longest   %lld tokens a sequence fit in %sslices of %lld rows (--slice-rows%s), %lld "
+            "without\n",
+            (long long)with, given_rows ? "" : text_of("up to %lld ", (long long)most_slices),
+            (long long)slice_rows, given_rows ? "" : "; smaller slices may hold more",
+            (long long)without);
     else if (with)
         printf("longest   %lld tokens a sequence fit, without slices\n", (long long)with);
 }
