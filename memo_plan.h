@@ -11025,22 +11025,24 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
     return status;
 }
 
-/* The fewest streamed states of layers, at least those that are, with which no shape lacks device
- * memory: what is not states takes the same bytes. */
-MEMOI int64_t memoi_session_enough_streamed(memo_session* s, const int64_t* peaks_bytes,
-                                            memo_error* error) {
+/* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
+ * shape lacks device memory.  What is not states takes the same bytes. */
+MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
+                                              memo_error* error) {
     const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
     const int64_t state_bytes = s->states_sizes.device_bytes;
+    const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
     int64_t most_bytes = 0, n = s->part->plan->n_streamed;
+    memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         most_bytes = memob_max(most_bytes, peaks_bytes[k]);
-    if (!s->desc.device_bytes || s->desc.states_stay) return n;
-    while (n < n_all &&
+    while (may_stream && n < n_all && !status &&
            most_bytes - state_bytes + s->states_sizes.device_bytes > s->desc.device_bytes) {
         s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
-        if (memoi_session_stream(s, error)) break;
+        status = memoi_session_stream(s, error);
     }
-    return n;
+    s->least_streamed = n;
+    return memoi_session_verdict(&s->desc, status, error);
 }
 
 /* The plan of every shape.  The longest shape with a backward comes first.  Every other shape gets
@@ -11067,7 +11069,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
     while (more && !status) {
         status = memoi_session_plan_each(s, profile, first, peaks_bytes, error);
         n_streamed = s->part->plan->n_streamed;
-        if (!status) s->least_streamed = memoi_session_enough_streamed(s, peaks_bytes, error);
+        if (!status) status = memoi_session_stream_enough(s, peaks_bytes, error);
         more = s->least_streamed > n_streamed;
     }
     return memoi_session_give_plan(s, status, plan);
