@@ -817,9 +817,8 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *
  * Device memory: for each tensor, the rows of the three parts (of each, the most that any layer
  * needs), and n_rows for each layer that keeps the tensor.  Each of the three parts, and each layer
- * that keeps the tensor, is rounded up to 512 bytes.
- * For a GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h;
- * the paper's buffers take 32 b s h.
+ * that keeps the tensor, is rounded up to 512 bytes.  For a GPT layer of 16 b s h elements, of
+ * which alpha splits 14, this is (18 + 14 alpha) b s h; the paper's buffers take 32 b s h.
  *
  * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
  * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only
@@ -2683,6 +2682,11 @@ void memo_trace_classify(memo_trace* trace) {
  * found. */
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
+
+/* What no plan is below: if the plan is proven, its peak. */
+MEMOI int64_t memob_plan_bound(const memo_plan* plan) {
+    return plan->proof == MEMO_PROOF_OPTIMAL ? plan->peak_bytes : plan->lower_bound_bytes;
+}
 
 /* Size of a buffer, rounded up to the plan's alignment. */
 MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer) {
@@ -6041,8 +6045,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
         return status;
     if (!desc->tensors)
-        return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors",
-                             memoi_swap_desc_name(desc));
+        return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
         if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
@@ -6066,7 +6069,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         return MEMOB_INVALID(error,
                              "%s.spill_directory: an empty string; NULL (no file), \".\" and other "
                              "folders are valid",
-                             memoi_swap_desc_name(desc));
+                             name);
     status = memoi_swap_check_order(desc, error);
     if (!status) status = memoi_swap_check_slices(desc, error);
     return status ? status : memoi_swap_check_tensors(desc, error);

@@ -28,10 +28,10 @@
  * copies included: cudaStreamBeginCapture on the compute stream, a step, cudaStreamEndCapture.
  * CUDA does not capture the legacy default stream.  The engine forks streams by events and joins
  * all before the step ends.  Capture a whole micro-batch with memo_swap_desc.is_timed 0: events
- * inside a graph cannot be read.  Run one step
- * without capture first: CUDA loads a kernel, and cuBLAS allocates, at the first use.  If other
- * threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a failed
- * capture, end it and call memo_swap_abandon before the next step.
+ * inside a graph cannot be read.  Run one step without capture first: CUDA loads a kernel, and
+ * cuBLAS allocates, at the first use.  If other threads use CUDA meanwhile, capture with
+ * cudaStreamCaptureModeThreadLocal.  After a failed capture, end it and call memo_swap_abandon
+ * before the next step.
  *
  * OPTIONS, defined before the implementation:
  *     MEMO_CUDA_NVTX           NVTX ranges for copies and waits (header-only NVTX 3, part of CUDA)
@@ -512,7 +512,8 @@ MEMOI void* memoi_cuda_touch_run(void* argument) {
     for (;;) {
         int64_t begin = __atomic_fetch_add(&touch->next, MEMOI_CUDA_TOUCH_BYTES, __ATOMIC_RELAXED);
         int64_t end = begin + MEMOI_CUDA_TOUCH_BYTES;
-        if (begin >= touch->size_bytes) return NULL;
+        if (begin >= touch->size_bytes || __atomic_load_n(&touch->is_refused, __ATOMIC_RELAXED))
+            return NULL;
         if (end > touch->size_bytes) end = touch->size_bytes;
         if (!memoi_cuda_touch_pages(touch->address + begin, end - begin)) {
             __atomic_store_n(&touch->is_refused, 1, __ATOMIC_RELAXED);

@@ -503,15 +503,14 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
- * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.
- * With slices a layer lasts from the begin of the first slice to the end of the last: gradients of
- * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
- * MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone, and row_bytes counts for
- * the rows of a slice; MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are
- * then not read, unless `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds
- * alone, so that scratch of several kinds takes as much as the largest.  The size is size_bytes +
- * row_bytes for each row of the micro-batch, or of the longest shape if the buffer lives as long as
- * the session.
+ * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
+ * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
+ * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
+ * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice;
+ * MEMO_EACH_SLICE_OF(l): in each slice of layer l.  `last` and last_layer are then not read, unless
+ * `last` is WEIGHTS.  kinds: of all three, lives in layers of these kinds alone, so that scratch of
+ * several kinds takes as much as the largest.  The size is size_bytes + row_bytes for each row of
+ * the micro-batch, or of the longest shape if the buffer lives as long as the session.
  *
  * Pass SESSION with first_layer MEMO_IN_SHAPE(k): lives as long as micro-batches of shape k follow
  * each other, in memory that other shapes use for other things.  So the keys and values of a
@@ -741,10 +740,10 @@ typedef struct memo_step_plan {
  * shape for measure_s, 5 to 12 of them, or 3 if the first takes over 5 s, so inputs must be valid.
  * With states two more follow.  If there are 7 or more, copies run beside every second one, which
  * shows what copies slow.  The desc's outputs have their bytes again afterwards; what lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc
- * that states neither outputs nor `measuring`); INFEASIBLE (the message states which memory the
- * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
- * measuring would take minutes); OUT_OF_HOST_MEMORY; errors of step and the device. */
+ * session memory is lost.  Errors: INVALID_ARGUMENT (also a desc that states neither outputs nor
+ * `measuring`); INFEASIBLE (the message states which memory the smallest plan lacks, how much, and
+ * what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
+ * OUT_OF_HOST_MEMORY; errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: one for each shape.  Without a
@@ -789,10 +788,9 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
  * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
- * for traces.  Reading runs
- * a micro-batch dry by desc, and takes rows and addresses from the file, and slice_rows if desc's
- * is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other
- * requests); OUT_OF_HOST_MEMORY. */
+ * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
+ * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
+ * tensors or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
 MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,

@@ -336,9 +336,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels, which all objects of this header have, and there is no debug mode.  If
- * calls differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program
- * over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * labels, which all objects of this header have, and there is no debug mode.  If calls differ, NCCL
+ * hangs or moves the wrong bytes.  To find such an error, run the same program over threads, which
+ * always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
  * FAILURE.  A world and all parts fail together.  A watchdog thread of the world looks at every
  * communicator.  The watchdog aborts all after an asynchronous error, or if an operation has not
@@ -410,8 +410,8 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * before the memory is freed.  All ranks must call this, while none has an operation under way;
  * then all buffers of an operation must be registered, or none on any rank.  The memory must be
  * exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers multiples of
- * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
- * cannot), after which the communicator works without a window; COMM. */
+ * 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot), after which
+ * the communicator works without a window; COMM. */
 MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -837,8 +837,8 @@ typedef struct memo_sp_attention_desc {
     /* Number of groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the
      * attention of another.  Scratch memory holds the buffers of one group; what arrives during
      * another group exists twice.  With a ring a group has whole key heads, so at most as many
-     * groups are made as some rank has key heads.
-     * Without, at most as many as some rank has query heads.  Ignored if ulysses is 1. */
+     * groups are made as some rank has key heads.  Without, at most as many as some rank has query
+     * heads.  Ignored if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */

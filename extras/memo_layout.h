@@ -97,11 +97,11 @@ extern "C" {
  * the size applies to a forward product of attention of two, and to two of five backward products.
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
- * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by `make papers`.
- * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
- * and the sequence divide.  Swapping follows the MEMO paper's alpha.  `layout_plan --published`
- * compares runs that no constant was fitted to.  Not counted: padding of lengths that do not
- * divide, except in the buffers of attention, and a layer's transients. */
+ * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by `make papers`.  A rank
+ * sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads and the
+ * sequence divide.  Swapping follows the MEMO paper's alpha.  `layout_plan --published` compares
+ * runs that no constant was fitted to.  Not counted: padding of lengths that do not divide, except
+ * in the buffers of attention, and a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {

@@ -2585,16 +2585,11 @@ MEMOI void memoi_picture_tear(memoi_picture* picture) {
                   picture->right + 11, y + 33, memob_bytes_text(size, picture->fold_bytes));
 }
 
-/* What no plan is below: if the plan is proven, its peak. */
-MEMOI int64_t memoi_picture_bound(const memo_plan* plan) {
-    return plan->proof == MEMO_PROOF_OPTIMAL ? plan->peak_bytes : plan->lower_bound_bytes;
-}
-
 /* Peak and lower bound as lines; their labels do not overlap. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
     double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
-    int is_met = memoi_picture_bound(plan) == plan->peak_bytes;
+    int is_met = memob_plan_bound(plan) == plan->peak_bytes;
     memoi_picture_level(picture, is_met ? "peak = lower bound" : "peak", "#b3261e", "",
                         plan->peak_bytes, peak_y);
     if (is_met) return;
@@ -2605,7 +2600,7 @@ MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
 MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, const char* title) {
     memo_text* text = &picture->text;
     char peak[32], bound[32];
-    const int64_t bound_bytes = memoi_picture_bound(plan);
+    const int64_t bound_bytes = memob_plan_bound(plan);
     const double gap =
         bound_bytes ? 100.0 * (double)(plan->peak_bytes - bound_bytes) / (double)bound_bytes : 0;
     double x = 1084;

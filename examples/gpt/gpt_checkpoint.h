@@ -380,8 +380,8 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* 
 static const char* gpt_file_value(int i, int64_t number, char text[24]) {
     const int is_type = i >= GPT_FILE_NUMBERS - 2; /* --type and --states */
     snprintf(text, 24, "%lld", (long long)number);
-    if (is_type && number == MEMO_TYPE_F32) return "f32";
-    if (is_type && number == MEMO_TYPE_BF16) return "bf16";
+    if (is_type && (number == MEMO_TYPE_F32 || number == MEMO_TYPE_BF16))
+        return memo_type_name((memo_type)number);
     if (is_type && number == MEMO_TYPE_BF16 + 16) return "fp8";
     if (strcmp(gpt_file_names[i], "--mlp")) return text;
     return number == GPT_MLP_GELU ? "gelu" : number == GPT_MLP_SWIGLU ? "swiglu" : text;

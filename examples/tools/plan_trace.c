@@ -722,8 +722,7 @@ int main(int argc, char** argv) {
     status = memo_plan_validate(in.plan, &error);
     if (!status) {
         const memo_plan* plan = in.plan;
-        const int64_t bound_bytes =
-            plan->proof == MEMO_PROOF_OPTIMAL ? plan->peak_bytes : plan->lower_bound_bytes;
+        const int64_t bound_bytes = memob_plan_bound(plan);
         const int64_t gap_bytes = plan->peak_bytes - bound_bytes;
         printf("buffers: %lld\n", (long long)plan->n_buffers);
         printf("lower_bound_bytes: %lld\n", (long long)bound_bytes);
